@@ -1,0 +1,1 @@
+"""Environments for LLM agents that speak text and report who wrote which token."""

@@ -1,0 +1,17 @@
+"""Map the top-level rooms into one import package.
+
+The folders `envs`, `trainers` and `registry` stand at the top of the repository because that is where people look
+for them, but they install as `agent_gym.envs`, `agent_gym.trainers` and `agent_gym.registry`: generic names such
+as `envs` in site-packages would collide with half the projects out there. Everything else is in pyproject.toml.
+"""
+
+from setuptools import find_packages, setup
+
+ROOMS = ("envs", "trainers", "registry")
+
+# The links agent_gym/<room> exist for static tools; the walk must not follow them and list every room twice.
+packages = find_packages(include=["agent_gym*"], exclude=[f"agent_gym.{room}*" for room in ROOMS])
+for room in ROOMS:
+    packages += [f"agent_gym.{room}"] + [f"agent_gym.{room}.{sub}" for sub in find_packages(room)]
+
+setup(packages=packages, package_dir={f"agent_gym.{room}": room for room in ROOMS})
