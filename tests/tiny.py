@@ -1,0 +1,148 @@
+"""A tiny Qwen3-style model and its tokenizer, made on the spot: no hub, no download, about half a second.
+
+The weights are random, so the model can do nothing; what it offers is a real `config.json`, real safetensors and a real
+byte-level tokenizer, for tests that need the true transformers and vLLM code paths. Three query heads and one key/value
+head of 32: vLLM on a CPU crashes with the more obvious heads of 24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EOS, PAD, IM_START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
+SPECIAL_TOKENS = (PAD, IM_START, EOS)
+
+# ChatML as Qwen speaks it: tools in the system turn, tool results as <tool_response> inside a user turn.
+CHATML = """\
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' %}{{- (messages[0].content or '') + '\\n' }}{%- endif %}
+{{- 'Tools:' }}
+{%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' %}
+{{- '<|im_start|>system\\n' + (messages[0].content or '') + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+{{- '\\n<tool_response>\\n' + (message.content or '') + '\\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+{%- elif message.role != 'system' or not loop.first %}
+{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+
+
+def _corpus() -> list[str]:
+    """Text in the style of the tasks, enough of it that the merges reach the wanted vocabulary."""
+    names = ("Ann", "Ben", "Carla", "Dev", "Emma", "Farid")
+    things = ("apples", "pencils", "marbles", "cookies", "tickets", "stickers")
+    lines = [
+        f"{name} has {i} {thing} and buys {i * 7 % 50} more. How many {thing} does {name} have now? "
+        f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{i}+{i * 7 % 50}"}}}}\n</tool_call> '
+        f"<tool_response>\n{i + i * 7 % 50}\n</tool_response> <answer>{i + i * 7 % 50}</answer>"
+        for i, (name, thing) in enumerate((n, t) for n in names for t in things)
+    ]
+    prose = "Each step the system reads the question, calls a tool, sees the result and gives the final answer to the user."
+    return lines + [prose] * 4
+
+
+def make_tiny_tokenizer(
+    *, chat_template: str | None = None, vocab_size: int = 512, special_tokens: Sequence[str] = ()
+) -> Any:
+    """Train a byte-level BPE tokenizer (`PreTrainedTokenizerFast`) with end of turn `<|im_end|>` and pad `<|endoftext|>`.
+
+    Args:
+        chat_template: Jinja source; None takes the ChatML template above.
+        vocab_size: Number of tokens, special ones included; at least 256 bytes + specials.
+        special_tokens: More special tokens, for templates with other markers (`<|eot_id|>`, `<start_of_turn>`, ...).
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL_TOKENS, *special_tokens],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    assert tokenizer.get_vocab_size() == vocab_size, (
+        f"the corpus yields only {tokenizer.get_vocab_size()} tokens"
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD)
+    fast.chat_template = CHATML if chat_template is None else chat_template
+    return fast
+
+
+def make_tiny_model(
+    path: str | Path,
+    *,
+    tied: bool = True,
+    chat_template: str | None = None,
+    seed: int = 0,
+    hidden: int = 96,
+    layers: int = 2,
+    heads: int = 3,
+    kv_heads: int = 1,
+    head_dim: int = 32,
+    mlp: int = 256,
+    vocab_size: int = 512,
+    context: int = 2048,
+    special_tokens: Sequence[str] = (),
+) -> Path:
+    """Write a model folder (config, float32 weights, tokenizer, chat template) and return its path.
+
+    Args:
+        path: Folder to create; its files are overwritten.
+        tied: Whether the output head shares the embedding matrix, as in Qwen's small models.
+        chat_template: Jinja source; None takes ChatML.
+        seed: Seed of the random weights. The global torch generator is left as it was.
+        hidden: Width of the residual stream.
+        layers: Number of transformer layers.
+        heads: Query heads.
+        kv_heads: Key/value heads.
+        head_dim: Width of a head; vLLM on a CPU wants 32 or 64.
+        mlp: Width of the feed-forward layer.
+        vocab_size: Multiple of 64, so that no engine pads the vocabulary.
+        context: Longest sequence in tokens.
+        special_tokens: Further special tokens of the tokenizer.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = make_tiny_tokenizer(
+        chat_template=chat_template, vocab_size=vocab_size, special_tokens=special_tokens
+    )
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=context,
+        tie_word_embeddings=tied,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        # Qwen's 0.02 makes every next-token distribution nearly uniform at this width; with wider weights the
+        # logprobs differ enough between contexts for a test to notice a wrong position or a stale weight.
+        initializer_range=0.1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config).to(torch.float32)
+    path = Path(path)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
