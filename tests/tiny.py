@@ -1,8 +1,8 @@
 """A tiny Qwen3-style model and its tokenizer, made on the spot: no hub, no download, about half a second.
 
-The weights are random, so the model can do nothing; what it offers is a real `config.json`, real safetensors and a real
-byte-level tokenizer, for tests that need the true transformers and vLLM code paths. Three query heads and one key/value
-head of 32: vLLM on a CPU crashes with the more obvious heads of 24.
+The weights are random, so the model can do nothing; what it offers is a real `config.json`, real safetensors and
+a real byte-level tokenizer, for tests that need the true transformers and vLLM code paths. Three query heads and
+one key/value head of 32: vLLM on a CPU crashes with the more obvious heads of 24.
 """
 
 from __future__ import annotations
@@ -44,23 +44,27 @@ def _corpus() -> list[str]:
     things = ("apples", "pencils", "marbles", "cookies", "tickets", "stickers")
     lines = [
         f"{name} has {i} {thing} and buys {i * 7 % 50} more. How many {thing} does {name} have now? "
-        f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{i}+{i * 7 % 50}"}}}}\n</tool_call> '
+        f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{i}+{i * 7 % 50}"}}}}\n'
+        "</tool_call> "
         f"<tool_response>\n{i + i * 7 % 50}\n</tool_response> <answer>{i + i * 7 % 50}</answer>"
         for i, (name, thing) in enumerate((n, t) for n in names for t in things)
     ]
-    prose = "Each step the system reads the question, calls a tool, sees the result and gives the final answer to the user."
+    prose = "The system reads the question, calls a tool, sees the result and gives the user a final answer."
     return lines + [prose] * 4
 
 
 def make_tiny_tokenizer(
     *, chat_template: str | None = None, vocab_size: int = 512, special_tokens: Sequence[str] = ()
 ) -> Any:
-    """Train a byte-level BPE tokenizer (`PreTrainedTokenizerFast`) with end of turn `<|im_end|>` and pad `<|endoftext|>`.
+    """Train a byte-level BPE tokenizer with end of turn `<|im_end|>` and pad `<|endoftext|>`.
 
     Args:
         chat_template: Jinja source; None takes the ChatML template above.
         vocab_size: Number of tokens, special ones included; at least 256 bytes + specials.
-        special_tokens: More special tokens, for templates with other markers (`<|eot_id|>`, `<start_of_turn>`, ...).
+        special_tokens: More special tokens, for templates with other markers (`<|eot_id|>`, ...).
+
+    Returns:
+        A `PreTrainedTokenizerFast`.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
