@@ -1,8 +1,8 @@
 """Map the top-level rooms into one import package.
 
-The folders `envs`, `trainers` and `registry` stand at the top of the repository because that is where people look
-for them, but they install as `agent_gym.envs`, `agent_gym.trainers` and `agent_gym.registry`: generic names such
-as `envs` in site-packages would collide with half the projects out there. Everything else is in pyproject.toml.
+The folders `envs`, `trainers` and `registry` stand at the top of the repository because that is where people
+look for them, but they install as `agent_gym.envs`, `agent_gym.trainers` and `agent_gym.registry`: generic names
+such as `envs` in site-packages would collide with half the projects out there. The rest is in pyproject.toml.
 """
 
 from setuptools import find_packages, setup
