@@ -1,8 +1,8 @@
 """A tiny Qwen3-style model and its tokenizer, made on the spot: no hub, no download, about half a second.
 
-The weights are random, so the model can do nothing; what it offers is a real `config.json`, real safetensors and
-a real byte-level tokenizer, for tests that need the true transformers and vLLM code paths. Three query heads and
-one key/value head of 32: vLLM on a CPU crashes with the more obvious heads of 24.
+The weights are random, so the model can do nothing; what it offers is a real `config.json`, real weights
+and a real byte-level tokenizer, for tests that need the true code paths of transformers and vLLM. Three heads
+of 32 and one key/value head, because vLLM on a CPU crashes with the more obvious heads of 24.
 """
 
 from __future__ import annotations
