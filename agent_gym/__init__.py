@@ -1,1 +1,38 @@
-"""Environments for LLM agents that speak text and report who wrote which token."""
+"""Environments for LLM agents that speak text and report who wrote which token.
+
+    import gymnasium as gym, agent_gym
+    env = gym.make("AgentR1/GSM8K-v0")
+
+Importing this package registers the ids with Gymnasium and imports nothing heavy: no torch, no transformers.
+"""
+
+from agent_gym.env import Reply, Sampled, TextEnv
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
+from agent_gym.registry import list_envs, register_all
+from agent_gym.spaces import Text
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import Tool, ToolResult, tool
+from agent_gym.transcript import Span, Transcript, action_mask
+
+__version__ = "0.1.0"
+__all__ = [
+    "AgentGymError",
+    "ConfigError",
+    "EnvFailure",
+    "Reply",
+    "RolloutError",
+    "Sampled",
+    "Span",
+    "Text",
+    "TextEnv",
+    "Tool",
+    "ToolEnv",
+    "ToolResult",
+    "Transcript",
+    "action_mask",
+    "list_envs",
+    "register_all",
+    "tool",
+]
+
+register_all()

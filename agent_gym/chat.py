@@ -1,0 +1,196 @@
+"""From messages to token ids, one delta at a time.
+
+A chat template is a function of the whole conversation, but a rollout may never re-render the conversation: the ids
+that the policy sampled would be decoded and encoded again (byte-pair encoding is not invertible), and many
+templates edit history (Qwen3 drops earlier <think> text). So the template is only ever asked for *deltas*: the
+first prompt, and then, per turn, the text that stands between the policy's last word and its next one.
+
+How a delta is found: a made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and everything after
+the sentinel is what the template puts there: the end of the assistant's turn, the answer with its role headers,
+and the generation prompt. If the policy sampled its own end-of-turn, the template's copy of that token is dropped
+(it is in the context already, as the policy's); if the policy was cut off, the template's end-of-turn stays, as a
+token of the world. Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue #30).
+
+The same deltas serve every template: nothing here knows a role header by name.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_gym.errors import ConfigError
+
+Message = dict[str, Any]
+"""A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str, ...}."""
+
+# Plain letters, so that no template trims, escapes or tokenises it into something else.
+_SENTINEL = "QxSentinelxQ"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _SENTINEL,
+        "description": _SENTINEL,
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    },
+}
+
+
+class ChatRenderer:
+    """Turns an episode's messages into token ids with the chat template of one tokenizer.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer with a chat template.
+        observation_role: the role that carries the world's answers, "tool" or "user". By default "tool" where the
+            template can render a tool message after a plain assistant message, else "user".
+        template_kwargs: handed to every template call, for example `{"enable_thinking": False}`.
+
+    Raises:
+        ConfigError: if the tokenizer has no chat template or its template cannot render a reply.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        observation_role: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Probe the template once: which role carries observations, and whether it shows tool schemas."""
+        if getattr(tokenizer, "chat_template", None) is None:
+            raise ConfigError(
+                f"the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has no chat template: set "
+                "tokenizer.chat_template, or use an instruction-tuned model"
+            )
+        if observation_role not in (None, "tool", "user"):
+            raise ConfigError(f"observation_role is {observation_role!r}; allowed: 'tool', 'user' or None (probe)")
+        self.tokenizer = tokenizer
+        self.template_kwargs = dict(template_kwargs or {})
+        self.observation_role = observation_role or self._probe_observation_role()
+        self.end_of_turn = self._probe_end_of_turn()
+        self.renders_tools = _SENTINEL in self._render([{"role": "user", "content": "a"}], tools=[_PROBE_TOOL])
+        self.eos_token_ids = frozenset(i for i in (tokenizer.eos_token_id, self.end_of_turn) if i is not None)
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> ChatRenderer:
+        """Return the renderer of a tokenizer, probed once per tokenizer; a renderer is returned as it is."""
+        if isinstance(tokenizer, ChatRenderer):
+            return tokenizer
+        renderer = _RENDERERS.get(id(tokenizer))
+        if renderer is None or renderer.tokenizer is not tokenizer:
+            renderer = cls(tokenizer)
+            _RENDERERS[id(tokenizer)] = renderer
+        return renderer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ChatRenderer:
+        """Share instead of copying: `gym.make` deep-copies keyword arguments, and a vocabulary is large."""
+        return self
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Render the opening of an episode up to and including the generation prompt.
+
+        Args:
+            messages: the chat so far, usually [system, user].
+            tools: OpenAI-style function schemas.
+
+        Returns:
+            (T,) ids.
+        """
+        return self.encode(self._render(messages, tools=list(tools) or None, add_generation_prompt=True))
+
+    def reply(self, sampled: Sequence[int], messages: Sequence[Message], *, final: bool = False) -> list[int]:
+        """Render what follows the policy's turn: its end, the world's answer, the next generation prompt.
+
+        Args:
+            sampled: the ids that the policy sampled in this turn; only the last one is looked at.
+            messages: the world's answer, as messages in `observation_role`.
+            final: no generation prompt: the episode is over and nobody will speak next.
+
+        Returns:
+            (T,) ids. `context + sampled + reply(...)` is the next context.
+        """
+        ids = self.encode(self._tail(self._as_observations(messages), not final))
+        # Exactly the template's own end-of-turn may be missing here, because the policy wrote it. Another end token
+        # (Qwen's <|endoftext|>) does not close the turn for the template, so then its closing stays.
+        if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids:
+            return ids[1:]
+        return ids
+
+    def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
+        """Render the world's answer inside the policy's own turn, as ReTool does (arXiv:2504.11536).
+
+        A policy that sampled its end-of-turn has left the turn, so the answer then comes as a message after all.
+        """
+        if sampled and sampled[-1] in self.eos_token_ids:
+            return self.reply(sampled, [{"role": self.observation_role, "content": text}])
+        return self.encode(text)
+
+    def encode_action(self, text: str) -> list[int]:
+        """Encode a turn that a script wrote: its text and the end-of-turn a policy would sample after it."""
+        closing = self.end_of_turn if self.end_of_turn is not None else self.tokenizer.eos_token_id
+        return self.encode(text) + ([closing] if closing is not None else [])
+
+    def decode_action(self, ids: Sequence[int]) -> str:
+        """Decode a sampled turn to the text the environment sees, without the end tokens at its end."""
+        stop = len(ids)
+        while stop and ids[stop - 1] in self.eos_token_ids:
+            stop -= 1
+        # Special tokens stay visible: a policy that writes <|im_start|> in mid-turn did write it.
+        return self.tokenizer.decode(ids[:stop], skip_special_tokens=False)
+
+    def encode(self, text: str) -> list[int]:
+        """Encode text as it stands: special tokens in it count as such, none are added."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _as_observations(self, messages: Sequence[Message]) -> list[Message]:
+        if self.observation_role == "tool":
+            return [dict(message) for message in messages]
+        # Templates without a tool role demand alternating turns, so that several answers share one user message.
+        return [{"role": "user", "content": "\n".join(str(message["content"]) for message in messages)}]
+
+    def _tail(self, answers: list[Message], add_generation_prompt: bool) -> str:
+        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}, *answers]
+        text = self._render(talk, add_generation_prompt=add_generation_prompt)
+        if text.count(_SENTINEL) != 1:
+            raise ConfigError(
+                "the chat template drops or repeats an assistant message when an answer follows it, so a multi-turn "
+                "episode cannot be rendered by appending; use TRL's training variant of the template"
+            )
+        return text.partition(_SENTINEL)[2]
+
+    def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
+        return self.tokenizer.apply_chat_template(
+            list(messages), tokenize=False, **{**self.template_kwargs, **kwargs}
+        )
+
+    def _probe_observation_role(self) -> str:
+        # A template may refuse a tool message, skip it silently, or print it. Only the last is of use. The probe goes
+        # through `_render` with two answers in a row, because parallel calls give several.
+        self.observation_role = "tool"
+        probe = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
+        try:
+            tail = self._tail(probe, True)
+        except Exception:  # templates signal refusal with whatever exception Jinja happens to raise
+            return "user"
+        return "tool" if "probe0" in tail and "probe1" in tail else "user"
+
+    def _probe_end_of_turn(self) -> int | None:
+        """Return the special token a policy samples to hand over, as the template itself shows it.
+
+        It is what closes the last assistant message of a conversation (<|im_end|>, <|eot_id|>, <end_of_turn>; GPT-OSS
+        closes it with <|return|> and keeps <|end|> for the parts of a turn). Templates that leave it open
+        (GLM) close it with the header of whoever speaks next.
+        """
+        closed = self._render([{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}])
+        answer = self._as_observations([{"role": self.observation_role, "content": "a"}])
+        specials = set(self.tokenizer.all_special_ids) | set(getattr(self.tokenizer, "added_tokens_decoder", {}))
+        for tail in (closed.partition(_SENTINEL)[2], self._tail(answer, True)):
+            ids = self.encode(tail)
+            if ids and ids[0] in specials:
+                return ids[0]
+        return None
+
+
+# Keyed by id because some tokenizers do not hash; weak values, so that nothing is kept alive by the cache.
+_RENDERERS: weakref.WeakValueDictionary[int, ChatRenderer] = weakref.WeakValueDictionary()

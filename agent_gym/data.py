@@ -1,0 +1,110 @@
+"""Where tasks come from: a generator in the package, a local file, or the Hugging Face hub.
+
+Each source gives the same thing, a mapping from split name to a sequence of rows, and checks on the way that the
+columns are there: a missing column is found when the environment is made and not in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_gym.errors import ConfigError
+
+Row = dict[str, Any]
+Splits = Mapping[str, Sequence[Row]]
+_SUFFIXES = (".jsonl", ".json", ".parquet")
+
+
+def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:
+    """Load every split of a data set, once per process.
+
+    Args:
+        data: a file (.jsonl, .json with a list, .parquet; its rows serve as every split), a folder that holds
+            `<split>.jsonl` and so on, or the name of a data set on the hub.
+        columns: columns that each row must have.
+        config: the configuration of a hub data set, for example "main".
+
+    Returns:
+        Split name to rows.
+
+    Raises:
+        ConfigError: if nothing is found, a file cannot be read, a column is missing, or the hub cannot be reached.
+    """
+    path = Path(data).expanduser()
+    if path.exists():
+        # The time of change is part of the key, so that an edited file is read again.
+        return _load_local(str(path.resolve()), columns, path.stat().st_mtime_ns)
+    if path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
+        raise ConfigError(f"no such file or folder: {data!r}")
+    return _load_hub(data, columns, config)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_local(name: str, columns: tuple[str, ...], _changed: int) -> Splits:
+    path = Path(name)
+    if path.is_file():
+        rows = _read_file(path, columns)
+        return dict.fromkeys(("train", "validation", "test"), rows)
+    files: dict[str, list[Path]] = {}
+    for file in sorted(path.iterdir()):
+        if file.suffix in _SUFFIXES:
+            # "train.jsonl", and the hub's own "train-00000-of-00001.parquet".
+            files.setdefault(file.stem.split("-")[0], []).append(file)
+    if not files:
+        raise ConfigError(f"{name} holds no {', '.join(_SUFFIXES)} file; expected for example train.jsonl")
+    return {split: [row for file in parts for row in _read_file(file, columns)] for split, parts in files.items()}
+
+
+def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    elif path.suffix == ".jsonl":
+        rows = [_read_line(path, n, line) for n, line in enumerate(path.open(encoding="utf-8"), 1) if line.strip()]
+    else:
+        rows = _read_line(path, 1, path.read_text(encoding="utf-8"))
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(f"{path} holds no rows")
+    for n, row in enumerate(rows):
+        _check_columns(row, columns, f"{path}, row {n}")
+    return rows
+
+
+def _read_line(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _load_hub(name: str, columns: tuple[str, ...], config: str | None) -> Splits:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            f"loading {name!r} needs the package 'datasets': pip install 'agent-gym[train]', or give a local file"
+        ) from error
+    try:
+        loaded = datasets.load_dataset(name, config)
+    except Exception as error:  # the hub client raises a different class for each way of being unreachable
+        raise ConfigError(
+            f"cannot load the data set {name!r} from the hub ({type(error).__name__}). If this machine is offline, "
+            "give a local folder or file with the same columns instead, or use the embedded data"
+        ) from error
+    for split, rows in loaded.items():
+        _check_columns(dict.fromkeys(rows.column_names), columns, f"{name}, split {split}")
+    return dict(loaded)
+
+
+def _check_columns(row: Any, columns: tuple[str, ...], where: str) -> None:
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{where}: a row must be an object with the columns {', '.join(columns)}")
+    missing = [column for column in columns if column not in row]
+    if missing:
+        raise ConfigError(f"{where}: no column {missing[0]!r}; it has: {', '.join(map(str, row))}")

@@ -1,0 +1,307 @@
+"""`TextEnv`: a `gymnasium.Env` that speaks text and reports who wrote what.
+
+The environment, not the trainer, keeps the transcript, because only the environment knows what it said. Every call
+returns in `info` what it appended: messages, character spans and, when a tokenizer is given, the token ids and
+token spans. A rollout concatenates these and has the exact context of the policy and the mask for its loss;
+nobody parses a finished conversation.
+
+A subclass defines `begin(task)` (the first messages) and `respond(action)` (the world's answer). Errors follow one
+rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an `EnvFailure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium
+
+from agent_gym.chat import ChatRenderer, Message
+from agent_gym.errors import ConfigError
+from agent_gym.spaces import Text
+from agent_gym.transcript import PROMPT_STEP, Segment, Source, Span, Transcript
+
+MAX_OBSERVATION_CHARS = 1 << 16
+MAX_ACTION_CHARS = 1 << 20
+_CUT = "\n[cut: too long]"
+
+
+class Sampled(str):
+    """An action together with the ids that the policy sampled for it.
+
+    It is an ordinary string to everybody else, so that it passes through wrappers and vector environments.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    def __new__(cls, text: str, token_ids: Sequence[int], logprobs: Sequence[float] = ()) -> Sampled:
+        """Attach ids (T,) and logprobs (T,), the latter optional, to the decoded text."""
+        action = super().__new__(cls, text)
+        action.token_ids = tuple(token_ids)
+        action.logprobs = tuple(logprobs)
+        return action
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """Pickle text, ids and logprobs: worker processes get actions through a pipe."""
+        return str(self), self.token_ids, self.logprobs
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the world answers to one action.
+
+    Attributes:
+        text: the observation. Empty is fine for an action that ends the episode.
+        messages: the same as chat messages where one text is not enough (several tool calls); `text` then stays empty.
+        terms: raw reward terms by name; the environment multiplies them by its weights and sums.
+        terminated: the task itself is over (answered, won, bought).
+        success: whether the task was solved; only read when the episode ends.
+        tool_calls: records of the calls that ran: name, arguments, error, seconds.
+        metrics: numbers for the log.
+        error: what the policy did wrong, in a word or two, if anything.
+    """
+
+    text: str = ""
+    messages: list[Message] | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    terminated: bool = False
+    success: bool = False
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """Base class of every environment here.
+
+    Args:
+        tasks: split name to a sequence of tasks. A task is whatever `begin` understands.
+        split: the split that `reset` draws from unless `options["split"]` says otherwise.
+        system_prompt: replaces the environment's own system prompt; "" means none.
+        max_turns: the episode is truncated after this many actions.
+        reward_weights: overrides of the default weights, by term.
+        tokenizer: a Hugging Face tokenizer (or a `ChatRenderer`); with it `info` also reports token ids and spans.
+        render_mode: "ansi" or None.
+
+    Raises:
+        ConfigError: for an unknown split or reward term, or a turn budget below 1.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
+    reward_weights: ClassVar[Mapping[str, float]] = {}
+    """Default weight of each reward term. A term of weight 0 is computed and logged but pays nothing."""
+    default_system_prompt: ClassVar[str] = ""
+    stop: tuple[str, ...] = ()
+    """Strings after which a turn is complete; the policy's engine may stop generating there."""
+    inline: bool = False
+    """Whether the world answers inside the policy's own turn instead of in a message of its own."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Sequence[Any]],
+        *,
+        split: str = "train",
+        system_prompt: str | None = None,
+        max_turns: int = 8,
+        reward_weights: Mapping[str, float] | None = None,
+        tokenizer: Any = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Check the settings; nothing is drawn before `reset`."""
+        self.tasks = tasks
+        self.split = self._known_split(split)
+        if max_turns < 1:
+            raise ConfigError(f"max_turns is {max_turns}; an episode needs at least 1 turn")
+        self.max_turns = max_turns
+        unknown = set(reward_weights or {}) - set(type(self).reward_weights)
+        if unknown:
+            known = ", ".join(type(self).reward_weights) or "none"
+            raise ConfigError(f"{type(self).__name__} has no reward term {sorted(unknown)}; known: {known}")
+        self.weights = {**type(self).reward_weights, **(reward_weights or {})}
+        self.system_prompt = self.default_system_prompt if system_prompt is None else system_prompt
+        self.renderer = None if tokenizer is None else ChatRenderer.of(tokenizer)
+        self.render_mode = render_mode
+        self.observation_space = Text(MAX_OBSERVATION_CHARS)
+        self.action_space = Text(MAX_ACTION_CHARS)
+        self.transcript = Transcript()
+        self.tool_schemas: list[dict[str, Any]] = []
+        self._turn = 0
+        self._over = True
+
+    # What a subclass defines.
+
+    def begin(self, task: Any) -> str:
+        """Start the task and return what the user says first."""
+        raise TypeError(f"{type(self).__name__} has to define begin(task)")
+
+    def respond(self, action: str) -> Reply:
+        """Answer one action of the policy."""
+        raise TypeError(f"{type(self).__name__} has to define respond(action)")
+
+    def expert_action(self) -> str:
+        """Return the next action of the environment's own expert.
+
+        It reads the gold answer, so it lives here and never in `info`. It makes demonstrations and checks that the
+        tasks can be solved at all.
+        """
+        raise ConfigError(f"{type(self).__name__} has no expert")
+
+    # Gymnasium's API.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: decides everything random in the episode, the choice of task included.
+            options: `{"split": ..., "index": ...}` picks a task, `{"task": ...}` hands one in.
+
+        Returns:
+            The task as the policy should see it, and `info` with messages, tools, stop, task_id, spans (and token_ids,
+            token_spans when there is a tokenizer).
+
+        Raises:
+            ConfigError: for unknown options, an unknown split or an index out of range.
+        """
+        super().reset(seed=seed)
+        task, self.task_id = self._pick(dict(options or {}))
+        self.transcript = Transcript()
+        self._turn = 0
+        self._over = False
+        opening: list[Message] = [{"role": "user", "content": _clean(self.begin(task))}]
+        system = self.opening_system_prompt()
+        if system:
+            opening.insert(0, {"role": "system", "content": system})
+        spans = []
+        for message in opening[:-1]:
+            spans.append(self._append(message["role"], message["content"], PROMPT_STEP)[0])
+        ids: list[int] = []
+        if self.renderer is not None:
+            # The template renders the opening as a whole, so its ids cannot be split by message without guessing:
+            # they all stand in the last segment. None of them is the policy's.
+            ids = self.renderer.prompt(opening, self.tool_schemas)
+        chars, tokens = self._append("user", opening[-1]["content"], PROMPT_STEP, ids)
+        info = {
+            "messages": opening,
+            "tools": self.tool_schemas,
+            "stop": list(self.stop),
+            "task_id": self.task_id,
+            "spans": [*spans, chars],
+        }
+        if self.renderer is not None:
+            info["token_ids"], info["token_spans"] = ids, [tokens]
+        return "\n\n".join(message["content"] for message in opening), info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Let the policy say something and return what the world answers.
+
+        Args:
+            action: the policy's text; a `Sampled` also carries the ids it was sampled as.
+
+        Returns:
+            observation, reward, terminated (the task is over), truncated (the turn budget is), and `info` with
+            messages, spans, reward_terms (they sum to the reward), tool_calls, metrics, error, at the end is_success,
+            and token_ids and token_spans when there is a tokenizer.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset` and after the end of an episode.
+            EnvFailure: when the machinery behind the environment breaks.
+        """
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
+        text, turn = str(action), self._turn
+        sampled, logprobs = self._action_ids(action, text)
+        reply = self.respond(text)
+        self._turn += 1
+        terminated = reply.terminated
+        truncated = not terminated and self._turn >= self.max_turns
+        self._over = terminated or truncated
+
+        terms = {name: self.weights[name] * value for name, value in reply.terms.items()}
+        answers = self._answers(reply)
+        observation = "\n".join(message["content"] for message in answers)
+        agent = self._append("agent", text, turn, sampled, logprobs)
+        ids: list[int] = []
+        if self.renderer is not None and not (terminated and not observation):
+            if self.inline:
+                ids = self.renderer.inline_reply(sampled, observation)
+            else:
+                # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
+                ids = self.renderer.reply(sampled, answers, final=terminated)
+        world = self._append("env", observation, turn, ids)
+        info: dict[str, Any] = {
+            "messages": [{"role": "assistant", "content": text}, *answers],
+            "spans": [agent[0], world[0]],
+            "reward_terms": terms,
+            "tool_calls": reply.tool_calls,
+            "metrics": reply.metrics,
+            "error": reply.error,
+        }
+        if self._over:
+            info["is_success"] = reply.success
+        if self.renderer is not None:
+            info["token_ids"] = [*sampled, *ids]
+            info["token_spans"] = [agent[1], world[1]] if ids else [agent[1]]
+        return observation, float(sum(terms.values())), terminated, truncated, info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
+        if self.render_mode is None:
+            return None
+        blocks = [f"[{segment.source}]\n{segment.text}" for segment in self.transcript.segments if segment.text]
+        return "\n\n".join(blocks)
+
+    # Machinery.
+
+    def opening_system_prompt(self) -> str:
+        """Return the system prompt of the episode that is starting."""
+        return self.system_prompt
+
+    def _append(
+        self, source: Source, text: str, step: int, ids: Sequence[int] = (), logprobs: Sequence[float] = ()
+    ) -> tuple[Span, Span]:
+        return self.transcript.append(Segment(source, step, text, tuple(ids), tuple(logprobs)))
+
+    def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
+        if self.renderer is None:
+            return (), ()
+        if isinstance(action, Sampled):
+            return action.token_ids, action.logprobs
+        # A script or a person wrote this turn: there are no sampled ids, so the text is encoded, once, here.
+        return self.renderer.encode_action(_clean(text)), ()
+
+    def _answers(self, reply: Reply) -> list[Message]:
+        if reply.messages is None:
+            if reply.terminated and not reply.text:
+                return []
+            role = self.renderer.observation_role if self.renderer is not None else "user"
+            return [{"role": role, "content": _clean(reply.text)}]
+        return [{**message, "content": _clean(message["content"])} for message in reply.messages]
+
+    def _known_split(self, split: str) -> str:
+        if split not in self.tasks:
+            raise ConfigError(f"unknown split {split!r}; this environment has: {', '.join(self.tasks)}")
+        return split
+
+    def _pick(self, options: dict[str, Any]) -> tuple[Any, str]:
+        unknown = set(options) - {"split", "index", "task"}
+        if unknown:
+            raise ConfigError(f"unknown reset options {sorted(unknown)}; known: split, index, task")
+        if options.get("task") is not None:
+            return options["task"], "given"
+        split = self._known_split(options.get("split") or self.split)
+        tasks = self.tasks[split]
+        index = options.get("index")
+        if index is None:
+            index = int(self.np_random.integers(len(tasks)))
+        if not 0 <= index < len(tasks):
+            raise ConfigError(f"index {index} is out of range: split {split!r} has {len(tasks)} tasks, 0 first")
+        return tasks[index], f"{split}/{index}"
+
+
+def _clean(text: str) -> str:
+    """Bound an observation and replace lone surrogates, which no tokenizer and no file can encode."""
+    if len(text) > MAX_OBSERVATION_CHARS:
+        text = text[: MAX_OBSERVATION_CHARS - len(_CUT)] + _CUT
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,181 @@
+"""What a rollout produces: episodes, made of steps (what happened) and rows (what the model saw).
+
+A step is one turn of the step-level MDP: an action, the world's answer, a reward. A row is one token sequence that the
+model saw, with its spans. An episode whose context only grows has one row that holds all of its actions; an
+episode whose context was rewritten has as many rows as contexts. Each step names its row and its place in it, so
+that rewards and advantages follow the steps whatever the rows look like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from agent_gym.transcript import Span, action_mask
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """Everything that decides an episode before it starts.
+
+    Attributes:
+        env_id: the Gymnasium id.
+        env_kwargs: arguments of `gymnasium.make`.
+        seed: the environment's seed. Members of a group share it, so that they face the same start.
+        split: the split of the task, or None for the environment's default.
+        index: the task within the split, or None to let the seed pick.
+        group: episodes of one group answer the same task and are compared with each other.
+        member: the place within the group.
+        sampling_seed: seeds the policy's sampling in this episode, turn by turn; None leaves it to the engine.
+    """
+
+    env_id: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    split: str | None = None
+    index: int | None = None
+    group: int = 0
+    member: int = 0
+    sampling_seed: int | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The `options` of `reset`."""
+        picked = {"split": self.split, "index": self.index}
+        return {key: value for key, value in picked.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Row:
+    """One token sequence as the model saw it.
+
+    Attributes:
+        token_ids: (T,) ids.
+        spans: token spans that tile `[0, T)`.
+        logprobs: (T,) logprob of each sampled token under the policy that sampled it, 0.0 elsewhere.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def extend(self, ids: Sequence[int], spans: Sequence[Span], logprobs: Sequence[float] = ()) -> None:
+        """Append what one call of the environment reported.
+
+        Args:
+            ids: (n,) new ids.
+            spans: their spans; only lengths and order count, so that the positions may be those of any transcript.
+            logprobs: logprobs of the first `len(logprobs)` ids; the rest were not sampled.
+        """
+        offset = len(self.token_ids) - (spans[0].start if spans else 0)
+        self.token_ids += ids
+        self.spans += [Span(s.start + offset, s.stop + offset, s.source, s.step) for s in spans]
+        self.logprobs += [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
+
+    def cut(self, length: int) -> None:
+        """Drop everything from position `length` on."""
+        del self.token_ids[length:], self.logprobs[length:]
+        kept = [Span(s.start, min(s.stop, length), s.source, s.step) for s in self.spans if s.start < length]
+        self.spans[:] = kept
+
+    @property
+    def action_mask(self) -> list[bool]:
+        """(T,) True where the policy sampled the token."""
+        return action_mask(self.spans, len(self.token_ids))
+
+    @property
+    def prompt_length(self) -> int:
+        """Number of tokens before the first sampled one; T if there is none."""
+        return next((s.start for s in self.spans if s.source == "agent"), len(self.token_ids))
+
+
+@dataclass(slots=True)
+class Step:
+    """One turn: what the policy did and what it got.
+
+    Attributes:
+        row: index of the row that holds the action.
+        start: position of the first sampled token in that row.
+        stop: position behind the last sampled token.
+        action: the action as the environment saw it.
+        observation: the world's answer.
+        reward: what the step earned.
+        reward_terms: the same by name.
+        tool_calls: records of the calls that ran.
+        metrics: the environment's numbers.
+        error: what the policy did wrong, if anything.
+        finish_reason: why generation stopped: "stop", "stop_string" or "length".
+        env_seconds: time inside `env.step`.
+    """
+
+    row: int
+    start: int
+    stop: int
+    action: str
+    observation: str
+    reward: float
+    reward_terms: dict[str, float]
+    tool_calls: list[dict[str, Any]]
+    metrics: dict[str, float]
+    error: str | None
+    finish_reason: str
+    env_seconds: float
+
+
+@dataclass(slots=True)
+class Episode:
+    """One episode, live or finished.
+
+    Attributes:
+        spec: what decided it.
+        rows: what the model saw.
+        steps: what happened.
+        messages: the opening messages, then those of each step.
+        tools: function schemas the policy was shown.
+        stop: strings at which a turn may stop.
+        task_id: the environment's name of the task.
+        terminated: the task ended.
+        truncated: we stopped it; `truncation` says why: "turns", "tokens" or "seconds".
+        success: whether the task was solved.
+        failure: the error of our machinery that ended it, if one did. Its reward is NaN and it is not trained on.
+        seconds: wall-clock time from reset to end.
+        env: the live environment, None once the episode is over.
+    """
+
+    spec: EpisodeSpec
+    rows: list[Row] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    stop: tuple[str, ...] = ()
+    task_id: str = ""
+    terminated: bool = False
+    truncated: bool = False
+    truncation: str | None = None
+    success: bool = False
+    failure: str | None = None
+    seconds: float = 0.0
+    env: gymnasium.Env[str, str] | None = None
+
+    @property
+    def reward(self) -> float:
+        """The sum of the step rewards, NaN for a failed episode."""
+        return math.nan if self.failure else sum(step.reward for step in self.steps)
+
+    @property
+    def reward_terms(self) -> dict[str, float]:
+        """The sum of each reward term over the steps."""
+        totals: dict[str, float] = {}
+        for step in self.steps:
+            for name, value in step.reward_terms.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return totals
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(step.stop - step.start for step in self.steps)

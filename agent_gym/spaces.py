@@ -1,0 +1,158 @@
+"""A text space for language: any Unicode string up to a length.
+
+`gymnasium.spaces.Text` cannot carry language. Its default alphabet has no space, an alphabet of all of Unicode takes
+seconds to build, `contains` walks the string, and (Gymnasium 1.4.0) `AsyncVectorEnv` with shared memory returns
+the constant "0000..." for every observation: it reads the buffer once, when it is built, and strings are copies.
+This subclass checks the length only and registers shared-memory functions of its own, so that the vector
+environments work with their default arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.spaces import Text as GymnasiumText
+from gymnasium.vector.utils import (
+    create_shared_memory,
+    read_from_shared_memory,
+    write_to_shared_memory,
+)
+
+# What `sample` draws from: enough to break a parser (quotes, braces, tags, newlines, digits, emoji, combining
+# marks, right-to-left letters), because sampled actions are the first fuzz test an environment meets.
+_SAMPLE_ALPHABET = " \n\t\"'{}[]()<>/\\:;,.#$%*+-=_|0123456789abcdefghijklmnopqrstuvwxyzABCXYZ\u00e9\u00df\u03c0\u0301\u05d0\u4e16\u2713\U0001f600"
+_MAX_SAMPLE = 64
+
+
+class Text(GymnasiumText):
+    """All Unicode strings of at most `max_length` characters, the empty one included.
+
+    Args:
+        max_length: the bound, in characters (Unicode code points).
+        seed: seed of `sample`.
+    """
+
+    def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
+        """Build the space without the character tables of the parent, which do not scale to Unicode."""
+        if max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {max_length}")
+        self.min_length = 0
+        self.max_length = int(max_length)
+        Space.__init__(self, dtype=str, seed=seed)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Draw a short string of letters, digits, brackets, quotes and some non-Latin characters."""
+        if mask is not None or probability is not None:
+            raise ValueError("agent_gym's Text space draws without mask and probability: pass neither")
+        length = int(self.np_random.integers(0, min(self.max_length, _MAX_SAMPLE) + 1))
+        picks = self.np_random.integers(0, len(_SAMPLE_ALPHABET), size=length)
+        return "".join(_SAMPLE_ALPHABET[i] for i in picks)
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a string within the bound. O(1)."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def __repr__(self) -> str:
+        """Show the bound."""
+        return f"Text(max_length={self.max_length})"
+
+    def __eq__(self, other: object) -> bool:
+        """Equal bounds make equal spaces."""
+        return isinstance(other, Text) and self.max_length == other.max_length
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the bound and the generator; there is nothing else."""
+        return self.__dict__.copy()
+
+    def __setstate__(self, state: Any) -> None:
+        """Restore what `__getstate__` saved, without the parent's table handling."""
+        self.__dict__.update(state)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Language has no fixed-size numpy form."""
+        return False
+
+    @property
+    def character_set(self) -> frozenset[str]:
+        """All of Unicode is never materialised; the sampling alphabet stands for it."""
+        return frozenset(_SAMPLE_ALPHABET)
+
+
+class SharedText(Sequence[str]):
+    """The live strings of `num_envs` workers, decoded from shared memory whenever they are looked at.
+
+    `AsyncVectorEnv` reads its buffer once, keeps the result and deep-copies it after each step. So the result must
+    be a view, and its deep copy the snapshot: `copy.deepcopy(view)` is a tuple of ordinary strings.
+    """
+
+    def __init__(self, memory: tuple[Any, Any], stride: int, num_envs: int) -> None:
+        """Wrap the (lengths, bytes) buffers of `create_shared_memory`."""
+        self._lengths, self._bytes = memory
+        self._stride = stride
+        self._num_envs = num_envs
+
+    def __len__(self) -> int:
+        """Number of environments."""
+        return self._num_envs
+
+    def __getitem__(self, index: Any) -> Any:
+        """Decode one environment's string, or a tuple of them for a slice."""
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(self._num_envs)))
+        if not -self._num_envs <= index < self._num_envs:
+            raise IndexError(index)
+        index %= self._num_envs
+        start = index * self._stride
+        raw = bytes(memoryview(self._bytes)[start : start + self._lengths[index]])
+        return raw.decode("utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str]:
+        """Decode every environment's string."""
+        return (self[i] for i in range(self._num_envs))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by content with any sequence."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        """Take the snapshot."""
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        """Show the strings of this moment."""
+        return f"SharedText({list(self)!r})"
+
+
+def _stride(space: Text) -> int:
+    return 4 * space.max_length  # the longest UTF-8 form of a code point has four bytes
+
+
+@create_shared_memory.register(Text)
+def _create(space: Text, n: int = 1, ctx: BaseContext | Any = None) -> tuple[Any, Any]:
+    import multiprocessing
+
+    ctx = ctx or multiprocessing
+    return ctx.RawArray("q", n), ctx.RawArray("B", n * _stride(space))
+
+
+@read_from_shared_memory.register(Text)
+def _read(space: Text, shared_memory: Any, n: int = 1) -> SharedText:
+    return SharedText(shared_memory, _stride(space), n)
+
+
+@write_to_shared_memory.register(Text)
+def _write(space: Text, index: int, value: str, shared_memory: Any) -> None:
+    lengths, buffer = shared_memory
+    raw = value[: space.max_length].encode("utf-8", "surrogatepass")
+    start = index * _stride(space)
+    memoryview(buffer).cast("B")[start : start + len(raw)] = raw
+    lengths[index] = len(raw)

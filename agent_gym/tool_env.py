@@ -1,0 +1,121 @@
+"""`ToolEnv`: parse, run, observe.
+
+A new task on top of it is tools, tasks and a reward: the subclass defines `begin` (the question) and `answer` (what a
+turn without a tool call means, usually the final answer and its score).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_gym.chat import Message
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.parsing import HermesParser, Parser, ToolCall
+from agent_gym.tools import Tool, ToolResult
+
+
+class ToolEnv(TextEnv):
+    """An environment in which the policy calls tools and, by a turn without a call, answers.
+
+    Args:
+        tasks: see `TextEnv`.
+        tools: what the policy may call.
+        parser: the wire format of calls; Hermes/Qwen JSON by default.
+        max_calls_per_turn: calls beyond this many in one turn are answered with an error and do not run.
+        **kwargs: see `TextEnv`.
+
+    Raises:
+        ConfigError: if two tools share a name.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Sequence[Any]],
+        *,
+        tools: Sequence[Tool],
+        parser: Parser | None = None,
+        max_calls_per_turn: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        """Index the tools by name."""
+        super().__init__(tasks, **kwargs)
+        self.tools = {tool.name: tool for tool in tools}
+        if len(self.tools) != len(tools):
+            raise ConfigError(f"two tools share a name: {[tool.name for tool in tools]}")
+        self.parser = parser or HermesParser()
+        self.max_calls_per_turn = max_calls_per_turn
+        self.stop = self.parser.stop
+        self.tool_schemas = [tool.schema for tool in tools]
+
+    def answer(self, text: str) -> Reply:
+        """Handle a turn that calls no tool."""
+        raise TypeError(f"{type(self).__name__} has to define answer(text)")
+
+    def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
+        """Return raw process-reward terms for one turn of calls; none by default."""
+        return {}
+
+    def opening_system_prompt(self) -> str:
+        """Add a description of the tools where the chat template would not show them."""
+        if self.renderer is None or self.renderer.renders_tools or not self.tools:
+            return self.system_prompt
+        return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(self.tool_schemas)]))
+
+    def respond(self, action: str) -> Reply:
+        """Run the calls of a turn, or take it as the answer if there are none."""
+        calls = self.parser.parse(action) if self.tools else []
+        if not calls:
+            return self.answer(action)
+        started = time.perf_counter()
+        results = self._run(calls)
+        # Calls of one turn run together, so that each is charged its share of the time.
+        seconds = (time.perf_counter() - started) / len(calls)
+        messages: list[Message] = []
+        records = []
+        metrics: dict[str, float] = {}
+        for call, result in zip(calls, results, strict=True):
+            messages.append({"role": "tool", "name": call.name or "error", "content": result.text})
+            records.append(
+                {"name": call.name, "arguments": call.arguments, "error": result.error, "seconds": seconds}
+            )
+            metrics.update(result.metrics)
+        failed = next((result.text for result in results if result.error), None)
+        return Reply(
+            messages=messages,
+            terms=self.score_calls(calls, results),
+            tool_calls=records,
+            metrics=metrics,
+            error=failed,
+        )
+
+    def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        results: dict[int, ToolResult] = {}
+        batches: dict[str, list[int]] = {}
+        for i, call in enumerate(calls):
+            problem = self._problem(i, call)
+            if problem is None:
+                batches.setdefault(call.name, []).append(i)
+            else:
+                results[i] = ToolResult(f"Error: {problem}", error=True)
+        for name, indices in batches.items():
+            try:
+                answers = self.tools[name].run_batch([calls[i].arguments for i in indices])
+            except EnvFailure:
+                raise
+            except Exception as error:
+                # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
+                raise EnvFailure(f"tool {name!r} broke: {type(error).__name__}: {error}") from error
+            results.update(zip(indices, answers, strict=True))
+        return [results[i] for i in range(len(calls))]
+
+    def _problem(self, position: int, call: ToolCall) -> str | None:
+        if call.error:
+            return call.error
+        if call.name not in self.tools:
+            return f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
+        if position >= self.max_calls_per_turn:
+            return f"only {self.max_calls_per_turn} tool calls are allowed per turn"
+        return None

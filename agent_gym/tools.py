@@ -1,0 +1,157 @@
+"""Tools: a name, a description, a JSON schema, and something to call.
+
+`tool` makes one from a typed function. Its schema is read from the signature and the `Args:` section of its
+docstring, and pydantic checks the arguments a policy wrote against it, so that a wrong type is an observation the
+policy can read ("count: Input should be a valid integer") and never an exception.
+
+A tool answers with a string, or with a `ToolResult` when it has more to say: a failure, a process reward for this
+one call, numbers for the log.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from agent_gym.errors import ConfigError
+
+
+@dataclass(slots=True)
+class ToolResult:
+    """What one call gave.
+
+    Attributes:
+        text: what the policy reads.
+        error: True when the call failed through the policy's fault (bad arguments, a division by zero).
+        reward: the tool's own judgement of this call, if it has one; the environment decides its weight.
+        metrics: numbers for the log.
+    """
+
+    text: str
+    error: bool = False
+    reward: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Tool:
+    """A callable with a schema.
+
+    Subclass it for tools with state or with a batch form, or make one from a function with `tool`.
+
+    Args:
+        name: what the policy writes to call it.
+        description: what the policy is told it does.
+        parameters: JSON schema of the arguments, an object.
+    """
+
+    def __init__(self, name: str, description: str, parameters: Mapping[str, Any]) -> None:
+        """Store what the policy is shown."""
+        self.name = name
+        self.description = description
+        self.parameters = dict(parameters)
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Check the arguments and run the tool.
+
+        The policy's mistakes come back as a `ToolResult` with `error`. An exception from here is a broken tool, and
+        the environment reports it as `EnvFailure`.
+        """
+        raise TypeError(f"{type(self).__name__} has to define run(arguments)")
+
+    def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
+        """Run several calls at once; override it where that is cheaper than one by one."""
+        return [self.run(arguments) for arguments in batch]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The OpenAI-style function schema that chat templates print."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+class FunctionTool(Tool):
+    """A tool made from a typed function. See `tool`."""
+
+    def __init__(self, function: Callable[..., str | ToolResult], name: str | None = None) -> None:
+        """Read name, description and argument model from the function.
+
+        Raises:
+            ConfigError: if the function has no docstring, or an argument has no type hint.
+        """
+        self._function = function
+        summary, documented = _read_docstring(function)
+        self._model = _argument_model(function, documented)
+        super().__init__(name or function.__name__, summary, _plain_schema(self._model))
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Check the arguments against the signature and call the function."""
+        try:
+            checked = self._model.model_validate(arguments)
+        except (ValidationError, RecursionError) as error:
+            return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
+        result = self._function(**{key: getattr(checked, key) for key in type(checked).model_fields})
+        return result if isinstance(result, ToolResult) else ToolResult(result)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
+        """Call the function as if it had not been wrapped."""
+        return self._function(*args, **kwargs)
+
+
+def tool(function: Callable[..., str | ToolResult]) -> FunctionTool:
+    """Make a tool from a typed function with a Google-style docstring; usable as a decorator.
+
+    Raises:
+        ConfigError: if the function has no docstring, or an argument has no type hint.
+    """
+    return FunctionTool(function)
+
+
+def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring into its summary paragraph and the descriptions of its arguments."""
+    name = getattr(function, "__name__", repr(function))
+    doc = inspect.getdoc(function)
+    if not doc:
+        raise ConfigError(f"tool {name!r} has no docstring: its first paragraph is what the policy reads")
+    head, _, rest = doc.partition("\nArgs:\n")
+    section = re.split(r"\n(?=\S)", rest)[0]
+    entries = re.findall(r"^ {4}(\w+)[^:\n]*: *(.*(?:\n {8,}.*)*)", section, re.MULTILINE)
+    arguments = {key: " ".join(text.split()) for key, text in entries}
+    return " ".join(head.strip().split("\n\n")[0].split()), arguments
+
+
+def _argument_model(function: Callable[..., Any], documented: Mapping[str, str]) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.annotation is inspect.Parameter.empty:
+            raise ConfigError(f"argument {name!r} of tool {function.__name__!r} has no type hint")
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[name] = (parameter.annotation, Field(default, description=documented.get(name)))
+    # Unknown arguments are refused: a policy that invents one believes that it does something.
+    return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _plain_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Pydantic's schema without its titles, which would only cost the policy tokens."""
+
+    def strip(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {k: strip(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
+        return [strip(item) for item in node] if isinstance(node, list) else node
+
+    schema = strip(model.model_json_schema())
+    schema.pop("additionalProperties", None)
+    return {"type": "object", "properties": {}, "required": [], **schema}
+
+
+def _explain(error: ValidationError | RecursionError, limit: int = 300) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    # Only place and reason: pydantic's own text repeats the input, which may be a megabyte of digits.
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    text = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in found)
+    return text if len(text) <= limit else text[:limit] + "..."

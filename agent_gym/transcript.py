@@ -1,0 +1,149 @@
+"""Who wrote what: the transcript of an episode as segments, spans and one mask.
+
+Every training bug of the kind "the loss saw the search engine's words" starts with text whose author was
+guessed afterwards, from role names, special tokens or regular expressions. Nothing is guessed here. A segment
+is written down at the moment its author produces it, together with its source, and everything else in the
+project (spans, masks, rows, colours in the viewer) is read off the list of segments.
+
+The invariants, each held by a test:
+
+- spans tile the transcript: the first starts at 0, each starts where the last stopped, nothing overlaps;
+- an agent segment holds exactly the ids the policy sampled, never ids made by encoding decoded text;
+- what a chat template adds around those ids (role headers, an end-of-turn that the policy did not sample) is part
+  of an env segment;
+- `action_mask` is True exactly on the ids of agent segments. There is one mask, with one name and one polarity.
+
+Left out on purpose: rendering (chat.py), rewards, anything that needs a tokenizer or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Source = Literal["system", "user", "agent", "env"]
+
+PROMPT_STEP = -1
+"""The step of everything that stands before the policy's first turn."""
+
+
+class Span(NamedTuple):
+    """A half-open range `[start, stop)` of one transcript and who wrote it.
+
+    The unit is characters in `Transcript.spans` and tokens in `Transcript.token_spans`. Turn k of the policy and
+    the world's answer to it both carry `step == k`; the prompt carries -1.
+    """
+
+    start: int
+    stop: int
+    source: Source
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One uninterrupted piece of the transcript by one author.
+
+    Attributes:
+        source: who wrote it.
+        step: the turn it belongs to, -1 for the prompt.
+        text: the words, without any template around them.
+        token_ids: the ids as they stand in the context, template included for every source but `agent`.
+            Empty when the environment runs without a tokenizer.
+        logprobs: one per token of an `agent` segment when the policy reported them, else empty.
+    """
+
+    source: Source
+    step: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse logprobs that cannot be matched to ids."""
+        if self.logprobs and len(self.logprobs) != len(self.token_ids):
+            raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} token ids")
+
+
+@dataclass(slots=True)
+class Transcript:
+    """An append-only list of segments with running lengths, so that the newest spans cost O(new)."""
+
+    segments: list[Segment] = field(default_factory=list)
+    n_chars: int = 0
+    n_tokens: int = 0
+
+    def append(self, segment: Segment) -> tuple[Span, Span]:
+        """Add a segment and return its character span and its token span (either may be empty)."""
+        chars = Span(self.n_chars, self.n_chars + len(segment.text), segment.source, segment.step)
+        tokens = Span(self.n_tokens, self.n_tokens + len(segment.token_ids), segment.source, segment.step)
+        self.segments.append(segment)
+        self.n_chars, self.n_tokens = chars.stop, tokens.stop
+        return chars, tokens
+
+    @property
+    def text(self) -> str:
+        """All words in order, without template text."""
+        return "".join(segment.text for segment in self.segments)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All ids in order: what an append-only policy has in its context, bit for bit."""
+        return [i for segment in self.segments for i in segment.token_ids]
+
+    @property
+    def spans(self) -> list[Span]:
+        """Character spans that tile `text`."""
+        return _tile((len(segment.text), segment) for segment in self.segments)
+
+    @property
+    def token_spans(self) -> list[Span]:
+        """Token spans that tile `token_ids`."""
+        return _tile((len(segment.token_ids), segment) for segment in self.segments)
+
+    @property
+    def action_mask(self) -> list[bool]:
+        """`action_mask` of the whole transcript, one flag per id of `token_ids`."""
+        return action_mask(self.token_spans, self.n_tokens)
+
+
+def _tile(sized: Iterable[tuple[int, Segment]]) -> list[Span]:
+    spans, start = [], 0
+    for length, segment in sized:
+        if length:
+            spans.append(Span(start, start + length, segment.source, segment.step))
+            start += length
+    return spans
+
+
+def action_mask(spans: Sequence[Span], length: int) -> list[bool]:
+    """Mark the tokens that the policy sampled.
+
+    Args:
+        spans: token spans that tile `[0, length)`.
+        length: number of tokens, T.
+
+    Returns:
+        (T,) flags, True where the policy sampled the token.
+
+    Raises:
+        ValueError: if the spans leave a gap, overlap or do not cover the length. A mask with a silent hole is how
+            tool text gets into a loss, so this is checked every time.
+    """
+    check_tiling(spans, length)
+    mask: list[bool] = []
+    for span in spans:
+        mask += [span.source == "agent"] * (span.stop - span.start)
+    return mask
+
+
+def check_tiling(spans: Sequence[Span], length: int) -> None:
+    """Raise `ValueError` unless the spans cover `[0, length)` in order, without gap or overlap."""
+    position = 0
+    for span in spans:
+        if span.start != position or span.stop < span.start:
+            raise ValueError(f"spans do not tile: {span} where the next should start at {position}")
+        position = span.stop
+    if position != length:
+        raise ValueError(f"spans cover {position} of {length} positions")

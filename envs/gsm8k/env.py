@@ -1,0 +1,139 @@
+"""GSM8K as an environment: a word problem, a calculator, a final number."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from agent_gym.data import Splits, load_splits
+from agent_gym.env import Reply
+from agent_gym.envs.gsm8k.calculator import calculate
+from agent_gym.envs.gsm8k.expert import annotated_steps, gold_answer
+from agent_gym.envs.gsm8k.generator import GeneratedProblems
+from agent_gym.errors import ConfigError
+from agent_gym.parsing import ToolCall
+from agent_gym.rewards import answer_format, final_answer, number_match
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import ToolResult, tool
+
+EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+
+
+@tool
+def calculator(expression: str) -> ToolResult:
+    """Evaluate an arithmetic expression with + - * / % ** and parentheses.
+
+    Args:
+        expression: for example "48/2 + 3".
+    """
+    result = calculate(expression)
+    return ToolResult(result, error=result.startswith("Error"))
+
+
+class GSM8KEnv(ToolEnv):
+    """Grade-school word problems, solved with a calculator.
+
+    ## Description
+    Each episode is one problem of GSM8K. The policy may call a calculator as often as its turns allow and then states
+    the answer. A turn without a tool call is the final answer, whatever it says.
+
+    ## Observation
+    `reset` returns the question (after the system prompt, if there is one). A call returns the value as text, or a line
+    that starts with "Error:". The answer returns nothing: the gold answer is never shown.
+
+    ## Action
+    Free text. A call in Hermes form: `<tool_call>{"name": "calculator", "arguments": {"expression": "48/2"}}</tool_call>`,
+    several per turn if wanted. The answer as `<answer>72</answer>` or after `####`.
+
+    ## Reward
+    - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0 and $72 are the same number.
+    - `format` (weight 0.1): 1 if the last turn states exactly one answer and nothing after it.
+    - `call` (weight 0, off): minus the share of a turn's calls that failed. It looks only at whether a call could be
+      evaluated, never at the gold solution, and has no positive part that could be farmed by calling again.
+
+    ## Episode end
+    `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `answer` alone.
+
+    ## Arguments
+    - `data`: "embedded" (default), a local file or folder with the columns question and answer, or "openai/gsm8k".
+    - `use_calculator`: False removes the tool.
+    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+
+    ## Ids
+    `AgentR1/GSM8K-v0` (calculator, 8 turns), `AgentR1/GSM8K-NoTool-v0` (no tool, 1 turn).
+
+    ## Data
+    "embedded" is a seeded generator of problems in GSM8K's own format (generator.py): 20,000 train, 1,000 validation and
+    1,000 test problems, the latter two from sentence patterns that never occur in train. "openai/gsm8k" has 7,473 train
+    and 1,319 test problems (MIT licence).
+
+    ## References
+    Cobbe et al., Training Verifiers to Solve Math Word Problems, arXiv:2110.14168. The tool setting follows Agent-R1's GSM8K
+    recipe (arXiv:2511.14460), except that its tool told the policy whether an answer was right.
+
+    ## Versions
+    v0: first version.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0, "format": 0.1, "call": 0.0}
+    default_system_prompt: ClassVar[str] = (
+        "Solve the problem. Use the calculator for each computation. When you know the answer, write it as a number "
+        "in <answer></answer>."
+    )
+    no_tool_system_prompt: ClassVar[str] = (
+        "Solve the problem step by step, then write the answer as a number in <answer></answer>."
+    )
+
+    def __init__(
+        self, data: str = "embedded", *, use_calculator: bool = True, system_prompt: str | None = None, **kwargs: Any
+    ) -> None:
+        """Load the data and set up the tool."""
+        if system_prompt is None and not use_calculator:
+            system_prompt = self.no_tool_system_prompt
+        tools = [calculator] if use_calculator else []
+        super().__init__(problems(data), tools=tools, system_prompt=system_prompt, **kwargs)
+        self._question = self._gold = ""
+        self._script: list[str] = []
+
+    def begin(self, task: Any) -> str:
+        """Show the question and remember the gold answer."""
+        if not isinstance(task, Mapping) or not {"question", "answer"} <= set(task):
+            raise ConfigError(f"a GSM8K task is a dict with question and answer, got {type(task).__name__}")
+        self._question, self._gold = task["question"], gold_answer(task["answer"])
+        calls = annotated_steps(task["answer"]) if self.tools else []
+        self._script = [self.parser.render("calculator", {"expression": expression}) for expression, _ in calls]
+        return self._question
+
+    def answer(self, text: str) -> Reply:
+        """Score the final answer. The policy is told nothing about it."""
+        correct = number_match(final_answer(text), self._gold)
+        terms = {"answer": correct, "format": answer_format(text)}
+        return Reply(terms=terms, terminated=True, success=bool(correct))
+
+    def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
+        """Charge the share of calls that failed."""
+        return {"call": -sum(result.error for result in results) / len(results)}
+
+    def expert_action(self, style: str = "default") -> str:
+        """Play the next annotated computation as a call, then state the gold answer.
+
+        Args:
+            style: "default", or "direct" to answer at once without the calculator.
+        """
+        if style not in ("default", "direct"):
+            raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
+        script = [] if style == "direct" else self._script
+        return script[self._turn] if self._turn < len(script) else f"#### {self._gold}"
+
+
+@functools.lru_cache(maxsize=8)
+def _embedded() -> Splits:
+    return {split: GeneratedProblems(split, size) for split, size in EMBEDDED_SIZES.items()}
+
+
+def problems(data: str) -> Splits:
+    """Return the splits of a GSM8K data source: "embedded", a path, or a hub name."""
+    if data == "embedded":
+        return _embedded()
+    return load_splits(data, columns=("question", "answer"), config="main")

@@ -1,0 +1,56 @@
+"""The environments of agent_gym, as data.
+
+Entry points are strings, so that listing the environments imports none of them. A new environment is one folder under
+`envs/` and one entry here; the conformance tests find it by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EnvEntry:
+    """One registered id.
+
+    Attributes:
+        id: the Gymnasium id.
+        entry_point: "module:Class".
+        summary: one line for `agent-gym list` and the README.
+        tools: names of the tools the policy may call.
+        data: where its tasks come from, by default and otherwise.
+        kwargs: arguments that make this id different from its siblings.
+        extra: the pip extra it needs, if any.
+    """
+
+    id: str
+    entry_point: str
+    summary: str
+    tools: tuple[str, ...]
+    data: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    extra: str | None = None
+
+
+_GSM8K = "agent_gym.envs.gsm8k.env:GSM8KEnv"
+_GSM8K_DATA = "embedded generator; openai/gsm8k or local JSONL/parquet by data="
+
+ENVS: tuple[EnvEntry, ...] = (
+    EnvEntry(
+        id="AgentR1/GSM8K-v0",
+        entry_point=_GSM8K,
+        summary="grade-school word problems with a calculator",
+        tools=("calculator",),
+        data=_GSM8K_DATA,
+    ),
+    EnvEntry(
+        id="AgentR1/GSM8K-NoTool-v0",
+        entry_point=_GSM8K,
+        summary="the same problems in one turn, without a tool",
+        tools=(),
+        data=_GSM8K_DATA,
+        kwargs={"use_calculator": False, "max_turns": 1},
+    ),
+)
