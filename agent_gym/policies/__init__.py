@@ -1,1 +1,51 @@
-"""policies."""
+"""Policies: what writes the agent's turns. Scripts, transformers and vLLM behind one interface.
+
+    from agent_gym.policies import Request, SamplingParams, TransformersPolicy
+
+    policy = TransformersPolicy(model, eos_token_ids=[tokenizer.eos_token_id],
+    pad_token_id=tokenizer.pad_token_id) policy.submit(Request(id=0, prompt_ids=ids,
+    params=SamplingParams(max_tokens=64, seed=1))) while policy.pending:
+        for generation in policy.poll():
+            print(generation.token_ids, generation.logprobs, generation.finish_reason)
+
+The two engines are imported when they are first asked for: the package itself needs neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from agent_gym.policies.base import (
+    Engine,
+    FinishReason,
+    Generation,
+    Policy,
+    Request,
+    SamplingParams,
+)
+from agent_gym.policies.scripted import ScriptedPolicy
+
+if TYPE_CHECKING:
+    from agent_gym.policies.transformers import TransformersPolicy
+    from agent_gym.policies.vllm import VLLMPolicy
+
+__all__ = [
+    "Engine",
+    "FinishReason",
+    "Generation",
+    "Policy",
+    "Request",
+    "SamplingParams",
+    "ScriptedPolicy",
+    "TransformersPolicy",
+    "VLLMPolicy",
+]
+
+_HEAVY = {"TransformersPolicy": "transformers", "VLLMPolicy": "vllm"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HEAVY:
+        return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

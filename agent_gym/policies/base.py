@@ -1,0 +1,173 @@
+"""What a rollout asks of a policy: token ids in, sampled token ids with their logprobs out.
+
+One small interface for scripts, transformers and vLLM, shaped after a continuous-batching engine: requests go
+in at any time, `poll` advances the engine once and returns whatever finished. So an episode whose environment
+is slow never holds up the others, and the loop that drives it all needs no thread of the policy's own.
+
+Text is left out on purpose. A policy never decodes to build a prompt and never encodes one: ids that were
+sampled once are passed on as they are, because decoding and encoding again does not always give the same ids
+back, and the gradient would then be taken at tokens the policy never chose. Stop strings are the one
+exception, and they only look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from agent_gym.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+FinishReason = Literal["stop", "stop_string", "length"]
+
+# vLLM raises any smaller temperature to this one without telling the caller (vllm/sampling_params.py,
+# _MAX_TEMP), and the logprobs would then be those of another distribution than the one that was asked for.
+MIN_TEMPERATURE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample one turn. There is no top-p and no top-k: the trainer scores the full distribution.
+
+    Attributes:
+        max_tokens: Most tokens to sample, at least 1. The policy's context may end the turn earlier.
+        temperature: Divides the logits; 0 takes the most likely token. Otherwise at least `MIN_TEMPERATURE`.
+        stop: Strings that end the turn once the text of the new tokens contains one of them.
+        seed: From 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs beside the request.
+            None takes the next seed of the policy's own stream, so the tokens depend on the order of the
+            requests.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: When a value is out of range.
+        """
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not (self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature < math.inf):
+            raise ConfigError(
+                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {self.temperature}"
+            )
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ConfigError(f"stop must be a tuple of non-empty strings, got {self.stop!r}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must lie in [0, 2**63), got {self.seed}")
+
+
+@dataclass(slots=True)
+class Request:
+    """One turn to sample.
+
+    Attributes:
+        id: The caller's name for the request, unique among those pending.
+        prompt_ids: Everything the policy sees, as token ids; not empty.
+        params: How to sample.
+        episode: The live episode, for scripted policies. Engines never look at it.
+    """
+
+    id: int
+    prompt_ids: list[int]
+    params: SamplingParams
+    episode: object | None = None
+
+
+@dataclass(slots=True)
+class Generation:
+    """A finished request.
+
+    Attributes:
+        id: The id of the request.
+        token_ids: What was sampled, at least one token. An end of turn that was sampled is the last of them;
+            tokens after the one that completed a stop string are dropped, that one is kept whole.
+        logprobs: Natural logarithm of each token's probability under the distribution it was drawn from, that
+            is after the temperature; with greedy decoding, under the temperature of 1. Same length as
+            `token_ids`.
+        finish_reason: "stop" (an end of turn was sampled), "stop_string", or "length".
+    """
+
+    id: int
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Something that writes the agent's turns. Not thread-safe: one thread submits, polls and aborts."""
+
+    @property
+    def pending(self) -> int:
+        """Requests submitted and neither returned nor aborted."""
+        ...
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ConfigError: When the policy can never serve it, for instance because the prompt fills the
+                context.
+        """
+        ...
+
+    def poll(self) -> list[Generation]:
+        """Advance once and return what finished, possibly nothing. Blocks only on its own computing."""
+        ...
+
+    def abort(self, request_id: int) -> None:
+        """Drop a pending request; an id that is not pending is ignored, since it may just have finished."""
+        ...
+
+    def close(self) -> None:
+        """Free what the policy holds. Calling it twice does no harm."""
+        ...
+
+
+@runtime_checkable
+class Engine(Policy, Protocol):
+    """A policy with weights, which a trainer can replace between rollouts."""
+
+    def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take over the trainer's weights, under the names of the checkpoint. No request may be pending."""
+        ...
+
+    def wake(self) -> None:
+        """Take back the device memory given up by `sleep`."""
+        ...
+
+    def sleep(self) -> None:
+        """Give up as much device memory as the engine can while the trainer works. Call `sync` afterwards."""
+        ...
+
+
+def check_request(request: Request, pending: Collection[int], context: int | None = None) -> None:
+    """Refuse a request that no engine could serve.
+
+    Args:
+        request: The request.
+        pending: Ids already taken.
+        context: Most tokens the engine can hold in one sequence, None for no limit.
+
+    Raises:
+        ConfigError: When the id is taken, the prompt is empty, or the prompt leaves no room for one new
+            token.
+    """
+    if request.id in pending:
+        raise ConfigError(f"request id {request.id} is already pending; ids must be unique")
+    if not request.prompt_ids:
+        raise ConfigError(f"request {request.id} has an empty prompt; a policy needs at least one token")
+    if context is not None and len(request.prompt_ids) >= context:
+        raise ConfigError(
+            f"request {request.id} has a prompt of {len(request.prompt_ids)} tokens, which leaves no room in "
+            f"a context of {context}; lower the episode's token budget or give the policy a longer context"
+        )

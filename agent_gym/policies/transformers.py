@@ -1,0 +1,239 @@
+"""The engine that needs nothing but transformers: batched decoding with a key/value cache.
+
+It shares the live model, so there are no weights to push and no second copy in memory. It is the fallback
+where vLLM cannot be installed, and the reference that the tests hold vLLM against. What it leaves out is what
+makes vLLM fast: a request that arrives while a batch is being decoded waits for the batch, and no prefix is
+kept between turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from agent_gym.errors import ConfigError
+from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.sampling import draw_uniforms, sample_tokens
+
+
+@dataclass(slots=True)
+class _Row:
+    """A request while it is being decoded."""
+
+    request: Request
+    generator: torch.Generator | None
+    limit: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    reason: FinishReason | None = None
+
+
+class TransformersPolicy:
+    """Samples from a causal language model of transformers, in the process that trains it.
+
+    Args:
+        model: The model, shared and not copied. Its weights must be whole on this process: a model sharded by
+            FSDP or ZeRO-3 gathers them anew for each token, and hangs when the ranks sample unequal numbers
+            of tokens.
+        eos_token_ids: Tokens that end a turn.
+        pad_token_id: Any valid token; it fills the left edge of shorter prompts and is masked.
+        decode: Ids to text with special tokens kept; needed only for requests with stop strings.
+        max_batch_tokens: Bound on rows times (longest prompt + longest answer) of one batch, that is on the
+            size of the key/value cache. A request larger than that is decoded alone.
+        seed: Seed of the stream that serves requests without a seed of their own.
+
+    Raises:
+        ConfigError: When there is no token to end a turn with.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        eos_token_ids: Collection[int],
+        pad_token_id: int,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        *,
+        max_batch_tokens: int = 65_536,
+        seed: int = 0,
+    ) -> None:
+        if not eos_token_ids:
+            raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
+        self.model: Any = model
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.pad_token_id = pad_token_id
+        self.max_batch_tokens = max_batch_tokens
+        self.context: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        self._decode_text = decode
+        self._seeds = torch.Generator().manual_seed(seed)
+        self._queue: dict[int, Request] = {}
+
+    @property
+    def pending(self) -> int:
+        """Requests submitted and neither returned nor aborted."""
+        return len(self._queue)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ConfigError: When the id is taken, the prompt is empty or fills the context, or there are stop
+                strings and no `decode`.
+        """
+        check_request(request, self._queue, self.context)
+        if request.params.stop and self._decode_text is None:
+            raise ConfigError(
+                f"request {request.id} has stop strings {request.params.stop}, which only a policy with a "
+                "`decode` function can look for"
+            )
+        self._queue[request.id] = request
+
+    def poll(self) -> list[Generation]:
+        """Decode one batch of pending requests to its end and return all of it."""
+        rows = self._next_batch()
+        if not rows:
+            return []
+        # no_grad and not inference_mode: some models refresh their rotary tables during a forward pass, and a
+        # table made in inference mode would make the trainer's next backward fail.
+        with _evaluating(self.model), torch.no_grad():
+            self._decode(list(rows))
+        return [Generation(row.request.id, row.ids, row.logprobs, row.reason) for row in rows if row.reason]
+
+    def abort(self, request_id: int) -> None:
+        """Drop a pending request; unknown ids are ignored."""
+        self._queue.pop(request_id, None)
+
+    def close(self) -> None:
+        """Drop what is pending and let go of the model."""
+        self._queue.clear()
+        self.model = None
+
+    def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Do nothing, nor touch `named_weights`: the model that is trained is the model that is sampled."""
+
+    def wake(self) -> None:
+        """Do nothing: there is no second copy of the weights to bring back."""
+
+    def sleep(self) -> None:
+        """Do nothing: the caches are freed at the end of every batch anyway."""
+
+    def _next_batch(self) -> list[_Row]:
+        """Take pending requests, oldest first, until the next one would break the token budget."""
+        rows: list[_Row] = []
+        longest_prompt = longest_answer = 0
+        for request in list(self._queue.values()):
+            prompt = max(longest_prompt, len(request.prompt_ids))
+            answer = max(longest_answer, request.params.max_tokens)
+            if rows and (len(rows) + 1) * (prompt + answer) > self.max_batch_tokens:
+                break
+            longest_prompt, longest_answer = prompt, answer
+            del self._queue[request.id]
+            limit = request.params.max_tokens
+            if self.context is not None:
+                limit = min(limit, self.context - len(request.prompt_ids))
+            rows.append(_Row(request, self._generator(request), limit))
+        return rows
+
+    def _generator(self, request: Request) -> torch.Generator | None:
+        if request.params.temperature == 0.0:
+            return None
+        seed = request.params.seed
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
+        return torch.Generator().manual_seed(seed)
+
+    def _decode(self, rows: list[_Row]) -> None:
+        """Run the rows to their ends, one token a step; a finished row leaves the batch at once.
+
+        Args:
+            rows: The batch; consumed.
+        """
+        device = next(self.model.parameters()).device
+        width = max(len(row.request.prompt_ids) for row in rows)
+        ids = torch.tensor([_left_pad(row.request.prompt_ids, width, self.pad_token_id) for row in rows])
+        mask = torch.tensor([_left_pad([1] * len(row.request.prompt_ids), width, 0) for row in rows])
+        ids, mask = ids.to(device), mask.to(device)
+        # Rotary positions count real tokens: a prompt must be placed as if the padding left of it were not
+        # there.
+        positions = (mask.cumsum(-1) - 1).clamp_(min=0)
+        cache = DynamicCache(config=self.model.config)
+        while True:
+            output = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            tokens = self._sample(output.logits[:, -1], rows)
+            alive = [i for i, row in enumerate(rows) if row.reason is None]
+            if not alive:
+                return
+            ids, positions = tokens[:, None], positions[:, -1:] + 1
+            if len(alive) < len(rows):
+                keep = torch.tensor(alive, device=device)
+                rows = [rows[i] for i in alive]
+                ids, mask, positions = ids[keep], mask[keep], positions[keep]
+                cache.batch_select_indices(keep)
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+
+    def _sample(self, logits: torch.Tensor, rows: list[_Row]) -> torch.Tensor:
+        """Draw one token per row and write it, its logprob and perhaps a finish reason into the row.
+
+        Args:
+            logits: (N, V) of the next token.
+            rows: The N rows.
+
+        Returns:
+            (N,) int64 token ids.
+        """
+        # Greedy rows keep temperature 1 here: their logprobs are reported under it.
+        temperatures = [row.request.params.temperature or 1.0 for row in rows]
+        scaled = logits.float() / torch.tensor(temperatures, device=logits.device)[:, None]
+        logprobs = scaled.log_softmax(-1)
+        generators = [row.generator for row in rows]
+        tokens = logits.argmax(-1)
+        if any(generators):
+            sampled = sample_tokens(logprobs.exp(), draw_uniforms(generators))
+            greedy = torch.tensor([generator is None for generator in generators], device=logits.device)
+            tokens = torch.where(greedy, tokens, sampled)
+        chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
+        for row, token, logprob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            row.reason = self._finish_reason(row)
+        return tokens
+
+    def _finish_reason(self, row: _Row) -> FinishReason | None:
+        if row.ids[-1] in self.eos_token_ids:
+            return "stop"
+        stop = row.request.params.stop
+        if stop and self._decode_text is not None:
+            # A token is at least one byte of text, so this many of the last ones cover the longest stop
+            # string; decoding the whole turn after every token would cost the square of its length.
+            window = max(len(string.encode()) for string in stop) + 1
+            text = self._decode_text(row.ids[-window:])
+            if any(string in text for string in stop):
+                return "stop_string"
+        return "length" if len(row.ids) >= row.limit else None
+
+
+def _left_pad(ids: list[int], width: int, value: int) -> list[int]:
+    return [value] * (width - len(ids)) + ids
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Switch dropout and gradient checkpointing off, and put each module back as it was found."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
