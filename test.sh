@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+#
+# Run the tests, after setting up the environment where that is still to be done.
+#
+#   ./test.sh               the default suite: no GPU, no network, nothing slow
+#   ./test.sh --slow        the slow tests
+#   ./test.sh --lint        ruff, mypy, the import contract, shellcheck
+#   ./test.sh -k spans -x   whatever else is given goes to pytest
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  exec sed -n '3,/^set/{/^set/d;s/^# \{0,1\}//;p}' test.sh
+fi
+
+./setup.sh --dev
+bin=${AGENT_GYM_VENV:-.venv}/bin
+
+# One thread a process: the tests start several, and on a small machine they would otherwise wait for each other.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
+export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1} TOKENIZERS_PARALLELISM=false
+# A test that would quietly download something must fail instead.
+export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
+
+case ${1:-} in
+  --lint)
+    failed=0
+    "$bin/ruff" check . || failed=1
+    "$bin/mypy" || failed=1
+    "$bin/lint-imports" --no-logo || failed=1
+    "$bin/shellcheck" ./*.sh .ci/run || failed=1
+    exit "$failed"
+    ;;
+  --slow)
+    shift
+    exec "$bin/python" -m pytest -m "slow and not gpu and not network" "$@"
+    ;;
+  *) exec "$bin/python" -m pytest "$@" ;;
+esac

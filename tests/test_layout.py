@@ -1,0 +1,154 @@
+"""The repository keeps its shape: rooms and links, guards, the import contract, small files, light imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import setuptools
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("envs", "trainers", "registry")
+BIN = Path(sys.executable).parent
+
+
+def product_files(*patterns: str) -> list[Path]:
+    """The files of this repository that match; a link to a room does not count a second time."""
+    folders = [ROOT / name for name in ("agent_gym", *ROOMS, "benchmarks", "docs", "notebooks", "tests", ".ci")]
+    found = [file for pattern in patterns for file in ROOT.glob(pattern) if file.is_file()]
+    for folder in folders:
+        found += [file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()]
+    links = [ROOT / "agent_gym" / room for room in ROOMS]
+    return sorted({file for file in found if not any(file.is_relative_to(link) for link in links)})
+
+
+def scratch_copy(folder: Path) -> Path:
+    """Copy what the linters read, links as links, so that a test can plant a mistake in it."""
+    for name in ("agent_gym", *ROOMS):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_link_of_a_room_is_committed_and_relative(room):
+    link = ROOT / "agent_gym" / room
+    assert link.is_symlink(), f"{link} must be a link, or mypy and editors cannot see the room"
+    assert link.readlink() == Path("..") / room
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_refuses_to_be_a_top_level_package(room):
+    done = run(sys.executable, "-c", f"import {room}")
+    assert done.returncode != 0
+    assert f"import 'agent_gym.{room}'" in done.stderr.splitlines()[-1]
+
+
+def test_setup_lists_every_folder_with_code_once(monkeypatch):
+    """A folder without `__init__.py` imports well from a checkout and is missing from the wheel."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **given: seen.update(given))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path(str(ROOT / "setup.py"))
+
+    files = [file.relative_to(ROOT) for file in product_files("*.py")]
+    on_disk = {".".join(file.parent.parts) for file in files if file.parts[0] in ("agent_gym", *ROOMS)}
+    expected = {name if name.startswith("agent_gym") else f"agent_gym.{name}" for name in on_disk}
+    assert sorted(seen["packages"]) == sorted(expected)
+    assert seen["package_dir"] == {f"agent_gym.{room}": room for room in ROOMS}
+
+
+def test_imports_keep_to_the_contract():
+    done = run(BIN / "lint-imports", "--no-logo", "--no-cache")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("agent_gym/transcript.py", "import agent_gym.envs", "Imports point down"),
+        ("agent_gym/newcomer.py", "", "Imports point down"),
+        ("trainers/__init__.py", "import agent_gym.envs.gsm8k", "Nothing names a concrete environment"),
+        ("envs/planted/__init__.py", "import agent_gym.envs.gsm8k", "Environments do not know each other"),
+        ("envs/planted/__init__.py", "import torch", "run without the training stack"),
+    ],
+)
+def test_the_contract_catches(file, line, contract, tmp_path):
+    planted = scratch_copy(tmp_path) / file
+    planted.parent.mkdir(exist_ok=True)
+    with planted.open("a") as source:
+        source.write(f"\n{line}\n")
+    done = run(BIN / "lint-imports", "--no-logo", "--no-cache", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout
+    broken = [text for text in done.stdout.splitlines() if text.endswith("BROKEN")]
+    assert any(contract in text for text in broken), done.stdout
+
+
+@pytest.mark.slow
+def test_mypy_sees_every_room_once(tmp_path):
+    scratch_copy(tmp_path)
+    folders = ("agent_gym", "agent_gym/policies", *ROOMS, "envs/gsm8k")
+    for folder in folders:
+        (tmp_path / folder / "planted.py").write_text('number: int = "text"\n')
+    # Other people's packages are left out of it: only the walk over our own files is on trial here.
+    done = run(BIN / "mypy", "--follow-imports=skip", "--cache-dir", tmp_path / "cache", cwd=tmp_path)
+    found = sorted(text.partition(":")[0] for text in done.stdout.splitlines() if "planted.py" in text)
+    rooms = [folder if folder.startswith("agent_gym") else f"agent_gym/{folder}" for folder in folders]
+    assert found == sorted(f"{room}/planted.py" for room in rooms), done.stdout + done.stderr
+
+
+def test_files_stay_small():
+    sizes = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in product_files("*.py")}
+    assert len(sizes) > 10
+    assert {name: size for name, size in sizes.items() if size > 400} == {}
+
+
+def test_importing_the_package_is_light():
+    heavy = ("torch", "transformers", "trl", "datasets", "vllm", "matplotlib", "pandas", "scipy")
+    done = run(sys.executable, "-c", f"import agent_gym, sys; print(*sys.modules.keys() & set({heavy}))")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_every_import_is_of_a_declared_dependency():
+    """What is imported must be asked for by name, not be there because another package happened to bring it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [names for extra, names in project["optional-dependencies"].items() if extra != "dev"]
+    dependencies = sum(extras, project["dependencies"])
+    declared = {re.split(r"[<>=~!\[ ]", dependency)[0].lower() for dependency in dependencies}
+    missing: dict[str, str] = {}
+    for file in product_files("*.py"):
+        if file.relative_to(ROOT).parts[0] not in ("agent_gym", *ROOMS):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for top in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"agent_gym"}:
+                if top.lower() not in declared:
+                    missing.setdefault(top, file.name)
+    assert missing == {}
+
+
+def test_no_file_names_a_place_on_somebodys_machine():
+    places = re.compile(r"(?<![\w.:/])/(?:home|root|work|opt|mnt|Users|private)/\w+")
+    found: dict[str, str] = {}
+    for file in product_files("*.py", "*.md", "*.toml", "*.txt", "*.sh", "*.yaml", "*.ipynb", "run"):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if places.search(line):
+                found[f"{file.relative_to(ROOT)}:{number}"] = line.strip()
+    # The one example of a path is the one a user types to name a Python of their own.
+    allowed = "PYTHON=/opt/python3.12/bin/python3"
+    assert {place: line for place, line in found.items() if allowed not in line} == {}

@@ -1,0 +1,108 @@
+"""What leaves the repository: the source archive, the wheel, and what an install puts into site-packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("envs", "trainers", "registry")
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive of this checkout, and the wheel made from that archive and not from the checkout."""
+    pytest.importorskip("build")
+    folder = tmp_path_factory.mktemp("packaging")
+    source = folder / "source"
+    ignored = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", cwd=source)
+    return next((folder / "dist").glob("*.tar.gz")), next((folder / "dist").glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_module_once_and_under_our_name_only(archives):
+    names = zipfile.ZipFile(archives[1]).namelist()
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    metadata = archives[1].name.removesuffix("-py3-none-any.whl") + ".dist-info"
+    assert {name.partition("/")[0] for name in names} == {"agent_gym", metadata}
+
+    modules = {file.relative_to(ROOT) for folder in ("agent_gym", *ROOMS) for file in (ROOT / folder).rglob("*.py")}
+    rooms = {Path("agent_gym") / room for room in ROOMS}
+    # Globs may or may not walk through the links, depending on the Python; either way a room counts once.
+    direct = {path for path in modules if not any(path.is_relative_to(room) for room in rooms)}
+    expected = {str(path if path.parts[0] == "agent_gym" else "agent_gym" / path) for path in direct}
+    assert {name for name in names if name.endswith(".py")} == expected
+    assert "agent_gym/envs/gsm8k/__init__.py" in names
+    assert "agent_gym/py.typed" in names
+
+
+@pytest.mark.slow
+def test_data_files_travel_with_their_modules(archives):
+    names = zipfile.ZipFile(archives[1]).namelist()
+    data = [
+        file
+        for folder in ("agent_gym", *ROOMS)
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc", ".typed")
+    ]
+    assert [file.name for file in data if not any(name.endswith(f"/{file.name}") for name in names)] == []
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_what_a_build_needs(archives):
+    names = {name.partition("/")[2] for name in tarfile.open(archives[0]).getnames()}
+    assert {"setup.py", "pyproject.toml", "LICENSE", "README.md", "envs/gsm8k/__init__.py"} <= names
+    assert not [name for name in names if name.startswith((".venv", "runs", "agent_gym/envs/"))]
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_imports_away_from_the_checkout(archives, tmp_path):
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    run(*pip, "--target", tmp_path / "site", archives[1], cwd=tmp_path)
+    code = """
+import importlib.util
+import agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.envs.gsm8k
+for module in (agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.envs.gsm8k):
+    print(module.__file__)
+print(*[name for name in ("envs", "trainers", "registry") if importlib.util.find_spec(name)])
+"""
+    site = tmp_path / "site"
+    *files, generic_names = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
+    assert [file for file in files if not Path(file).is_relative_to(site)] == []
+    assert generic_names == ""
+
+
+def test_constraints_and_pins_do_not_overlap():
+    """Each version is written down once: in pyproject.toml if it is pinned there, else in constraints.txt."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    held = [line.partition("==")[0] for line in lines if not line.startswith("#")]
+    pinned = [
+        dependency.partition("==")[0]
+        for dependencies in [project["dependencies"], *project["optional-dependencies"].values()]
+        for dependency in dependencies
+        if "==" in dependency
+    ]
+    plain = Counter(re.sub(r"[-_.]+", "-", name).lower() for name in held + pinned)
+    assert len(plain) > 80
+    assert [name for name, count in plain.items() if count > 1] == []
