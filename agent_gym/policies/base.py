@@ -56,9 +56,7 @@ class SamplingParams:
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if not (self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature < math.inf):
-            raise ConfigError(
-                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {self.temperature}"
-            )
+            raise ConfigError(f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {self.temperature}")
         if isinstance(self.stop, str) or not all(self.stop):
             raise ConfigError(f"stop must be a tuple of non-empty strings, got {self.stop!r}")
         if self.seed is not None and not 0 <= self.seed < 2**63:

