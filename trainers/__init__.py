@@ -1,8 +1,32 @@
-"""TRL trainers that roll out environments and learn only from the tokens the policy sampled.
+"""The room of trainers. Importing a trainer imports torch and TRL; importing this room does not.
 
-Nothing is imported here: `agent_gym.trainers.grpo` and its siblings need torch and TRL (`pip install
-'agent-gym[train]'`), and reading a config or a help text must not have to wait for them.
+`AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task. `task_dataset` (tasks.py) lists the tasks of
+an environment. sft.py makes demonstrations with an environment's expert and trains on them first.
 """
 
 if __name__ != "agent_gym.trainers":
     raise ImportError("this folder is not the package 'trainers': import 'agent_gym.trainers'")
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "AgentGRPOConfig": "agent_gym.trainers.config",
+    "AgentGRPOTrainer": "agent_gym.trainers.grpo",
+    "task_dataset": "agent_gym.trainers.tasks",
+}
+
+__all__ = ["AgentGRPOConfig", "AgentGRPOTrainer", "task_dataset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent_gym.errors import ConfigError
+
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("agent_gym"):
+            raise
+        raise ConfigError(f"{name} needs the package {error.name!r}: pip install 'agent-gym[train]'") from error

@@ -1,0 +1,106 @@
+"""The settings of the agent trainers: TRL's own, plus what multi-turn episodes need.
+
+TRL's names keep their meaning where they apply (`num_generations`, `temperature`, `use_vllm`, `scale_rewards`, ...).
+Fields of `GRPOConfig` that describe something this trainer does differently are checked here and not silently ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+from agent_gym.errors import ConfigError
+from agent_gym.rollout import Budget
+
+# Losses whose sum over tokens is divided by a count of the whole batch. Only these give the same gradient however the
+# rows are cut into micro-batches; the others average per micro-batch (trl/trainer/grpo_trainer.py, `_compute_loss`).
+ADDITIVE_LOSSES = ("dapo", "cispo")
+
+
+@dataclass
+class AgentGRPOConfig(GRPOConfig):
+    """Settings of `AgentGRPOTrainer`; everything `trl.GRPOConfig` has, and the fields below.
+
+    `per_device_train_batch_size` counts episodes, and `max_completion_length` has no role: turns and episodes have
+    budgets of their own.
+
+    Raises:
+        ConfigError: for settings that contradict each other or this trainer.
+    """
+
+    max_turns: int | None = field(
+        default=None,
+        metadata={"help": "Turns after which an episode is truncated, besides the environment's own limit."},
+    )
+    max_turn_tokens: int = field(default=512, metadata={"help": "Tokens the policy may sample in one turn."})
+    max_episode_tokens: int = field(
+        default=4096, metadata={"help": "Tokens of a whole episode: prompt, turns and answers of the world."}
+    )
+    episode_timeout: float | None = field(
+        default=None, metadata={"help": "Seconds of wall-clock time after which an episode is stopped."}
+    )
+    micro_batch_size: int | None = field(
+        default=None,
+        metadata={"help": "Rows per forward and backward pass. Default: per_device_train_batch_size."},
+    )
+    max_num_seqs: int = field(default=256, metadata={"help": "Most sequences vLLM decodes at once, per process."})
+    env_workers: int = field(default=32, metadata={"help": "Threads that run environments, per process."})
+    eval_temperature: float = field(
+        default=0.0, metadata={"help": "Sampling temperature of evaluation; 0 is greedy decoding."}
+    )
+    trajectories_per_step: int = field(
+        default=8,
+        metadata={"help": "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none."},
+    )
+    rollout_progress: bool = field(default=False, metadata={"help": "Show a progress bar for each rollout."})
+
+    # Defaults of TRL that do not suit episodes.
+    num_generations_eval: int | None = field(
+        default=1, metadata={"help": "Attempts per task in evaluation."}
+    )
+    vllm_importance_sampling_mode: str = field(
+        # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any
+        # fixed range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
+        default="token_truncate",
+        metadata={"help": "How the ratio between trainer and engine logprobs is bounded; see trl.GRPOConfig."},
+    )
+
+    def __post_init__(self) -> None:
+        """Check what only this trainer can know."""
+        super().__post_init__()
+        if self.loss_type not in ADDITIVE_LOSSES:
+            raise ConfigError(
+                f"loss_type is {self.loss_type!r}; allowed: {', '.join(ADDITIVE_LOSSES)}. The others average within a "
+                "micro-batch, so that their gradient depends on how rows are cut"
+            )
+        neutral = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
+        for name, allowed in neutral.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; allowed: {allowed[0]}. Training rollouts sample the full "
+                    "distribution, because the loss scores the full distribution"
+                )
+        if self.use_vllm and self.vllm_mode != "colocate":
+            raise ConfigError(f"vllm_mode is {self.vllm_mode!r}; this trainer runs vLLM in process ('colocate')")
+        if self.vllm_tensor_parallel_size != 1:
+            raise ConfigError(
+                f"vllm_tensor_parallel_size is {self.vllm_tensor_parallel_size}; allowed: 1 (one engine per process)"
+            )
+        if self.micro_batch_size is None:
+            self.micro_batch_size = self.per_device_train_batch_size
+        if self.micro_batch_size < 1:
+            raise ConfigError(f"micro_batch_size is {self.micro_batch_size}; it must be at least 1")
+        if self.trajectories_per_step < 0:
+            raise ConfigError(f"trajectories_per_step is {self.trajectories_per_step}; it must not be negative")
+        self.budget  # noqa: B018  (checks the limits now and not after the model is loaded)
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of one episode."""
+        return Budget(
+            max_turn_tokens=self.max_turn_tokens,
+            max_tokens=self.max_episode_tokens,
+            max_turns=self.max_turns,
+            max_seconds=self.episode_timeout,
+        )

@@ -1,0 +1,54 @@
+"""From the trainer's settings to the engine that samples its rollouts."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.policies.base import Policy
+from agent_gym.trainers.config import AgentGRPOConfig
+
+
+def build_policy(model: Any, tokenizer: Any, args: AgentGRPOConfig) -> Policy:
+    """Make the engine: vLLM in this process with `use_vllm`, else transformers on the live model.
+
+    Args:
+        model: the unwrapped policy.
+        tokenizer: its tokenizer.
+        args: the trainer's settings.
+    """
+    renderer = ChatRenderer.of(tokenizer)
+    if not args.use_vllm:
+        from agent_gym.policies.transformers import TransformersPolicy
+
+        return TransformersPolicy(
+            model, renderer.eos_token_ids, tokenizer.pad_token_id, renderer.decode_action, seed=args.seed
+        )
+    from agent_gym.policies.vllm import VLLMPolicy
+
+    return VLLMPolicy(
+        _folder(model, tokenizer),
+        renderer.eos_token_ids,
+        context=args.vllm_max_model_length or args.max_episode_tokens,
+        max_num_seqs=args.max_num_seqs,
+        gpu_memory_utilization=args.vllm_gpu_memory_utilization,
+        sleep=args.vllm_enable_sleep_mode,
+        seed=args.seed,
+    )
+
+
+def _folder(model: Any, tokenizer: Any) -> str:
+    """Name the place vLLM reads the architecture from; the weights are pushed before the first rollout.
+
+    A model that was made in memory, or is wrapped by PEFT, is written out once.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name = base.config._name_or_path
+    if name and (Path(name).is_dir() or not name.startswith((".", "/"))):
+        return name
+    folder = tempfile.mkdtemp(prefix="agent-gym-")
+    base.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

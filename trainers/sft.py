@@ -1,0 +1,120 @@
+"""Warm start: an environment's expert plays, the policy imitates.
+
+Demonstrations are ordinary episodes of a scripted policy, played through the same rollout, transcript and spans as
+everything else, so that what supervised fine-tuning sees is token for token what the policy will see when it plays.
+Training itself is `trl.SFTTrainer`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.errors import ConfigError
+from agent_gym.evaluate import make_specs
+from agent_gym.policies.scripted import ScriptedPolicy
+from agent_gym.rollout import Budget, Episode, Row, Runner
+
+TRAIN_ON = ("policy", "all")
+
+
+def expert_episodes(
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None,
+    tokenizer: Any,
+    *,
+    split: str = "train",
+    episodes: int | None = None,
+    seed: int = 0,
+    styles: Mapping[str, float] | None = None,
+    budget: Budget | None = None,
+) -> list[Episode]:
+    """Let the environment's own expert play.
+
+    Args:
+        env_id: a Gymnasium id.
+        env_kwargs: arguments of the environment.
+        tokenizer: a tokenizer or `ChatRenderer`.
+        split: where the tasks come from.
+        episodes: how many, from the first task on; None for all.
+        seed: decides the style of each episode.
+        styles: expert style to its share of the episodes; the environment names its styles.
+        budget: limits of each episode.
+
+    Returns:
+        The episodes that the expert solved.
+
+    Raises:
+        ConfigError: if the environment has no expert or no such style, or the shares are not positive.
+    """
+    styles = dict(styles or {"default": 1.0})
+    if not styles or min(styles.values()) < 0 or sum(styles.values()) <= 0:
+        raise ConfigError(f"styles is {styles}; shares must be positive numbers, for example {{'default': 1.0}}")
+    specs = make_specs(env_id, env_kwargs, split=split, episodes=episodes, seed=seed)
+    rng = random.Random(seed)
+    chosen = rng.choices(list(styles), weights=list(styles.values()), k=len(specs))
+    style_of = {id(spec): style for spec, style in zip(specs, chosen, strict=True)}
+
+    def act(episode: Any) -> str:
+        return episode.env.unwrapped.expert_action(style_of[id(episode.spec)])
+
+    renderer = ChatRenderer.of(tokenizer)
+    runner = Runner(ScriptedPolicy(act, renderer.encode_action), renderer, budget, workers=4)
+    try:
+        played = runner.run(specs)
+    finally:
+        runner.close()
+    return [episode for episode in played if episode.success and not episode.failure]
+
+
+def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
+    """Turn rows into the form `trl.SFTTrainer` takes as it is: `input_ids` and `labels`.
+
+    Args:
+        rows: token sequences with spans.
+        train_on: "policy" trains on the tokens the policy has to write; "all" also on questions and answers of the
+            world, which teaches a model that starts from nothing to copy numbers sooner.
+
+    Raises:
+        ConfigError: for another `train_on`, or no rows.
+    """
+    if train_on not in TRAIN_ON:
+        raise ConfigError(f"train_on is {train_on!r}; allowed: {', '.join(TRAIN_ON)}")
+    if not rows:
+        raise ConfigError("there are no demonstrations to train on: the expert solved none of its episodes")
+    labels = []
+    for row in rows:
+        mask = row.action_mask if train_on == "policy" else [True] * len(row.token_ids)
+        labels.append([i if kept else -100 for i, kept in zip(row.token_ids, mask, strict=True)])
+    return Dataset.from_dict({"input_ids": [row.token_ids for row in rows], "labels": labels})
+
+
+def train_sft(
+    model: Any, tokenizer: Any, rows: Sequence[Row], args: SFTConfig, *, train_on: str = "policy", **kwargs: Any
+) -> SFTTrainer:
+    """Imitate the rows and return the trainer, trained.
+
+    Args:
+        model: a model id, a folder, or a loaded model.
+        tokenizer: its tokenizer.
+        rows: demonstrations.
+        args: TRL's settings. A demonstration longer than `args.max_length` is an error here, not cut short: the end of
+            an episode is its answer.
+        train_on: see `sft_dataset`.
+        **kwargs: everything else `trl.SFTTrainer` takes: peft_config, callbacks, ...
+
+    Raises:
+        ConfigError: if a demonstration is longer than `args.max_length`.
+    """
+    longest = max((len(row.token_ids) for row in rows), default=0)
+    if args.max_length is not None and longest > args.max_length:
+        raise ConfigError(f"the longest demonstration has {longest} tokens, max_length is {args.max_length}: raise it")
+    dataset = sft_dataset(rows, train_on)
+    trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    trainer.train()
+    return trainer

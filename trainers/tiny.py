@@ -1,0 +1,157 @@
+"""A language model small enough to learn on two CPU cores, made on the spot, without the hub.
+
+The recipe: Qwen3's architecture with two layers of width 96 (0.26M parameters) and a byte-level BPE tokenizer trained
+on the environment's own demonstrations. Three choices make it learn in minutes:
+
+- digits are single tokens, so that numbers can be copied digit by digit;
+- the fixed frame of a tool call is one token, so that an episode has about 80 tokens instead of 150;
+- heads have 32 dimensions: vLLM's CPU kernels take multiples of 32 only.
+
+It is a model for trying things, nothing more: it knows the sentences of its environment and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_gym.errors import ConfigError
+
+SIZES: dict[str, dict[str, int]] = {
+    "xt": {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 256},
+    "s": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384},
+}
+"""Name to the fields of `Qwen3Config` that differ; heads are 32 wide, with one key and value head."""
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+# ChatML. Tools are named, not described: a schema would cost more tokens than the question.
+CHAT_TEMPLATE = """\
+{%- if tools or messages[0].role == 'system' %}{{ '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' %}{{ messages[0].content }}{% if tools %}{{ '\\n' }}{% endif %}{% endif %}
+{%- for tool in tools or [] %}{{ tool.function.name }}{% if not loop.last %}{{ ', ' }}{% endif %}{% endfor %}
+{{- '<|im_end|>\\n' }}{% endif %}
+{%- for message in messages if message.role != 'system' %}
+{%- if message.role == 'tool' %}
+{%- if loop.first or loop.previtem.role != 'tool' %}{{ '<|im_start|>user\\n' }}{% else %}{{ '\\n' }}{% endif %}
+{{- '<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+{%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\\n' }}{% endif %}
+{%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+# What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
+# the mark of an answer, words with their space.
+_PIECES = (
+    r'<tool_call>\n\{"name": "\w+", "arguments": \{"\w+": "|"\}\}\n</tool_call>|<tool_response>\n|\n</tool_response>'
+    r"|(?:system|user|assistant)\n|</?answer>|\d|#### | ?[A-Za-z]+|[^A-Za-z\d\s]|\s"
+)
+
+
+def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, episodes: int = 3000) -> list[str]:
+    """Let the environment's expert play without a tokenizer and return the texts of the episodes."""
+    from agent_gym.evaluate import make_specs
+    from agent_gym.rollout import make_env
+
+    env = make_env(env_id, env_kwargs)
+    texts = []
+    for spec in make_specs(env_id, env_kwargs, split="train", episodes=episodes):
+        env.reset(seed=spec.seed, options=spec.options)
+        over = False
+        while not over:
+            _, _, terminated, truncated, _ = env.step(env.unwrapped.expert_action())
+            over = terminated or truncated
+        pieces = [
+            f"<tool_response>\n{s.text}\n</tool_response>" if s.source == "env" else s.text
+            for s in env.unwrapped.transcript.segments
+        ]
+        texts.append("\n".join([", ".join(env.unwrapped.tools), *pieces]))
+    env.close()
+    return texts
+
+
+def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 800) -> Any:
+    """Train the tokenizer on texts.
+
+    Args:
+        texts: what it will have to encode.
+        vocab_size: number of tokens; every byte has one, so that any text can be encoded.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # Each text stands for one conversation, so that what frames it is as frequent as it will be.
+    frames = ["system\n", "user\n", "assistant\n"]
+    core.train_from_iterator((piece for text in texts for piece in (text, *frames)), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=CHAT_TEMPLATE, padding_side="left"
+    )
+
+
+def make_tiny_model(
+    folder: str | Path,
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    size: str = "xt",
+    vocab_size: int = 800,
+    context: int = 512,
+    seed: int = 0,
+) -> Path:
+    """Write a fresh model and its tokenizer to a folder.
+
+    Args:
+        folder: where to; made if needed.
+        env_id: the environment whose demonstrations the tokenizer is trained on.
+        env_kwargs: its arguments.
+        size: a name of `SIZES`.
+        vocab_size: tokens of the tokenizer; the model's table is rounded up to a multiple of 64.
+        context: longest sequence.
+        seed: of the random weights.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: for an unknown size.
+    """
+    if size not in SIZES:
+        raise ConfigError(f"size is {size!r}; allowed: {', '.join(SIZES)}")
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs), vocab_size)
+    config = Qwen3Config(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        head_dim=32,
+        num_key_value_heads=1,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        rope_theta=10_000.0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        dtype="float32",
+        **SIZES[size],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return Path(folder)
