@@ -106,7 +106,7 @@ def make_specs(
     env_kwargs: Mapping[str, Any] | None = None,
     *,
     split: str,
-    episodes: int,
+    episodes: int | None = None,
     group_size: int = 1,
     seed: int = 0,
 ) -> list[EpisodeSpec]:
@@ -116,7 +116,7 @@ def make_specs(
         env_id: a Gymnasium id.
         env_kwargs: arguments of the environment.
         split: the split to take tasks from.
-        episodes: number of tasks; each is played `group_size` times.
+        episodes: number of tasks, None for all; each is played `group_size` times.
         group_size: attempts per task.
         seed: base of the environment and sampling seeds.
 
@@ -130,6 +130,8 @@ def make_specs(
     env.close()
     if available is None:
         raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}")
+    if episodes is None:
+        episodes = available
     if episodes > available:
         raise ConfigError(f"{episodes} episodes asked for, but split {split!r} of {env_id} has {available} tasks")
     return [

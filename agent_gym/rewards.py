@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
+# No tag inside an answer, and nothing to backtrack into: `<answer>(.*?)</answer>` takes minutes over a megabyte of
+# opening tags, which is one action that a policy may well write.
+_ANSWER = re.compile(r"<answer>([^<]*+(?:<(?!/?answer>)[^<]*+)*+)</answer>")
+# A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
+_NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
 _MAX_ANSWER_CHARS = 256
 
 
@@ -38,7 +41,7 @@ def parse_number(text: str) -> Fraction | None:
     found = _NUMBER.findall(text)
     if len(found) != 1:
         return None
-    digits = found[0].replace(",", "").replace("$", "").rstrip("%")
+    digits = found[0].replace(",", "").replace("$", "").replace("−", "-").rstrip("%")
     try:
         return Fraction(digits)
     except ValueError:  # digits of other scripts match \d but are no number here
@@ -48,8 +51,8 @@ def parse_number(text: str) -> Fraction | None:
 def number_match(answer: str | None, gold: str) -> float:
     """1.0 if the answer is the same number as the gold answer, else 0.0.
 
-    Numbers compare as numbers. The matcher that many GSM8K trainers use (verl's `reward_score/gsm8k.py`) compares strings
-    after `#### `, so that "72.0" loses against "72".
+    Numbers compare as numbers. The matcher that many GSM8K trainers use (verl's `reward_score/gsm8k.py`) compares
+    strings after `#### `, so that "72.0" loses against "72".
     """
     if answer is None:
         return 0.0

@@ -24,7 +24,10 @@ from gymnasium.vector.utils import (
 
 # What `sample` draws from: enough to break a parser (quotes, braces, tags, newlines, digits, emoji, combining
 # marks, right-to-left letters), because sampled actions are the first fuzz test an environment meets.
-_SAMPLE_ALPHABET = " \n\t\"'{}[]()<>/\\:;,.#$%*+-=_|0123456789abcdefghijklmnopqrstuvwxyzABCXYZ\u00e9\u00df\u03c0\u0301\u05d0\u4e16\u2713\U0001f600"
+_SAMPLE_ALPHABET = (
+    " \n\t\"'{}[]()<>/\\:;,.#$%*+-=_|0123456789abcdefghijklmnopqrstuvwxyzABCXYZ"
+    "\u00e9\u00df\u03c0\u0301\u05d0\u4e16\u2713\U0001f600"
+)
 _MAX_SAMPLE = 64
 
 
@@ -83,6 +86,11 @@ class Text(GymnasiumText):
     def character_set(self) -> frozenset[str]:
         """All of Unicode is never materialised; the sampling alphabet stands for it."""
         return frozenset(_SAMPLE_ALPHABET)
+
+    @property
+    def characters(self) -> str:
+        """The sampling alphabet again: `SyncVectorEnv` builds its first, empty strings from it."""
+        return _SAMPLE_ALPHABET
 
 
 class SharedText(Sequence[str]):

@@ -15,7 +15,9 @@ from agent_gym.errors import ConfigError
 from agent_gym.registry import check_env_id
 
 
-def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> gymnasium.Env[str, str]:
+def make_env(
+    env_id: str, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None
+) -> gymnasium.Env[str, str]:
     """Make an environment and let it report token ids.
 
     Args:

@@ -151,6 +151,7 @@ class _Rollout:
     def __init__(self, runner: Runner, specs: Sequence[EpisodeSpec], temperature: float) -> None:
         self.runner = runner
         self.policy = runner.policy
+        self.continuous = getattr(runner.policy, "continuous", True)
         self.budget = runner.budget
         self.temperature = temperature
         self.episodes = [Episode(spec) for spec in specs]
@@ -173,7 +174,7 @@ class _Rollout:
             self._collect_answers()
             # An engine without continuous batching runs whatever it has to the end, so it is better handed a full
             # batch: it waits for the environments instead of starting with the first that answered.
-            if self.policy.pending and (self.policy.continuous or not self.in_env):
+            if self.policy.pending and (self.continuous or not self.in_env):
                 tick = time.perf_counter()
                 finished = self.policy.poll()
                 self.stats.engine_seconds += time.perf_counter() - tick
@@ -224,7 +225,7 @@ class _Rollout:
         return generation, text, time.perf_counter() - tick, answer
 
     def _collect_answers(self) -> None:
-        block = bool(self.in_env) and not (self.policy.pending and self.policy.continuous)
+        block = bool(self.in_env) and not (self.policy.pending and self.continuous)
         while self.in_env:
             try:
                 if block:
@@ -237,7 +238,7 @@ class _Rollout:
             except queue.Empty:
                 return
             # With an engine that batches continuously one answer is enough to go on; otherwise wait for all.
-            block = block and not self.policy.continuous
+            block = block and not self.continuous
             index, answer = item
             if index not in self.deadlines:  # its time ran out while the environment worked
                 continue

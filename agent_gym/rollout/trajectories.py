@@ -1,8 +1,8 @@
 """Trajectories on disk: one JSON object per line, with everything needed to look at an episode and to replay it.
 
-A record holds the spec (environment, arguments, seed, task), each step with its text, reward and tool calls, and each row
-with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. `replay` plays the recorded
-actions in a fresh environment and compares what the world answers now with what it answered then.
+A record holds the spec (environment, arguments, seed, task), each step with its text, reward and tool calls, and each
+row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. `replay` plays the
+recorded actions in a fresh environment and compares what the world answers now with what it answered then.
 """
 
 from __future__ import annotations

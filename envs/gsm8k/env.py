@@ -43,8 +43,8 @@ class GSM8KEnv(ToolEnv):
     that starts with "Error:". The answer returns nothing: the gold answer is never shown.
 
     ## Action
-    Free text. A call in Hermes form: `<tool_call>{"name": "calculator", "arguments": {"expression": "48/2"}}</tool_call>`,
-    several per turn if wanted. The answer as `<answer>72</answer>` or after `####`.
+    Free text. A call in Hermes form: `<tool_call>{"name": "calculator", "arguments": {"expression":
+    "48/2"}}</tool_call>`, several per turn if wanted. The answer as `<answer>72</answer>` or after `####`.
 
     ## Reward
     - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0 and $72 are the same number.
@@ -64,13 +64,13 @@ class GSM8KEnv(ToolEnv):
     `AgentR1/GSM8K-v0` (calculator, 8 turns), `AgentR1/GSM8K-NoTool-v0` (no tool, 1 turn).
 
     ## Data
-    "embedded" is a seeded generator of problems in GSM8K's own format (generator.py): 20,000 train, 1,000 validation and
-    1,000 test problems, the latter two from sentence patterns that never occur in train. "openai/gsm8k" has 7,473 train
-    and 1,319 test problems (MIT licence).
+    "embedded" is a seeded generator of problems in GSM8K's own format (generator.py): 20,000 train, 1,000 validation
+    and 1,000 test problems, the latter two from sentence patterns that never occur in train. "openai/gsm8k" has 7,473
+    train and 1,319 test problems (MIT licence).
 
     ## References
-    Cobbe et al., Training Verifiers to Solve Math Word Problems, arXiv:2110.14168. The tool setting follows Agent-R1's GSM8K
-    recipe (arXiv:2511.14460), except that its tool told the policy whether an answer was right.
+    Cobbe et al., Training Verifiers to Solve Math Word Problems, arXiv:2110.14168. The tool setting follows Agent-R1's
+    GSM8K recipe (arXiv:2511.14460), except that its tool told the policy whether an answer was right.
 
     ## Versions
     v0: first version.
