@@ -152,17 +152,17 @@ class ChatRenderer:
     def _tail(self, answers: list[Message], add_generation_prompt: bool) -> str:
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}, *answers]
         text = self._render(talk, add_generation_prompt=add_generation_prompt)
-        if text.count(_SENTINEL) != 1:
+        # An answer may quote the marker too (a policy can make a tool say anything): the first one is the turn.
+        _, found, tail = text.partition(_SENTINEL)
+        if not found:
             raise ConfigError(
-                "the chat template drops or repeats an assistant message when an answer follows it, so a multi-turn "
-                "episode cannot be rendered by appending; use TRL's training variant of the template"
+                "the chat template drops an assistant message when an answer follows it, so a multi-turn episode "
+                "cannot be rendered by appending; use TRL's training variant of the template"
             )
-        return text.partition(_SENTINEL)[2]
+        return tail
 
     def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
-        return self.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, **{**self.template_kwargs, **kwargs}
-        )
+        return self.tokenizer.apply_chat_template(list(messages), tokenize=False, **{**self.template_kwargs, **kwargs})
 
     def _probe_observation_role(self) -> str:
         # A template may refuse a tool message, skip it silently, or print it. Only the last is of use. The probe goes

@@ -11,6 +11,7 @@ rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -169,10 +170,11 @@ class TextEnv(gymnasium.Env[str, str]):
         self.transcript = Transcript()
         self._turn = 0
         self._over = False
-        opening: list[Message] = [{"role": "user", "content": _clean(self.begin(task))}]
+        opening: list[Message] = [{"role": "user", "content": self.begin(task)}]
         system = self.opening_system_prompt()
         if system:
             opening.insert(0, {"role": "system", "content": system})
+        opening = _fit(opening, "\n\n")
         spans = []
         for message in opening[:-1]:
             spans.append(self._append(message["role"], message["content"], PROMPT_STEP)[0])
@@ -184,7 +186,7 @@ class TextEnv(gymnasium.Env[str, str]):
         chars, tokens = self._append("user", opening[-1]["content"], PROMPT_STEP, ids)
         info = {
             "messages": opening,
-            "tools": self.tool_schemas,
+            "tools": [*self.tool_schemas],
             "stop": list(self.stop),
             "task_id": self.task_id,
             "spans": [*spans, chars],
@@ -210,7 +212,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        text, turn = str(action), self._turn
+        text, turn = _encodable(str(action)), self._turn
         sampled, logprobs = self._action_ids(action, text)
         reply = self.respond(text)
         self._turn += 1
@@ -269,15 +271,15 @@ class TextEnv(gymnasium.Env[str, str]):
         if isinstance(action, Sampled):
             return action.token_ids, action.logprobs
         # A script or a person wrote this turn: there are no sampled ids, so the text is encoded, once, here.
-        return self.renderer.encode_action(_clean(text)), ()
+        return self.renderer.encode_action(text), ()
 
     def _answers(self, reply: Reply) -> list[Message]:
         if reply.messages is None:
             if reply.terminated and not reply.text:
                 return []
             role = self.renderer.observation_role if self.renderer is not None else "user"
-            return [{"role": role, "content": _clean(reply.text)}]
-        return [{**message, "content": _clean(message["content"])} for message in reply.messages]
+            return _fit([{"role": role, "content": reply.text}], "")
+        return _fit(reply.messages, "\n")
 
     def _known_split(self, split: str) -> str:
         if split not in self.tasks:
@@ -295,13 +297,27 @@ class TextEnv(gymnasium.Env[str, str]):
         index = options.get("index")
         if index is None:
             index = int(self.np_random.integers(len(tasks)))
+        try:
+            index = operator.index(index)
+        except TypeError:
+            raise ConfigError(f"index is {index!r}; it must be an integer from 0 to {len(tasks) - 1}") from None
         if not 0 <= index < len(tasks):
             raise ConfigError(f"index {index} is out of range: split {split!r} has {len(tasks)} tasks, 0 first")
         return tasks[index], f"{split}/{index}"
 
 
-def _clean(text: str) -> str:
-    """Bound an observation and replace lone surrogates, which no tokenizer and no file can encode."""
-    if len(text) > MAX_OBSERVATION_CHARS:
-        text = text[: MAX_OBSERVATION_CHARS - len(_CUT)] + _CUT
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which no tokenizer and no file can encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _fit(messages: Sequence[Message], joint: str) -> list[Message]:
+    """Bound what the messages say together, joint by joint, so that it fits the observation space."""
+    limit = MAX_OBSERVATION_CHARS
+    if sum(len(message["content"]) + len(joint) for message in messages) > limit:
+        limit = limit // len(messages) - len(joint)
+    return [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT

@@ -9,6 +9,7 @@ because a policy that is not told about its mistake cannot learn from it.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class HermesParser:
         if not closed:
             return ToolCall("", error="the tool call is not closed by </tool_call>")
         try:
-            call = json.loads(body)
+            call = _read_json(body)
         except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets
             return ToolCall("", error=f"the tool call is not valid JSON: {_brief(error)}")
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
@@ -67,7 +68,7 @@ class HermesParser:
         arguments = call.get("arguments", {})
         if isinstance(arguments, str):  # some models quote the arguments once more
             try:
-                arguments = json.loads(arguments)
+                arguments = _read_json(arguments)
             except (ValueError, RecursionError):
                 arguments = None
         if not isinstance(arguments, dict):
@@ -125,6 +126,46 @@ class TagParser:
             name = function["name"]
             lines.append(f"<{name}>{self.arguments[name]}</{name}>: {function['description']}")
         return "You may call a tool by writing one of these tags:\n" + "\n".join(lines)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _read_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:20]} is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_read_float)
+_MAX_DEPTH = 32
+
+
+def _read_json(text: str) -> Any:
+    """Read what a policy wrote as JSON, and only what can be written, copied and sent on as JSON again.
+
+    Python's own reader takes NaN, numbers that overflow to infinity, halves of surrogate pairs, and nesting that is
+    just short of its own recursion limit but not of pickle's; each of them would break a file or a pipe much later.
+    """
+    value = _DECODER.decode(text)
+    if text.count("{") + text.count("[") > _MAX_DEPTH and _deeper_than(_MAX_DEPTH, value):
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair") from None
+    return value
+
+
+def _deeper_than(limit: int, value: Any) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        nodes = [node for node in level if isinstance(node, dict | list)]
+        level = [child for node in nodes for child in (node.values() if isinstance(node, dict) else node)]
+    return bool(level)
 
 
 def _brief(error: Exception, limit: int = 80) -> str:

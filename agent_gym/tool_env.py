@@ -24,7 +24,7 @@ class ToolEnv(TextEnv):
         tasks: see `TextEnv`.
         tools: what the policy may call.
         parser: the wire format of calls; Hermes/Qwen JSON by default.
-        max_calls_per_turn: calls beyond this many in one turn are answered with an error and do not run.
+        max_calls_per_turn: calls beyond this many in one turn do not run; one error in their place says so.
         **kwargs: see `TextEnv`.
 
     Raises:
@@ -69,6 +69,11 @@ class ToolEnv(TextEnv):
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
             return self.answer(action)
+        beyond = len(calls) - self.max_calls_per_turn
+        if beyond > 0:
+            # One answer for all of them: a megabyte of empty calls must not become several megabytes of answers.
+            problem = f"only {self.max_calls_per_turn} tool calls are allowed per turn; {beyond} more did not run"
+            calls = [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
         started = time.perf_counter()
         results = self._run(calls)
         # Calls of one turn run together, so that each is charged its share of the time.
@@ -77,10 +82,10 @@ class ToolEnv(TextEnv):
         records = []
         metrics: dict[str, float] = {}
         for call, result in zip(calls, results, strict=True):
-            messages.append({"role": "tool", "name": call.name or "error", "content": result.text})
-            records.append(
-                {"name": call.name, "arguments": call.arguments, "error": result.error, "seconds": seconds}
-            )
+            # A name that the policy made up stays out of the template, which would print it as it stands.
+            name = call.name if call.name in self.tools else "error"
+            messages.append({"role": "tool", "name": name, "content": result.text})
+            records.append({"name": call.name, "arguments": call.arguments, "error": result.error, "seconds": seconds})
             metrics.update(result.metrics)
         failed = next((result.text for result in results if result.error), None)
         return Reply(
@@ -95,7 +100,7 @@ class ToolEnv(TextEnv):
         results: dict[int, ToolResult] = {}
         batches: dict[str, list[int]] = {}
         for i, call in enumerate(calls):
-            problem = self._problem(i, call)
+            problem = self._problem(call)
             if problem is None:
                 batches.setdefault(call.name, []).append(i)
             else:
@@ -111,11 +116,9 @@ class ToolEnv(TextEnv):
             results.update(zip(indices, answers, strict=True))
         return [results[i] for i in range(len(calls))]
 
-    def _problem(self, position: int, call: ToolCall) -> str | None:
+    def _problem(self, call: ToolCall) -> str | None:
         if call.error:
             return call.error
         if call.name not in self.tools:
             return f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
-        if position >= self.max_calls_per_turn:
-            return f"only {self.max_calls_per_turn} tool calls are allowed per turn"
         return None
