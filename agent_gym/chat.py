@@ -66,6 +66,7 @@ class ChatRenderer:
         if observation_role not in (None, "tool", "user"):
             raise ConfigError(f"observation_role is {observation_role!r}; allowed: 'tool', 'user' or None (probe)")
         self.tokenizer = tokenizer
+        self._template = tokenizer.chat_template
         self.template_kwargs = dict(template_kwargs or {})
         self.observation_role = observation_role or self._probe_observation_role()
         self.end_of_turn = self._probe_end_of_turn()
@@ -74,11 +75,11 @@ class ChatRenderer:
 
     @classmethod
     def of(cls, tokenizer: Any) -> ChatRenderer:
-        """Return the renderer of a tokenizer, probed once per tokenizer; a renderer is returned as it is."""
+        """Return the renderer of a tokenizer, probed once per template; a renderer is returned as it is."""
         if isinstance(tokenizer, ChatRenderer):
             return tokenizer
         renderer = _RENDERERS.get(id(tokenizer))
-        if renderer is None or renderer.tokenizer is not tokenizer:
+        if renderer is None or renderer.tokenizer is not tokenizer or renderer._template != tokenizer.chat_template:
             renderer = cls(tokenizer)
             _RENDERERS[id(tokenizer)] = renderer
         return renderer
@@ -162,7 +163,13 @@ class ChatRenderer:
         return tail
 
     def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
-        return self.tokenizer.apply_chat_template(list(messages), tokenize=False, **{**self.template_kwargs, **kwargs})
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, **{**self.template_kwargs, **kwargs}
+            )
+        except Exception as error:  # templates signal refusal with whatever exception Jinja happens to raise
+            roles = ", ".join(message["role"] for message in messages)
+            raise ConfigError(f"the chat template cannot render a conversation of {roles}: {error}") from error
 
     def _probe_observation_role(self) -> str:
         # A template may refuse a tool message, skip it silently, or print it. Only the last is of use. The probe goes
@@ -171,7 +178,7 @@ class ChatRenderer:
         probe = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
         try:
             tail = self._tail(probe, True)
-        except Exception:  # templates signal refusal with whatever exception Jinja happens to raise
+        except ConfigError:
             return "user"
         return "tool" if "probe0" in tail and "probe1" in tail else "user"
 
