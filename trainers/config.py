@@ -96,6 +96,18 @@ class AgentGRPOConfig(GRPOConfig):
         self.budget  # noqa: B018  (checks the limits now and not after the model is loaded)
 
     @property
+    def chunks(self) -> int:
+        """Optimizer micro-steps that share one rollout; TRL resolves it from three settings."""
+        assert self.steps_per_generation is not None
+        return self.steps_per_generation
+
+    @property
+    def batch_tasks(self) -> int:
+        """Tasks of one rollout, over all processes."""
+        assert self.generation_batch_size is not None and self.num_generations is not None
+        return self.generation_batch_size // self.num_generations
+
+    @property
     def budget(self) -> Budget:
         """The limits of one episode."""
         return Budget(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
@@ -28,7 +28,7 @@ from trl import GRPOTrainer
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.base import Policy
+from agent_gym.policies.base import Engine, Policy
 from agent_gym.rollout import Episode, Runner, derive_seed, to_record, write_trajectories
 from agent_gym.trainers.advantages import group_advantages, nan_std
 from agent_gym.trainers.batching import Batch, TrainingRow, balance, collate, episode_rows, take
@@ -65,6 +65,15 @@ class AgentGRPOTrainer(GRPOTrainer):
 
     _tag_names = ["trl", "agent-gym", "grpo"]
     _name = "AgentGRPO"
+    # What the base classes set, as this class knows it.
+    args: AgentGRPOConfig
+    model: Any
+    train_dataset: Any
+    num_generations: int
+    num_generations_eval: int
+    shuffle_dataset: bool
+    _buffered_inputs: Any
+    _logs: Any
 
     def __init__(
         self,
@@ -94,7 +103,7 @@ class AgentGRPOTrainer(GRPOTrainer):
         try:
             super().__init__(
                 model,
-                reward_funcs=[_scored_by_the_environment],
+                reward_funcs=[cast(Any, _scored_by_the_environment)],
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -130,14 +139,14 @@ class AgentGRPOTrainer(GRPOTrainer):
         times = self._metrics[self._mode]
         started = time.perf_counter()
         training = self.model.training
-        if hasattr(policy, "sync"):
+        if isinstance(policy, Engine):
             policy.wake()
             if self._weights_of_step != self.state.global_step:
                 policy.sync(named_weights(self.accelerator.unwrap_model(self.model)))
                 self._weights_of_step = self.state.global_step
         times["time/sync"].append(time.perf_counter() - started)
         episodes = runner.run(specs, temperature=temperature)
-        if hasattr(policy, "sleep"):
+        if isinstance(policy, Engine):
             policy.sleep()
         self.model.train(training)
         stats = runner.stats
@@ -202,7 +211,7 @@ class AgentGRPOTrainer(GRPOTrainer):
         return balance(episodes, self.accelerator.num_processes)[self.accelerator.process_index]
 
     def _collate(self, rows: list[TrainingRow]) -> Batch:
-        chunks = self.args.steps_per_generation
+        chunks = self.args.chunks
         count = torch.tensor([len(rows)], device=self.accelerator.device)
         most = int(self.accelerator.gather(count).max())
         n_rows = max(1, -(-most // chunks)) * chunks
@@ -214,7 +223,7 @@ class AgentGRPOTrainer(GRPOTrainer):
         """Score the rows before any update, as far as the loss will need it."""
         args = self.args
         # With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
-        if args.gradient_accumulation_steps % (args.steps_per_generation * self.num_iterations) != 0:
+        if args.gradient_accumulation_steps % (args.chunks * self.num_iterations) != 0:
             batch["old_per_token_logps"] = self._score(self.model, batch)
             self._add_engine_ratio(batch, batch["old_per_token_logps"])
         if self.beta != 0.0:
@@ -284,7 +293,7 @@ class AgentGRPOTrainer(GRPOTrainer):
     # Seams 2 and 3: a variable number of rows through a fixed number of steps.
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
-        chunks = self.args.steps_per_generation
+        chunks = self.args.chunks
         if not self._generated or self._step % (chunks * self.num_iterations) == 0:
             self._generated = self._generate_and_score_completions(generation_batch)
         if self._buffered_inputs is None or self._step % chunks == 0:
@@ -358,7 +367,7 @@ class AgentGRPOTrainer(GRPOTrainer):
         episodes = self.rollout(specs, self.args.eval_temperature) if specs else []
         self._write_trajectories(episodes, None, len(episodes))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in eval_metrics(episodes).items()}
-        return EvalLoopOutput(None, None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
+        return EvalLoopOutput(cast(Any, None), None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
 
     # Seam 5: the order of tasks.
 
@@ -367,8 +376,8 @@ class AgentGRPOTrainer(GRPOTrainer):
         return GroupSampler(
             len(dataset),
             group_size=self.num_generations,
-            batch_tasks=self.args.generation_batch_size // self.num_generations,
-            repeats=self.num_iterations * self.args.steps_per_generation,
+            batch_tasks=self.args.batch_tasks,
+            repeats=self.num_iterations * self.args.chunks,
             seed=self.args.seed,
             shuffle=self.shuffle_dataset,
         )

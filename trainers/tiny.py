@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent_gym.errors import ConfigError
 
@@ -54,7 +54,7 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
     from agent_gym.evaluate import make_specs
     from agent_gym.rollout import make_env
 
-    env = make_env(env_id, env_kwargs)
+    env: Any = make_env(env_id, env_kwargs)
     texts = []
     for spec in make_specs(env_id, env_kwargs, split="train", episodes=episodes):
         env.reset(seed=spec.seed, options=spec.options)
@@ -141,14 +141,16 @@ def make_tiny_model(
         head_dim=32,
         num_key_value_heads=1,
         max_position_embeddings=context,
+        # Qwen3's own base of a million is for contexts of 32,000 tokens.
+        rope_parameters=cast(Any, {"rope_type": "default", "rope_theta": 10_000.0}),
         tie_word_embeddings=True,
-        rope_theta=10_000.0,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         dtype="float32",
-        **SIZES[size],
+        **cast(Any, SIZES[size]),
     )
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
-from torch import nn
 
 
-def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, weight) of an unwrapped policy, LoRA merged, sharded parameters gathered.
 
     LoRA deltas are added to a copy. Merging into the weights and taking the delta out again afterwards, as TRL does,
@@ -51,8 +51,8 @@ def _full(parameter: torch.Tensor) -> torch.Tensor:
     if hasattr(data, "full_tensor"):
         return data.full_tensor()
     if hasattr(parameter, "ds_id"):
-        import deepspeed
-
-        with deepspeed.zero.GatheredParameters([parameter]):
+        # Imported by name, because it is an optional extra that type checkers need not have.
+        zero = importlib.import_module("deepspeed").zero
+        with zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
     return data

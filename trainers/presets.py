@@ -1,0 +1,163 @@
+"""What the speedrun runs: one `Preset` per machine, every number in one place.
+
+The CPU preset starts from a constructed prior and says so. A tiny model that has imitated the expert leaves RL little to
+add, since what it still gets wrong are slips of the pen. So after imitation a short second phase shows episodes of which
+most answer at once, without the calculator: the policy can use the tool but mostly guesses. Whether it is worth using
+is what RL has to find out. The results table shows the policy after each phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_gym.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """One phase of supervised fine-tuning.
+
+    Attributes:
+        name: what the results table calls the policy after it.
+        episodes: expert episodes to play.
+        styles: expert style to its share.
+        steps: optimizer steps.
+        batch: episodes per step.
+        settings: further fields of `trl.SFTConfig`.
+    """
+
+    name: str
+    episodes: int
+    styles: Mapping[str, float]
+    steps: int
+    batch: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A complete run.
+
+    Attributes:
+        env_id: the environment.
+        env_kwargs: its arguments.
+        model: a model id, or None for a tiny model made on the spot.
+        imitation: phases of supervised fine-tuning before RL.
+        train_tasks: tasks RL trains on; None for all.
+        dev_split: the split of the learning curve.
+        dev_tasks: its size.
+        test_tasks: size of the test set of the results table.
+        grpo: fields of `AgentGRPOConfig`.
+    """
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    model: str | None
+    imitation: tuple[Imitation, ...]
+    train_tasks: int | None
+    dev_split: str
+    dev_tasks: int
+    test_tasks: int | None
+    grpo: Mapping[str, Any] = field(default_factory=dict)
+
+
+_ADAM = {"adam_beta2": 0.98, "weight_decay": 0.05}
+
+CPU = Preset(
+    env_id="AgentR1/GSM8K-v0",
+    # The tiny model has no use for a prompt in prose, and pays for each of its tokens.
+    env_kwargs={"system_prompt": ""},
+    model=None,
+    imitation=(
+        Imitation(
+            name="expert imitation",
+            episodes=8000,
+            styles={"default": 1.0},
+            steps=600,
+            batch=24,
+            settings={
+                "learning_rate": 4e-3,
+                # The linear decay over the second half is worth more than further steps at the full rate.
+                "lr_scheduler_type": "warmup_stable_decay",
+                "lr_scheduler_kwargs": {"num_decay_steps": 300, "decay_type": "linear", "min_lr_ratio": 0.05},
+                "warmup_steps": 30,
+                **_ADAM,
+            },
+        ),
+        Imitation(
+            name="SFT policy (72% answer at once)",
+            episodes=1600,
+            styles={"default": 0.28, "direct": 0.72},
+            steps=50,
+            batch=32,
+            settings={"learning_rate": 1e-3, "lr_scheduler_type": "cosine", **_ADAM},
+        ),
+    ),
+    train_tasks=4000,
+    dev_split="validation",
+    dev_tasks=200,
+    test_tasks=500,
+    grpo={
+        "max_steps": 24,
+        "per_device_train_batch_size": 128,
+        "num_generations": 8,
+        "micro_batch_size": 64,
+        "learning_rate": 5e-4,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        "warmup_steps": 5,
+        "adam_beta2": 0.98,
+        "epsilon_high": 0.28,
+        "max_turn_tokens": 40,
+        "max_episode_tokens": 400,
+        "eval_steps": 4,
+        "max_num_seqs": 128,
+        "bf16": False,
+        "use_cpu": True,
+        "gradient_checkpointing": False,
+        "model_init_kwargs": {"dtype": "float32"},
+    },
+)
+
+GPU = Preset(
+    env_id="AgentR1/GSM8K-v0",
+    env_kwargs={"data": "openai/gsm8k"},
+    model="Qwen/Qwen2.5-1.5B-Instruct",
+    imitation=(),
+    train_tasks=None,
+    dev_split="test",
+    dev_tasks=200,
+    test_tasks=None,
+    grpo={
+        "max_steps": 100,
+        "per_device_train_batch_size": 256,
+        "num_generations": 8,
+        "micro_batch_size": 16,
+        "learning_rate": 1e-6,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 5,
+        "epsilon_high": 0.28,
+        "max_turn_tokens": 512,
+        "max_episode_tokens": 2048,
+        "eval_steps": 10,
+        "bf16": True,
+        "gradient_checkpointing": True,
+        "vllm_gpu_memory_utilization": 0.4,
+        "model_init_kwargs": {"dtype": "bfloat16"},
+    },
+)
+
+PRESETS = {"cpu": CPU, "gpu": GPU}
+
+
+def get_preset(name: str) -> Preset:
+    """Return a preset by name.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
+    if name not in PRESETS:
+        raise ConfigError(f"preset is {name!r}; allowed: {', '.join(PRESETS)}")
+    return PRESETS[name]

@@ -1,0 +1,255 @@
+"""The speedrun: from nothing to a measurably better policy, in one call.
+
+    model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.png, trajectories.html, results.json
+
+Everything in it is the library used as a user would use it; the numbers of a run are in presets.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from trl import SFTConfig
+
+from agent_gym.errors import ConfigError
+from agent_gym.evaluate import EvalResult, make_specs, summarize
+from agent_gym.rollout import Runner, read_trajectories
+from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.engine import build_policy
+from agent_gym.trainers.grpo import AgentGRPOTrainer
+from agent_gym.trainers.presets import Imitation, Preset, get_preset
+from agent_gym.trainers.sft import expert_episodes, train_sft
+from agent_gym.trainers.tasks import task_dataset
+from agent_gym.trainers.tiny import make_tiny_model
+from agent_gym.trainers.weights import named_weights
+from agent_gym.viewer import CurvePoint, plot_curve, write_html
+
+Say = Callable[[str], None]
+_QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
+
+
+def run_speedrun(
+    preset: str | Preset = "cpu", seed: int = 0, output_dir: str | Path = "runs/speedrun", *, engine: str = "auto"
+) -> dict[str, Any]:
+    """Run a preset and leave its results in a folder.
+
+    Args:
+        preset: a name of `presets.PRESETS`, or a preset.
+        seed: of weights, data order and sampling.
+        output_dir: where models, results.json, curve.png and trajectories.html go.
+        engine: "vllm", "transformers", or "auto" for vLLM where it is installed.
+
+    Returns:
+        What results.json holds: one entry per policy and way of decoding, and the seconds of each stage.
+
+    Raises:
+        ConfigError: for an unknown preset or engine.
+    """
+    chosen = get_preset(preset) if isinstance(preset, str) else preset
+    if engine not in ("auto", "vllm", "transformers"):
+        raise ConfigError(f"engine is {engine!r}; allowed: auto, vllm, transformers")
+    use_vllm = engine == "vllm" or (engine == "auto" and find_spec("vllm") is not None)
+    return _Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
+
+
+class _Speedrun:
+    """One run and what it has found out so far."""
+
+    def __init__(self, preset: Preset, seed: int, folder: Path, use_vllm: bool) -> None:
+        self.preset, self.seed, self.folder, self.use_vllm = preset, seed, folder, use_vllm
+        self.seconds: dict[str, float] = {}
+        self.rows: list[tuple[str, str, EvalResult]] = []
+        self.begin = time.perf_counter()
+
+    def say(self, text: str) -> None:
+        print(f"[{time.perf_counter() - self.begin:6.1f}s] {text}", flush=True)
+
+    def run(self) -> dict[str, Any]:
+        preset = self.preset
+        self.say(f"{preset.env_id}, engine: {'vLLM' if self.use_vllm else 'transformers'}, seed {self.seed}")
+        source = preset.model or str(
+            self._timed("model", make_tiny_model, self.folder / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed)
+        )
+        self.args = AgentGRPOConfig(
+            str(self.folder / "grpo"),
+            seed=self.seed,
+            use_vllm=self.use_vllm,
+            eval_strategy="steps",
+            **{**_QUIET, **preset.grpo},
+        )
+        self.tokenizer = AutoTokenizer.from_pretrained(source)
+        self.model = AutoModelForCausalLM.from_pretrained(source, **(self.args.model_init_kwargs or {}))
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
+        self.policy = self._timed("engine start", build_policy, self.model, self.tokenizer, self.args)
+        for phase in preset.imitation:
+            self._timed("imitation", self._imitate, phase)
+            self._evaluate(phase.name)
+        if not preset.imitation:
+            self._evaluate("before RL")
+        else:
+            self.model.save_pretrained(self.folder / "sft")
+            self.tokenizer.save_pretrained(self.folder / "sft")
+        trainer = self._timed("GRPO", self._train)
+        self._evaluate("GRPO policy")
+        return self._report(trainer)
+
+    def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*args, **kwargs)
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+        return result
+
+    def _imitate(self, phase: Imitation) -> None:
+        preset = self.preset
+        self.say(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
+        episodes = expert_episodes(
+            preset.env_id,
+            preset.env_kwargs,
+            self.tokenizer,
+            episodes=phase.episodes,
+            seed=self.seed,
+            styles=phase.styles,
+        )
+        args = SFTConfig(
+            str(self.folder / "sft_run"),
+            seed=self.seed,
+            max_steps=phase.steps,
+            per_device_train_batch_size=phase.batch,
+            max_length=self.args.max_episode_tokens,
+            bf16=self.args.bf16,
+            use_cpu=self.args.use_cpu,
+            gradient_checkpointing=self.args.gradient_checkpointing,
+            **{**_QUIET, "logging_steps": max(1, phase.steps // 4), **phase.settings},
+        )
+        # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns to
+        # copy numbers from them. RL afterwards trains on the policy's tokens only.
+        rows = [row for episode in episodes for row in episode.rows]
+        train_sft(self.model, self.tokenizer, rows, args, train_on="all", callbacks=[_Progress(self.say)])
+
+    def _evaluate(self, name: str) -> None:
+        """Play the test tasks, greedily and sampled, with the engine that also trains."""
+        self.policy.sync(named_weights(self.model))
+        training = self.model.training
+        runner = Runner(self.policy, self.tokenizer, self.args.budget, workers=self.args.env_workers)
+        specs = make_specs(
+            self.preset.env_id, self.preset.env_kwargs, split="test", episodes=self.preset.test_tasks, seed=self.seed
+        )
+        for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+            episodes = self._timed("evaluation", runner.run, specs, temperature=temperature)
+            result = summarize(episodes)
+            self.rows.append((name, decoding, result))
+            calls = result.metrics.get("tool/calculator/calls", 0.0)
+            self.say(f"{name}, {decoding}: success {result} test tasks, {calls:.2f} tool calls per episode")
+        runner.close()
+        self.model.train(training)
+
+    def _train(self) -> AgentGRPOTrainer:
+        preset = self.preset
+        tasks = task_dataset(preset.env_id, preset.env_kwargs, split="train", tasks=preset.train_tasks, seed=self.seed)
+        dev = task_dataset(
+            preset.env_id, preset.env_kwargs, split=preset.dev_split, tasks=preset.dev_tasks, seed=self.seed
+        )
+        trainer = AgentGRPOTrainer(
+            self.model,
+            args=self.args,
+            train_dataset=tasks,
+            eval_dataset=dev,
+            policy=self.policy,
+            processing_class=self.tokenizer,
+            callbacks=[_Progress(self.say)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.evaluate()
+        trainer.train()
+        trainer.save_model()
+        return trainer
+
+    def _report(self, trainer: AgentGRPOTrainer) -> dict[str, Any]:
+        history = trainer.state.log_history
+        points = {
+            log["step"]: CurvePoint(
+                log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"]
+            )
+            for log in history
+            if "eval_success" in log
+        }
+        rewards = [(log["step"], log["reward"]) for log in history if "reward" in log]
+        curve = plot_curve(
+            [points[step] for step in sorted(points)],
+            self.folder / "curve.png",
+            baseline=points.get(0),
+            rewards=rewards,
+            title=f"{self.preset.env_id}: GRPO, {self.preset.dev_split} tasks, seed {self.seed}",
+        )
+        page = write_html(self.folder / "trajectories.html", self._trajectories(), "Speedrun trajectories")
+        results = {
+            "preset": self.preset.env_id,
+            "seed": self.seed,
+            "engine": "vllm" if self.use_vllm else "transformers",
+            "results": [
+                {"policy": name, "decoding": decoding, "success": r.success, "low": r.low, "high": r.high}
+                | {"episodes": r.episodes, "failed": r.failed, "reward": r.reward, "metrics": r.metrics}
+                for name, decoding, r in self.rows
+            ],
+            "seconds": {**self.seconds, "total": time.perf_counter() - self.begin},
+        }
+        (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        print(self._table())
+        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {curve}\ntrajectories  {page}")
+        print(f"numbers       {self.folder / 'results.json'}")
+        return results
+
+    def _trajectories(self) -> Any:
+        """Yield the evaluation before RL, the first and the last training rollout, and the last evaluation."""
+        files = sorted((self.folder / "grpo" / "trajectories").glob("*.jsonl"))
+        for mode in ("eval", "train"):
+            found = [file for file in files if file.name.startswith(mode)]
+            for file in {found[0], found[-1]} if found else ():
+                for _, record in zip(range(24), read_trajectories(file), strict=False):
+                    yield record
+
+    def _table(self) -> str:
+        lines = [
+            "",
+            f"{self.preset.env_id}, split test, seed {self.seed}. Success with 95% Wilson intervals.",
+            "",
+            f"| {'policy':<32} | {'decoding':<8} | {'success':<24} | calls | turns |",
+            f"|{'-' * 34}|{'-' * 10}|{'-' * 26}|{'-' * 7}|{'-' * 7}|",
+        ]
+        for name, decoding, result in self.rows:
+            share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
+            calls = result.metrics.get("tool/calculator/calls", 0.0)
+            turns = result.metrics["episode/turns"]
+            lines.append(f"| {name:<32} | {decoding:<8} | {share:<24} | {calls:5.2f} | {turns:5.2f} |")
+        total = time.perf_counter() - self.begin
+        split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
+        return "\n".join([*lines, "", f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
+
+
+class _Progress(TrainerCallback):
+    """One line per logged step instead of TRL's table."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Print the few numbers that tell whether it learns."""
+        logs = logs or {}
+        if not state.is_world_process_zero:
+            return
+        if "eval_success" in logs:
+            low, high = logs["eval_success_low"], logs["eval_success_high"]
+            self._say(f"step {state.global_step:3d}  dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]")
+        elif "reward" in logs:
+            parts = [f"reward {logs['reward']:.3f}", f"turns {logs['episode/turns']:.2f}"]
+            parts += [f"rollout {logs['time/rollout']:.1f} s", f"update {logs['time/update']:.1f} s"]
+            self._say(f"step {state.global_step:3d}  " + "  ".join(parts))
+        elif "loss" in logs:
+            self._say(f"step {state.global_step:3d}  loss {float(logs['loss']):.3f}")
