@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -29,12 +30,13 @@ from trl import GRPOTrainer
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Engine, Policy
-from agent_gym.rollout import Episode, Runner, derive_seed, to_record, write_trajectories
+from agent_gym.rollout import Episode, Runner, derive_seed
 from agent_gym.trainers.advantages import group_advantages, nan_std
 from agent_gym.trainers.batching import Batch, TrainingRow, balance, collate, episode_rows, take
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.correction import engine_ratio
 from agent_gym.trainers.engine import build_policy
+from agent_gym.trainers.logs import completion_table, write_episodes
 from agent_gym.trainers.metrics import eval_metrics, mean_metrics
 from agent_gym.trainers.sampler import GroupSampler
 from agent_gym.trainers.tasks import check_task_columns, group_specs, task_dataset
@@ -365,7 +367,7 @@ class AgentGRPOTrainer(GRPOTrainer):
             )
         ]
         episodes = self.rollout(specs, self.args.eval_temperature) if specs else []
-        self._write_trajectories(episodes, None, len(episodes))
+        self._write_trajectories(episodes, len(episodes))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in eval_metrics(episodes).items()}
         return EvalLoopOutput(cast(Any, None), None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
 
@@ -387,29 +389,17 @@ class AgentGRPOTrainer(GRPOTrainer):
     def _log_episodes(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> None:
         for name, value in mean_metrics(episodes).items():
             self._metrics["train"][name].append(value)
-        self._write_trajectories(episodes, advantages, self.args.trajectories_per_step)
+        self._write_trajectories(episodes, self.args.trajectories_per_step, advantages)
         if self.log_completions:
-            # TRL's table of completions: everything before the policy's first word, and everything after it.
-            table = [(e.messages[: _opening(e)], e.messages[_opening(e) :], e.reward) for e in episodes]
-            for prompt, completion, reward in gather_object(table):
-                self._logs["prompt"].append(prompt)
-                self._logs["completion"].append(completion)
-                self._logs["rewards"]["reward"].append(reward)
-            self._logs["advantages"].extend(gather_object(list(advantages)))
+            for column, values in completion_table(episodes, advantages).items():
+                target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
+                target.extend(values)
 
-    def _write_trajectories(self, episodes: Sequence[Episode], advantages: Sequence[float] | None, limit: int) -> None:
+    def _write_trajectories(
+        self, episodes: Sequence[Episode], limit: int, advantages: Sequence[float] | None = None
+    ) -> None:
         if not limit or not self.args.trajectories_per_step:
             return
-        records = []
-        for i, episode in enumerate(episodes[:limit]):
-            laid = None
-            if advantages is not None:
-                laid = [row.advantages for row in episode_rows(episode, [advantages[i]] * len(episode.steps))]
-            records.append(to_record(episode, self._tokenizer, laid, step=self.state.global_step))
         name = f"{self._mode}_{self.state.global_step:06d}_{self.accelerator.process_index}.jsonl"
-        write_trajectories(f"{self.args.output_dir}/trajectories/{name}", records)
-
-
-def _opening(episode: Episode) -> int:
-    """Number of messages before the policy's first."""
-    return next((i for i, m in enumerate(episode.messages) if m["role"] == "assistant"), len(episode.messages))
+        path = Path(str(self.args.output_dir)) / "trajectories" / name
+        write_episodes(path, episodes[:limit], self._tokenizer, advantages, step=self.state.global_step)

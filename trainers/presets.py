@@ -1,9 +1,9 @@
 """What the speedrun runs: one `Preset` per machine, every number in one place.
 
-The CPU preset starts from a constructed prior and says so. A tiny model that has imitated the expert leaves RL little to
-add, since what it still gets wrong are slips of the pen. So after imitation a short second phase shows episodes of which
-most answer at once, without the calculator: the policy can use the tool but mostly guesses. Whether it is worth using
-is what RL has to find out. The results table shows the policy after each phase.
+The CPU preset starts from a constructed prior and says so. A tiny model that has imitated the expert leaves RL little
+to add, since what it still gets wrong are slips of the pen. So after imitation a short second phase shows episodes of
+which most answer at once, without the calculator: the policy can use the tool but mostly guesses. Whether it is worth
+using is what RL has to find out. The results table shows the policy after each phase.
 """
 
 from __future__ import annotations

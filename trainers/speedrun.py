@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import SFTConfig
@@ -73,9 +73,7 @@ class _Speedrun:
     def run(self) -> dict[str, Any]:
         preset = self.preset
         self.say(f"{preset.env_id}, engine: {'vLLM' if self.use_vllm else 'transformers'}, seed {self.seed}")
-        source = preset.model or str(
-            self._timed("model", make_tiny_model, self.folder / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed)
-        )
+        source = preset.model or str(self._timed("model", self._make_model))
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
             seed=self.seed,
@@ -84,8 +82,8 @@ class _Speedrun:
             **{**_QUIET, **preset.grpo},
         )
         self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.model = AutoModelForCausalLM.from_pretrained(source, **(self.args.model_init_kwargs or {}))
-        size = sum(parameter.numel() for parameter in self.model.parameters())
+        self.model = AutoModelForCausalLM.from_pretrained(source, **cast(dict[str, Any], self.args.model_init_kwargs or
+        {})) size = sum(parameter.numel() for parameter in self.model.parameters())
         self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
         self.policy = self._timed("engine start", build_policy, self.model, self.tokenizer, self.args)
         for phase in preset.imitation:
@@ -99,6 +97,9 @@ class _Speedrun:
         trainer = self._timed("GRPO", self._train)
         self._evaluate("GRPO policy")
         return self._report(trainer)
+
+    def _make_model(self) -> Path:
+        return make_tiny_model(self.folder / "tiny", self.preset.env_id, self.preset.env_kwargs, seed=self.seed)
 
     def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
@@ -128,8 +129,8 @@ class _Speedrun:
             gradient_checkpointing=self.args.gradient_checkpointing,
             **{**_QUIET, "logging_steps": max(1, phase.steps // 4), **phase.settings},
         )
-        # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns to
-        # copy numbers from them. RL afterwards trains on the policy's tokens only.
+        # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns
+        # to copy numbers from them. RL afterwards trains on the policy's tokens only.
         rows = [row for episode in episodes for row in episode.rows]
         train_sft(self.model, self.tokenizer, rows, args, train_on="all", callbacks=[_Progress(self.say)])
 
