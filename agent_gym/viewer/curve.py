@@ -1,0 +1,103 @@
+"""The learning curve as a PNG: success on held-out tasks over training steps, with its uncertainty.
+
+The band is the 95% interval of each evaluation, which is most of what a reader needs in order not to be fooled by
+noise; the reward of the training rollouts stands below it, on its own axis, because the two are not on one scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_gym.errors import ConfigError
+
+_POLICY, _START, _REWARD = "#1f5fbf", "#7a7a7a", "#b5651d"
+_SMOOTHING_WINDOWS = 20  # the smoothed reward averages over a twentieth of the run
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One evaluation: the share of solved tasks at a training step, and the ends of its 95% interval."""
+
+    step: float
+    success: float
+    low: float
+    high: float
+
+
+def plot_curve(
+    points: Sequence[CurvePoint],
+    path: str | Path,
+    *,
+    baseline: CurvePoint | None = None,
+    rewards: Sequence[tuple[float, float]] = (),
+    title: str = "",
+    name: str = "policy",
+    baseline_name: str = "supervised start",
+) -> Path:
+    """Draw the curve and return where it is.
+
+    Args:
+        points: the evaluations of the policy, at least one.
+        path: the PNG to write; its folder is made if needed.
+        baseline: the evaluation to beat; its `step` is not looked at.
+        rewards: (training step, mean reward of its rollout).
+        title: heading.
+        name: what the legend calls the curve.
+        baseline_name: what the legend calls the baseline.
+
+    Raises:
+        ConfigError: if there is nothing to draw, or matplotlib is not installed.
+    """
+    if not points:
+        raise ConfigError("there is no evaluation to draw; evaluate at least once")
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator, PercentFormatter
+    except ImportError as error:
+        raise ConfigError("drawing the curve needs matplotlib: pip install 'agent-gym[train]'") from error
+
+    points = sorted(points, key=lambda point: point.step)
+    steps = [point.step for point in points]
+    # A figure of its own and not pyplot: no global state, and no window system is looked for.
+    figure = Figure(figsize=(7.2, 5.4 if rewards else 4.2), dpi=140, layout="constrained")
+    ratios = {"height_ratios": [5, 2]} if rewards else {}
+    axes = figure.subplots(2 if rewards else 1, 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
+    top = axes[0]
+    if baseline is not None:
+        share = f"{baseline_name}: {baseline.success:.1%}"
+        top.axhspan(baseline.low, baseline.high, color=_START, alpha=0.15, linewidth=0)
+        top.axhline(baseline.success, color=_START, linestyle="--", linewidth=1.3, label=share)
+    lows, highs = [point.low for point in points], [point.high for point in points]
+    top.fill_between(steps, lows, highs, color=_POLICY, alpha=0.18, linewidth=0, label="95% interval")
+    # Seen alone only where there is a single point, and then it is all there is to see of the interval.
+    top.vlines(steps, lows, highs, color=_POLICY, alpha=0.3, linewidth=1)
+    last = f"{name}: {points[-1].success:.1%} at step {steps[-1]:g}"
+    top.plot(steps, [point.success for point in points], color=_POLICY, marker="o", markersize=4, label=last)
+    top.set(ylabel="success on held-out tasks", ylim=(0, 1), title=title)
+    top.yaxis.set_major_formatter(PercentFormatter(1.0))
+    top.legend(loc="best", frameon=False, fontsize=9)
+    if rewards:
+        at, values = zip(*sorted(rewards), strict=True)
+        axes[1].plot(at, values, color=_REWARD, alpha=0.35, linewidth=1)
+        axes[1].plot(at, _smooth(values), color=_REWARD, linewidth=1.6)
+        axes[1].set(ylabel="training reward")
+    axes[-1].set(xlabel="training step")
+    if len(set(steps)) == 1:
+        top.set_xlim(steps[0] - 1, steps[0] + 1)
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis in axes:
+        axis.grid(alpha=0.25, linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Centred moving average; the window shrinks at both ends, so that no value is invented."""
+    half = max(1, len(values) // _SMOOTHING_WINDOWS)
+    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
