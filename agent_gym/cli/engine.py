@@ -1,0 +1,152 @@
+"""From `--model` and `--engine` to a tokenizer and a policy, for the commands that play episodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.cli.parser import one_line, require
+from agent_gym.errors import ConfigError
+from agent_gym.policies import Policy, ScriptedPolicy
+
+ENGINES = ("auto", "vllm", "transformers")
+
+
+def load_tokenizer(model: str) -> Any:
+    """Load the tokenizer of a model folder or hub id.
+
+    Raises:
+        ConfigError: if there is no such model, in one line instead of the hub client's paragraph.
+    """
+    check_folder(model)
+    transformers = require("transformers", "train")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(_cannot_load(model, error)) from error
+
+
+def check_folder(model: str) -> None:
+    """Refuse a model that is written like a path and is not a model folder; hub ids are left to the hub client."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file() and not _is_adapter(model):
+            raise ConfigError(f"{model} is a folder without config.json, so it holds no model")
+    elif path.is_file():
+        raise ConfigError(f"{model} is a file; a model is a folder or a hub id")
+    elif model.startswith((".", "/", "~")) or model.count("/") != 1 and "/" in model:
+        raise ConfigError(f"no model folder at {model}")
+
+
+def choose_engine(engine: str, model: str) -> str:
+    """Resolve "auto": vLLM where it is installed and can serve the model, else transformers.
+
+    Raises:
+        ConfigError: for a LoRA adapter with vLLM, which serves whole models only.
+    """
+    if _is_adapter(model):
+        if engine == "vllm":
+            raise ConfigError(f"{model} is a LoRA adapter: use --engine transformers, or merge it into its base model")
+        return "transformers"
+    if engine != "auto":
+        return engine
+    return "vllm" if find_spec("vllm") else "transformers"
+
+
+def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:
+    """Load a model into an engine.
+
+    Args:
+        model: a folder or a hub id.
+        engine: one of `ENGINES`.
+        context: longest episode in tokens.
+        seed: of the engine's own sampling stream.
+
+    Returns:
+        The tokenizer and the policy.
+
+    Raises:
+        ConfigError: if the model or the engine is not there.
+    """
+    engine = choose_engine(engine, model)
+    if engine == "vllm":
+        limit_threads()
+    tokenizer = load_tokenizer(model)
+    renderer = ChatRenderer.of(tokenizer)
+    if engine == "vllm":
+        from agent_gym.policies.vllm import VLLMPolicy
+
+        context = min(context, _longest_context(model) or context)
+        return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, seed=seed)
+    from agent_gym.policies.transformers import TransformersPolicy
+
+    pad = tokenizer.pad_token_id
+    return tokenizer, TransformersPolicy(
+        _load_model(model),
+        renderer.eos_token_ids,
+        min(renderer.eos_token_ids) if pad is None else pad,
+        renderer.decode_action,
+        seed=seed,
+    )
+
+
+def limit_threads() -> None:
+    """Give torch one thread where vLLM's CPU build is going to run; call it before torch is imported.
+
+    Engine, trainer and environments share the cores, and threads that fight for them cost more than they bring. A value
+    that the user exported wins.
+    """
+    if find_spec("vllm") and not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def expert(model: str | None, env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Any, Policy]:
+    """Let the environment's expert play.
+
+    Args:
+        model: whose tokenizer and chat template write the episodes; None trains a small tokenizer on the spot.
+        env_id: the environment.
+        env_kwargs: its arguments.
+    """
+    if model is None:
+        require("transformers", "train")
+        from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
+
+        tokenizer = make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs, episodes=300))
+    else:
+        tokenizer = load_tokenizer(model)
+
+    def act(episode: Any) -> str:
+        return episode.env.unwrapped.expert_action()
+
+    return tokenizer, ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+
+
+def _load_model(model: str) -> Any:
+    torch, transformers = require("torch", "train"), require("transformers", "train")
+    gpu = torch.cuda.is_available()
+    try:
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(model, dtype="auto" if gpu else torch.float32)
+    except (OSError, ValueError) as error:
+        raise ConfigError(_cannot_load(model, error)) from error
+    return loaded.to("cuda" if gpu else "cpu")
+
+
+def _longest_context(model: str) -> int | None:
+    config = require("transformers", "train").AutoConfig.from_pretrained(model)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def _is_adapter(model: str) -> bool:
+    return (Path(model).expanduser() / "adapter_config.json").is_file()
+
+
+def _cannot_load(model: str, error: Exception) -> str:
+    reason = one_line(error).partition(". ")[0][:200]
+    if Path(model).expanduser().is_dir():
+        return f"cannot load the model in {model}: {reason}"
+    return f"cannot load the model {model!r}: there is no such folder, and the hub client says: {reason}"

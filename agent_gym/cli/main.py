@@ -1,0 +1,73 @@
+"""The entry point of `agent-gym`: finds the command, runs it, and turns what the user got wrong into one line.
+
+A command's module is imported only when it is called, so that `agent-gym --help` and `agent-gym list` load neither
+torch nor TRL. Exit codes: 0 done, 1 the run failed, 2 the user's mistake, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from agent_gym import __version__
+from agent_gym.cli.parser import nearest, one_line
+from agent_gym.errors import AgentGymError, ConfigError
+
+COMMANDS = {
+    "list": "show the environments",
+    "play": "play an environment yourself, in the terminal",
+    "rollout": "let a model or the expert play, and write the trajectories",
+    "eval": "measure how often a model succeeds, with 95% intervals",
+    "sft": "train a model on the expert's episodes (supervised warm start)",
+    "grpo": "train a model by reinforcement learning (GRPO)",
+    "view": "turn trajectories into one HTML page",
+    "speedrun": "all of it in minutes: tiny model, warm start, GRPO, results",
+}
+
+
+def usage() -> str:
+    """Return the help of the command itself."""
+    commands = "\n".join(f"  {name:<10}{summary}" for name, summary in COMMANDS.items())
+    return (
+        "usage: agent-gym COMMAND [arguments]\n\n"
+        "Environments for LLM agents that speak text, and trainers that learn only from the policy's own tokens.\n\n"
+        f"commands:\n{commands}\n\n"
+        "agent-gym COMMAND --help explains the flags of a command; --version prints the version."
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if arguments[0] == "--version":
+        print(f"agent-gym {__version__}")
+        return 0
+    return guarded(lambda: _run(arguments[0], arguments[1:]))
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Call `run` and map the errors that we raise on purpose to a line on stderr and an exit code.
+
+    Everything else is a defect of ours and keeps its traceback.
+    """
+    try:
+        return run()
+    except ConfigError as error:
+        print(f"agent-gym: {one_line(error)}", file=sys.stderr)
+        return 2
+    except AgentGymError as error:
+        print(f"agent-gym: {one_line(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("agent-gym: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(command: str, arguments: list[str]) -> int:
+    if command not in COMMANDS:
+        raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
+    return import_module(f"agent_gym.cli.{command}").main(arguments)

@@ -1,0 +1,197 @@
+"""What the commands share: an argument parser that reports in one line and reads `--config file.yaml`.
+
+The training commands use TRL's parser (launch.py), which behaves the same way; this one costs no import of TRL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from agent_gym.errors import ConfigError
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults that tell something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are `ConfigError`s.
+
+    Flags are written with underscores, as TRL writes them; dashes mean the same.
+
+    Args:
+        command: the command's name.
+        summary: what it does, for `--help`.
+        config: whether to offer `--config`.
+    """
+
+    def __init__(self, command: str, summary: str, *, config: bool = True) -> None:
+        super().__init__(
+            prog=f"agent-gym {command}",
+            description=summary,
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+        )
+        self.command = command
+        if config:
+            help_text = "a yaml file with any of these arguments; the command line wins over it"
+            self.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=help_text)
+
+    def add_env_kwargs(self) -> None:
+        """Add the flag for the environment's arguments."""
+        help_text = "arguments of the environment"
+        self.add_argument("--env_kwargs", type=json_object, default={}, metavar="JSON", help=help_text)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse the command line over the yaml file that it names, if any.
+
+        Raises:
+            ConfigError: for anything that does not fit, in one line.
+        """
+        arguments = with_underscores(argv)
+        path, arguments = take_option(arguments, "--config")
+        if path is not None:
+            arguments = self._from_yaml(path) + arguments
+        known, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            raise ConfigError(f"{self.command}: unknown argument {unknown[0]!r}; {nearest(unknown[0], flags)}")
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one line, without the usage text."""
+        raise ConfigError(f"{self.command}: {message} (see {self.prog} --help)")
+
+    def _from_yaml(self, path: str) -> list[str]:
+        """Turn a yaml file into arguments, so that types and choices are checked as on the command line."""
+        actions = {action.dest: action for action in self._actions if action.dest not in ("help", "config")}
+        arguments: list[str] = []
+        for key, value in read_yaml(path).items():
+            if key not in actions:
+                raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, actions)}")
+            action = actions[key]
+            if not action.option_strings:
+                action.default, action.required = value, False
+                action.nargs = "?" if action.nargs is None else "*"
+            elif action.nargs == 0:
+                arguments += [action.option_strings[0]] if value else []
+            elif value is not None:
+                values = value if isinstance(value, list) else [value]
+                arguments += [action.option_strings[0], *map(as_text, values)]
+        return arguments
+
+
+def with_underscores(argv: Iterable[str]) -> list[str]:
+    """Write the flags with underscores: `--max-turns=3` becomes `--max_turns=3`."""
+    arguments = []
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        dashed = flag.startswith("--") and len(flag) > 2
+        arguments.append("--" + flag[2:].replace("-", "_") + equals + value if dashed else word)
+    return arguments
+
+
+def take_option(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    """Cut `flag value` or `flag=value` out of the arguments and return the value, None if it is not there."""
+    arguments = list(argv)
+    for i, word in enumerate(arguments):
+        if word.startswith(flag + "="):
+            return word.partition("=")[2], arguments[:i] + arguments[i + 1 :]
+        if word == flag:
+            if i + 1 == len(arguments):
+                raise ConfigError(f"{flag} needs a value")
+            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
+    return None, arguments
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """Read a yaml file that holds a mapping.
+
+    Raises:
+        ConfigError: if it is missing, cannot be read, is not yaml, or holds something else.
+    """
+    yaml = require("yaml", "train")
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or one_line(error)
+        raise ConfigError(f"{path}{where}: not valid yaml: {reason}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold `key: value` lines; it holds a {type(content).__name__}")
+    return {str(key): value for key, value in content.items()}
+
+
+def json_object(text: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Read a JSON object from the command line, for example '{"data": "gsm8k.jsonl"}'."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else dict(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'expected a JSON object such as \'{{"data": "path"}}\', got {text!r}')
+    return value
+
+
+def positive(text: str) -> int:
+    """Read a number that has to be at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def check_output(path: str) -> None:
+    """Make the folder of a file that is going to be written, before hours of work depend on it.
+
+    Raises:
+        ConfigError: if the file cannot be written there.
+    """
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def as_text(value: Any) -> str:
+    """Write a yaml value as it would stand on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def require(module: str, extra: str) -> Any:
+    """Import an optional package.
+
+    Raises:
+        ConfigError: that names the pip extra, if it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"this needs the package {module!r}: pip install 'agent-gym[{extra}]' ({error})") from error
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say what may have been meant, or what there is."""
+    names = list(dict.fromkeys(name[:2] + name[2:].replace("-", "_") for name in known))
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    return f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__

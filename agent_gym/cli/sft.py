@@ -1,0 +1,83 @@
+"""`agent-gym sft ENV`: a warm start on the expert's episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_gym.cli.arguments import SFTArguments
+from agent_gym.cli.engine import load_tokenizer
+from agent_gym.cli.parser import require
+from agent_gym.errors import ConfigError
+from agent_gym.evaluate import make_specs
+
+if TYPE_CHECKING:
+    from trl import ModelConfig, SFTConfig
+
+    from agent_gym.cli.launch import TrainingParser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train as the arguments say."""
+    require("trl", "train")
+    from agent_gym.cli.launch import run
+
+    return run(make_parser(), argv, check, train)
+
+
+def make_parser() -> TrainingParser:
+    """Return the parser of this command."""
+    from trl import ModelConfig, SFTConfig
+
+    from agent_gym.cli.launch import TrainingParser
+
+    summary = "Train a model on the episodes of an environment's own expert (supervised warm start)."
+    return TrainingParser("sft", summary, (SFTArguments, SFTConfig, ModelConfig))
+
+
+def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
+    """Find the cheap mistakes."""
+    from agent_gym.cli.training import check_model
+    from agent_gym.trainers.sft import TRAIN_ON
+
+    if env.train_on not in TRAIN_ON:
+        raise ConfigError(f"train_on is {env.train_on!r}; allowed: {', '.join(TRAIN_ON)}")
+    if env.tiny and model.model_name_or_path is not None:
+        raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
+    if not env.tiny:
+        check_model(model)
+    env.shares  # noqa: B018  (a bad value is found here)
+    make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
+
+
+def train(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
+    """Play the expert, train and save."""
+    from agent_gym.cli.training import finish, use_model
+    from agent_gym.trainers.sft import expert_episodes, train_sft
+
+    name = model.model_name_or_path or _make_tiny(env, args)
+    tokenizer = load_tokenizer(name)
+    episodes = expert_episodes(
+        env.env_id,
+        env.kwargs,
+        tokenizer,
+        split=env.train_split,
+        episodes=env.train_tasks,
+        seed=args.seed,
+        styles=env.shares,
+    )
+    rows = [row for episode in episodes for row in episode.rows]
+    finish(train_sft(name, tokenizer, rows, args, train_on=env.train_on, **use_model(args, model)), args)
+
+
+def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
+    from accelerate import PartialState
+
+    from agent_gym.trainers.tiny import make_tiny_model
+
+    folder = Path(str(args.output_dir)) / "tiny"
+    with PartialState().main_process_first():
+        if PartialState().is_main_process:
+            make_tiny_model(folder, env.env_id, env.kwargs, seed=args.seed)
+    return str(folder)

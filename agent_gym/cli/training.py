@@ -1,0 +1,67 @@
+"""What `sft` and `grpo` do alike: model arguments for TRL, resuming, saving."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from trl import ModelConfig, get_peft_config, get_quantization_config
+
+from agent_gym.cli.engine import check_folder
+from agent_gym.errors import ConfigError
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raise `ConfigError` unless a model is named that may exist."""
+    if model.model_name_or_path is None:
+        raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
+    check_folder(model.model_name_or_path)
+
+
+def use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
+    """Move the model's arguments to where TRL's trainers look for them.
+
+    Args:
+        args: the trainer's settings; its `model_init_kwargs` are completed and win.
+        model: the model's arguments.
+
+    Returns:
+        The trainer's own arguments for LoRA and quantization.
+    """
+    args.model_init_kwargs = {
+        "revision": model.model_revision,
+        "trust_remote_code": args.trust_remote_code,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(args.model_init_kwargs or {}),
+    }
+    return {"peft_config": get_peft_config(model), "quantization_config": get_quantization_config(model)}
+
+
+def resume_point(args: Any) -> str | bool | None:
+    """Return what `Trainer.train` wants to know: a checkpoint, True for the last one, or None.
+
+    Raises:
+        ConfigError: if there is no such checkpoint.
+    """
+    wanted = args.resume_from_checkpoint
+    if wanted is None or str(wanted).lower() == "false":
+        return None
+    if str(wanted).lower() == "true":
+        from transformers.trainer_utils import get_last_checkpoint
+
+        if not os.path.isdir(args.output_dir) or get_last_checkpoint(args.output_dir) is None:
+            raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
+        return True
+    if not Path(wanted).is_dir():
+        raise ConfigError(f"there is no checkpoint at {wanted}")
+    return str(wanted)
+
+
+def finish(trainer: Any, args: Any) -> None:
+    """Save the model, say where it is, and push it if asked to."""
+    trainer.save_model(args.output_dir)
+    trainer.accelerator.print(f"model: {args.output_dir}")
+    if args.push_to_hub:
+        trainer.push_to_hub()
