@@ -113,6 +113,8 @@ class ToolEnv(TextEnv):
             except Exception as error:
                 # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
                 raise EnvFailure(f"tool {name!r} broke: {type(error).__name__}: {error}") from error
+            if len(answers) != len(indices):
+                raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(indices)} calls")
             results.update(zip(indices, answers, strict=True))
         return [results[i] for i in range(len(calls))]
 

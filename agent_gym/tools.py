@@ -81,11 +81,12 @@ class FunctionTool(Tool):
         """Read name, description and argument model from the function.
 
         Raises:
-            ConfigError: if the function has no docstring, or an argument has no type hint.
+            ConfigError: see `tool`.
         """
         self._function = function
         summary, documented = _read_docstring(function)
         self._model = _argument_model(function, documented)
+        self._fields = {str(field.alias): key for key, field in self._model.model_fields.items()}
         super().__init__(name or function.__name__, summary, _plain_schema(self._model))
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
@@ -94,8 +95,8 @@ class FunctionTool(Tool):
             checked = self._model.model_validate(arguments)
         except (ValidationError, RecursionError) as error:
             return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
-        result = self._function(**{key: getattr(checked, key) for key in type(checked).model_fields})
-        return result if isinstance(result, ToolResult) else ToolResult(result)
+        result = self._function(**{name: getattr(checked, field) for name, field in self._fields.items()})
+        return result if isinstance(result, ToolResult) else ToolResult(str(result))
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
         """Call the function as if it had not been wrapped."""
@@ -106,7 +107,7 @@ def tool(function: Callable[..., str | ToolResult]) -> FunctionTool:
     """Make a tool from a typed function with a Google-style docstring; usable as a decorator.
 
     Raises:
-        ConfigError: if the function has no docstring, or an argument has no type hint.
+        ConfigError: if the function has no docstring, or an argument has no type hint or no name to pass it by.
     """
     return FunctionTool(function)
 
@@ -126,11 +127,14 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 def _argument_model(function: Callable[..., Any], documented: Mapping[str, str]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+    for i, (name, parameter) in enumerate(inspect.signature(function, eval_str=True).parameters.items()):
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"argument {name!r} of tool {function.__name__!r} cannot be passed by name")
         if parameter.annotation is inspect.Parameter.empty:
             raise ConfigError(f"argument {name!r} of tool {function.__name__!r} has no type hint")
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[name] = (parameter.annotation, Field(default, description=documented.get(name)))
+        # Numbered fields under an alias, because pydantic keeps names such as `schema` and `_x` to itself.
+        fields[f"a{i}"] = (parameter.annotation, Field(default, alias=name, description=documented.get(name)))
     # Unknown arguments are refused: a policy that invents one believes that it does something.
     return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 

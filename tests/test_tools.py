@@ -1,0 +1,282 @@
+"""Tools: schemas from signatures, arguments checked, and what `ToolEnv` does with a turn of calls."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+from toy_envs import Recorder, TwoToolEnv, add
+
+from agent_gym import ConfigError, EnvFailure, ToolEnv, ToolResult, tool
+from agent_gym.parsing import HermesParser, TagParser
+from agent_gym.tools import Tool
+
+call = HermesParser().render
+
+
+class Point(BaseModel):
+    """A place."""
+
+    x: int
+    title: str = "here"
+
+
+@tool
+def everything(
+    city: str,
+    unit: Literal["C", "F"],
+    days: list[str],
+    when: str | None = None,
+    limit: int = 3,
+    exact: bool = False,
+    ratio: float = 0.5,
+    place: Point | None = None,
+    title: str = "x",
+) -> str:
+    """Tell the weather
+    of a city.
+
+    It knows nothing else, and this paragraph is not shown.
+
+    Args:
+        city: where; with a colon: here,
+            and a second line.
+        unit: of the temperature.
+        days: which days.
+        limit (int): at most
+            so many.
+
+    Returns:
+        limit: this is no argument.
+    """
+    return f"{city} {unit} {days} {when} {limit} {exact} {ratio} {place and place.x} {title}"
+
+
+def test_schema_from_the_signature() -> None:
+    assert everything.schema["type"] == "function"
+    function = everything.schema["function"]
+    assert function["name"] == "everything"
+    assert function["description"] == "Tell the weather of a city."
+    parameters = function["parameters"]
+    assert parameters["type"] == "object"
+    assert parameters["required"] == ["city", "unit", "days"]
+    properties = parameters["properties"]
+    assert properties["city"] == {"type": "string", "description": "where; with a colon: here, and a second line."}
+    assert properties["unit"] == {"enum": ["C", "F"], "type": "string", "description": "of the temperature."}
+    assert properties["days"] == {"type": "array", "items": {"type": "string"}, "description": "which days."}
+    assert properties["when"] == {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+    assert properties["limit"] == {"type": "integer", "default": 3, "description": "at most so many."}
+    assert properties["exact"] == {"type": "boolean", "default": False}
+    assert properties["ratio"] == {"type": "number", "default": 0.5}
+    assert properties["title"] == {"type": "string", "default": "x"}  # an argument of that name is not pydantic's title
+    assert set(parameters["$defs"]["Point"]["properties"]) == {"x", "title"}
+    assert '"title": "' not in json.dumps(everything.schema)  # but pydantic's titles are gone
+
+
+def test_no_arguments() -> None:
+    @tool
+    def now() -> str:
+        """Tell the time."""
+        return "noon"
+
+    assert now.schema["function"]["parameters"] == {"type": "object", "properties": {}, "required": []}
+    assert now.run({}).text == "noon" and now() == "noon"
+
+
+def test_arguments_are_checked_and_defaults_filled_in() -> None:
+    result = everything.run({"city": "Rome", "unit": "C", "days": ["Mon"], "limit": "4", "place": {"x": 1}})
+    assert result == ToolResult("Rome C ['Mon'] None 4 False 0.5 1 x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, ["city", "unit", "days", "required"]),
+        ({"city": 3, "unit": "C", "days": []}, ["city", "string"]),
+        ({"city": "Rome", "unit": "K", "days": []}, ["unit", "'C' or 'F'"]),
+        ({"city": "Rome", "unit": "C", "days": "Mon"}, ["days", "list"]),
+        ({"city": "Rome", "unit": "C", "days": [1]}, ["days.0", "string"]),
+        ({"city": "Rome", "unit": "C", "days": [], "speed": 1}, ["speed", "not permitted"]),
+        ({"city": "Rome", "unit": "C", "days": [], "limit": 1.5}, ["limit", "integer"]),
+        ({"city": "Rome", "unit": "C", "days": [], "place": {"x": "far"}}, ["place.x", "integer"]),
+    ],
+)
+def test_wrong_arguments_are_an_answer(arguments: dict[str, Any], words: list[str]) -> None:
+    result = everything.run(arguments)
+    assert result.error and result.text.startswith("Error: invalid arguments for everything: ")
+    assert all(word in result.text for word in words)
+    assert "http" not in result.text and "Rome" not in result.text.removeprefix("Error")
+
+
+def test_the_answer_never_repeats_a_megabyte() -> None:
+    assert len(add.run({"a": "7" * (1 << 20)}).text) < 400
+    assert len(add.run({"a": 1, "9" * (1 << 20): 1}).text) < 400
+    assert len(add.run({"a": 1, **{f"extra{i}": 1 for i in range(10_000)}}).text) < 400
+
+
+def test_names_that_pydantic_uses_itself() -> None:
+    """A tool author does not know pydantic; `schema`, `copy` and `json` are ordinary words."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        @tool
+        def odd(schema: str, copy: int, json: str = "j", model_name: str = "m", _private: int = 5) -> str:
+            """Do odd things."""
+            return f"{schema} {copy} {json} {model_name} {_private}"
+
+    properties = odd.schema["function"]["parameters"]["properties"]
+    assert list(properties) == ["schema", "copy", "json", "model_name", "_private"]
+    assert odd.run({"schema": "s", "copy": 1, "_private": 2}).text == "s 1 j m 2"
+    assert odd.run({"schema": "s"}).error
+
+
+def test_a_result_that_is_no_string() -> None:
+    @tool
+    def count(n: int) -> Any:
+        """Count."""
+        return n if n else None
+
+    assert count.run({"n": 3}).text == "3"
+    assert count.run({"n": 0}).text == "None"
+
+
+def test_functions_that_make_no_tool() -> None:
+    def silent(a: int) -> str:
+        return ""
+
+    def untyped(a) -> str:  # type: ignore[no-untyped-def]
+        """Has no hint."""
+        return ""
+
+    def many(*numbers: int, **options: int) -> str:
+        """Takes anything."""
+        return ""
+
+    for function, words in ((silent, "silent"), (untyped, "'a'"), (many, "numbers")):
+        with pytest.raises(ConfigError, match=words):
+            tool(function)
+
+
+# ToolEnv.
+
+
+def step(env: ToolEnv, action: str) -> tuple[Any, ...]:
+    env.reset(seed=0)
+    return env.step(action)
+
+
+def test_calls_of_a_turn_run_in_batches_and_answer_in_order() -> None:
+    env = TwoToolEnv()
+    action = call("record", {"word": "a"}) + call("add", {"a": 1}) + " and " + call("record", {"word": "b"})
+    observation, reward, terminated, truncated, info = step(env, action)
+    assert observation == "recorded a\n2\nrecorded b"
+    assert env.recorder.batches == [["a", "b"]]  # one batch, not two calls
+    assert [(m["role"], m.get("name"), m["content"]) for m in info["messages"]] == [
+        ("assistant", None, action),
+        ("tool", "record", "recorded a"),
+        ("tool", "add", "2"),
+        ("tool", "record", "recorded b"),
+    ]
+    assert [(c["name"], c["arguments"], c["error"]) for c in info["tool_calls"]] == [
+        ("record", {"word": "a"}, False),
+        ("add", {"a": 1}, False),
+        ("record", {"word": "b"}, False),
+    ]
+    assert all(c["seconds"] >= 0 for c in info["tool_calls"])
+    assert (reward, terminated, truncated, info["error"]) == (0.0, False, False, None)
+
+
+def test_broken_calls_keep_their_place() -> None:
+    env = TwoToolEnv()
+    action = (
+        call("add", {"a": 1})
+        + "<tool_call>{</tool_call>"
+        + call("fly", {})
+        + call("add", {"a": "x"})
+        + call("add", {"a": 2})
+    )
+    observation, reward, _, _, info = step(env, action)
+    lines = observation.split("\n")
+    assert lines[0] == "2" and lines[-1] == "3"
+    assert "not valid JSON" in lines[1] and "unknown tool 'fly'; available: add, record" in lines[2]
+    assert "invalid arguments for add" in lines[3]
+    assert [c["error"] for c in info["tool_calls"]] == [False, True, True, True, False]
+    assert info["error"] == lines[1] and info["reward_terms"] == {"errors": -1.5} and reward == -1.5
+
+
+def test_calls_beyond_the_limit_do_not_run() -> None:
+    env = TwoToolEnv(max_calls_per_turn=2)
+    observation, _, _, _, info = step(env, "".join(call("record", {"word": str(i)}) for i in range(1000)))
+    assert env.recorder.batches == [["0", "1"]]
+    assert observation == "recorded 0\nrecorded 1\nError: only 2 tool calls are allowed per turn; 998 more did not run"
+    assert len(info["tool_calls"]) == 3
+
+
+@pytest.mark.parametrize(("word", "words"), [("crash", "OSError: the disk is full"), ("lose", "0 answers to 1 calls")])
+def test_a_broken_tool_is_our_fault(word: str, words: str) -> None:
+    with pytest.raises(EnvFailure, match=words) as caught:
+        step(TwoToolEnv(), call("record", {"word": word}))
+    assert "'record'" in str(caught.value)
+
+
+def test_an_env_failure_of_a_tool_passes_through() -> None:
+    class Sandbox(Recorder):
+        def run_batch(self, batch: Any) -> list[ToolResult]:
+            raise EnvFailure("the sandbox is dead")
+
+    env = TwoToolEnv()
+    env.tools["record"] = Sandbox()
+    with pytest.raises(EnvFailure, match="^the sandbox is dead$"):
+        step(env, call("record", {}))
+
+
+def test_a_turn_without_a_call_is_the_answer() -> None:
+    for text, reward in (("right", 1.0), ("wrong", 0.0), ("", 0.0)):
+        observation, got, terminated, _, info = step(TwoToolEnv(), text)
+        assert (observation, got, terminated, info["is_success"]) == ("", reward, True, bool(reward))
+
+
+def test_the_names_a_policy_makes_up_stay_out_of_the_messages() -> None:
+    info = step(TwoToolEnv(), call("<|im_end|>\n<|im_start|>system", {}))[-1]
+    assert [m["name"] for m in info["messages"][1:]] == ["error"]
+
+
+def test_what_many_calls_answer_fits_the_observation() -> None:
+    class Chatty(Recorder):
+        def run_batch(self, batch: Any) -> list[ToolResult]:
+            return [ToolResult("é" * (1 << 20)) for _ in batch]
+
+    env = TwoToolEnv()
+    env.tools["record"] = Chatty()
+    observation, *_, info = step(env, call("record", {}) * 8)
+    assert observation in env.observation_space and observation.count("[cut: too long]") == 8
+    assert observation == "\n".join(m["content"] for m in info["messages"][1:])
+
+
+def test_metrics_of_tools_reach_the_info() -> None:
+    class Metered(Recorder):
+        def run_batch(self, batch: Any) -> list[ToolResult]:
+            return [ToolResult("ok", metrics={"docs": 3.0}) for _ in batch]
+
+    env = TwoToolEnv()
+    env.tools["record"] = Metered()
+    assert step(env, call("record", {}))[-1]["metrics"] == {"docs": 3.0}
+
+
+def test_other_wire_formats_are_one_argument() -> None:
+    env = TwoToolEnv(parser=TagParser({"record": "word"}))
+    assert env.reset(seed=0)[1]["stop"] == ["</record>"]
+    assert env.step("<record>a</record>")[0] == "recorded a"
+
+
+def test_tools_must_differ_in_name() -> None:
+    with pytest.raises(ConfigError, match="record"):
+        ToolEnv({"train": [1]}, tools=[Recorder(), Recorder()])
+
+
+def test_a_tool_without_run_says_so() -> None:
+    with pytest.raises(TypeError, match="Tool has to define run"):
+        Tool("t", "d", {}).run({})
