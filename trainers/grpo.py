@@ -124,6 +124,10 @@ class AgentGRPOTrainer(GRPOTrainer):
     # Rollouts.
 
     @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    @property
     def runner(self) -> Runner:
         """The rollout loop with the trainer's engine, started on first use."""
         if self._runner is None:
@@ -151,17 +155,9 @@ class AgentGRPOTrainer(GRPOTrainer):
         if isinstance(policy, Engine):
             policy.sleep()
         self.model.train(training)
-        stats = runner.stats
-        times["time/rollout"].append(stats.wall_seconds)
-        times["time/engine"].append(stats.engine_seconds)
-        times["time/env_wait"].append(stats.wait_seconds)
-        times["time/rollout_overhead"].append(stats.overhead_seconds)
-        times["rollout/tokens_per_s"].append(stats.tokens_per_second)
+        for name, value in runner.stats.metrics().items():
+            times[name].append(value)
         return episodes
-
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
 
     # Seam 1: from tasks to tensors.
 

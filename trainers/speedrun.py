@@ -82,8 +82,9 @@ class _Speedrun:
             **{**_QUIET, **preset.grpo},
         )
         self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.model = AutoModelForCausalLM.from_pretrained(source, **cast(dict[str, Any], self.args.model_init_kwargs or
-        {})) size = sum(parameter.numel() for parameter in self.model.parameters())
+        init = cast(dict[str, Any], self.args.model_init_kwargs or {})
+        self.model = AutoModelForCausalLM.from_pretrained(source, **init)
+        size = sum(parameter.numel() for parameter in self.model.parameters())
         self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
         self.policy = self._timed("engine start", build_policy, self.model, self.tokenizer, self.args)
         for phase in preset.imitation:

@@ -82,6 +82,16 @@ class RolloutStats:
         """Sampled tokens per second of wall-clock time."""
         return self.sampled_tokens / self.wall_seconds if self.wall_seconds else 0.0
 
+    def metrics(self) -> dict[str, float]:
+        """The same under the names of the training log."""
+        return {
+            "time/rollout": self.wall_seconds,
+            "time/engine": self.engine_seconds,
+            "time/env_wait": self.wait_seconds,
+            "time/rollout_overhead": self.overhead_seconds,
+            "rollout/tokens_per_s": self.tokens_per_second,
+        }
+
 
 class Runner:
     """Runs episodes with one policy, keeping worker threads and environments between rollouts.
