@@ -1,0 +1,231 @@
+"""`TextEnv` itself: budgets, rewards, options, what each call reports, and errors by whose fault they are."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from toy_envs import BrokenEnv, CountingEnv, InlineEnv, TwoToolEnv, WorldEnv
+
+from agent_gym import ConfigError, EnvFailure, Reply, Sampled, Span, TextEnv
+from agent_gym.chat import ChatRenderer
+from agent_gym.env import MAX_OBSERVATION_CHARS
+
+
+def world(*replies: Reply, **kwargs: Any) -> tuple[WorldEnv, dict[str, Any]]:
+    env = WorldEnv(system_prompt="", **kwargs)
+    _, info = env.reset(options={"task": {"question": "q", "replies": list(replies)}})
+    return env, info
+
+
+@pytest.mark.parametrize("cls", [CountingEnv, InlineEnv, WorldEnv, TwoToolEnv])
+def test_toys_pass_check_env_with_and_without_tokenizer(cls: Any, tokenizer: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kwargs in ({}, {"tokenizer": tokenizer}):
+            env = cls(**kwargs, render_mode="ansi")
+            if cls is WorldEnv:
+                env.tasks = {"train": [{"question": "q", "replies": [Reply("a"), Reply("b"), Reply("c")]}]}
+            check_env(env, skip_render_check=True)
+
+
+def test_reset_reports_the_opening() -> None:
+    env = CountingEnv()
+    observation, info = env.reset(seed=1, options={"index": 7})
+    system, question = info["messages"]
+    assert system == {"role": "system", "content": "Count to three, then stop."}
+    assert question["role"] == "user" and question["content"].startswith("Task 7: ")
+    assert observation == f"{system['content']}\n\n{question['content']}"
+    assert info["task_id"] == "train/7" and info["tools"] == [] and info["stop"] == []
+    n = len(system["content"])
+    assert info["spans"] == [Span(0, n, "system", -1), Span(n, n + len(question["content"]), "user", -1)]
+    assert "token_ids" not in info and "token_spans" not in info
+
+
+def test_system_prompt_can_be_replaced_or_left_out() -> None:
+    assert CountingEnv(system_prompt="Other.").reset(seed=0)[1]["messages"][0]["content"] == "Other."
+    assert [m["role"] for m in CountingEnv(system_prompt="").reset(seed=0)[1]["messages"]] == ["user"]
+
+
+def test_step_reports_what_this_call_appended() -> None:
+    env = CountingEnv()
+    env.reset(seed=1)
+    start = env.transcript.n_chars
+    for turn in range(2):
+        observation, reward, terminated, truncated, info = env.step("né")
+        assert observation.startswith(f"{turn + 1} ") and observation.endswith(" né")
+        assert info["messages"] == [
+            {"role": "assistant", "content": "né"},
+            {"role": "user", "content": observation},
+        ]
+        stop = start + 2 + len(observation)
+        assert info["spans"] == [Span(start, start + 2, "agent", turn), Span(start + 2, stop, "env", turn)]
+        assert info["reward_terms"] == {"turn": 0.25, "unpaid": 0.0} and reward == 0.25
+        assert info["metrics"] == {"turns": turn + 1.0}
+        assert not terminated and not truncated and "is_success" not in info
+        start = stop
+
+
+def test_terminated_and_truncated_are_different_things() -> None:
+    env = CountingEnv(max_turns=2)
+    env.reset(seed=0)
+    assert env.step("a")[2:4] == (False, False)
+    *_, terminated, truncated, info = env.step("b")
+    assert (terminated, truncated, info["is_success"]) == (False, True, False)
+    env.reset(seed=0)
+    env.step("a")
+    *_, terminated, truncated, info = env.step("stop")  # the task ends in the last turn: that is no truncation
+    assert (terminated, truncated, info["is_success"]) == (True, False, False)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("c")
+
+
+def test_reward_weights_are_per_instance() -> None:
+    env = CountingEnv(reward_weights={"unpaid": 2.0, "turn": 0.0})
+    env.reset(seed=0)
+    _, reward, *_, info = env.step("a")
+    assert (reward, info["reward_terms"]) == (2.0, {"turn": 0.0, "unpaid": 2.0})
+    assert CountingEnv.reward_weights == {"turn": 0.25, "end": 1.0, "unpaid": 0.0}
+    with pytest.raises(ConfigError, match="charm.*known: turn, end, unpaid"):
+        CountingEnv(reward_weights={"charm": 1.0})
+
+
+def test_options_split_index_task() -> None:
+    env = CountingEnv(n_tasks=5, split="test")
+    assert env.reset(seed=0)[1]["task_id"].startswith("test/")
+    assert env.reset(seed=0, options={"split": "train", "index": 4})[1]["task_id"] == "train/4"
+    observation, info = env.reset(seed=0, options={"task": "X"})
+    assert "Task X" in observation and info["task_id"] == "given"
+    for options, match in (
+        ({"index": 5}, "index 5 .* 5 tasks"),
+        ({"split": "dev"}, "'dev'.*train, test"),
+        ({"color": 1}, "color.*split, index, task"),
+        ({"index": "2"}, "'2'.*integer"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            env.reset(options=options)
+    with pytest.raises(ConfigError, match="max_turns is 0"):
+        CountingEnv(max_turns=0)
+    with pytest.raises(ConfigError, match="'dev'"):
+        CountingEnv(split="dev")
+
+
+def test_long_texts_are_cut_and_say_so(tokenizer: Any) -> None:
+    long = "é" * (MAX_OBSERVATION_CHARS + 5)
+    env = WorldEnv(system_prompt="s" * 100)
+    observation, _ = env.reset(options={"task": {"question": long, "replies": [Reply(long), Reply("a" * 10)]}})
+    assert observation in env.observation_space and observation.endswith("[cut: too long]")
+    observation = env.step("x")[0]
+    assert len(observation) == MAX_OBSERVATION_CHARS and observation.endswith("[cut: too long]")
+    assert env.step("x")[0] == "a" * 10
+    several = Reply(messages=[{"role": "tool", "content": text} for text in (long, "short", long)])
+    env, _ = world(several)
+    observation, *_, info = env.step("x")
+    assert observation in env.observation_space and "\nshort\n" in observation
+    assert observation == "\n".join(message["content"] for message in info["messages"][1:])
+    exact = "b" * MAX_OBSERVATION_CHARS
+    env, _ = world(Reply(exact))
+    assert env.step("x")[0] == exact
+
+
+def test_lone_surrogates_do_not_get_through(tokenizer: Any) -> None:
+    for kwargs in ({}, {"tokenizer": tokenizer}):
+        env, _ = world(Reply("a\ud800b"), **kwargs)
+        observation, *_, info = env.step("c\udfffd")
+        assert observation == "a?b"
+        assert [message["content"] for message in info["messages"]] == ["c?d", "a?b"]
+
+
+def test_changing_what_was_returned_changes_nothing_inside() -> None:
+    env = TwoToolEnv()
+    _, info = env.reset(seed=0)
+    for value in info.values():
+        if isinstance(value, list):
+            value.clear()
+    _, again = env.reset(seed=0)
+    assert len(again["messages"]) == 2 and len(again["tools"]) == 2
+
+
+def test_our_failures_are_typed_errors_and_spare_the_next_episode() -> None:
+    env = BrokenEnv(how="failure", when=1)
+    env.reset(seed=0)
+    env.step("a")
+    with pytest.raises(EnvFailure, match="the index is gone"):
+        env.step("b")
+    observation, _ = env.reset(seed=0)
+    assert env.step("a")[0].startswith("1 ") and len(env.transcript.segments) == 4
+
+
+def test_what_a_subclass_has_to_define() -> None:
+    bare = TextEnv({"train": [1]})
+    with pytest.raises(TypeError, match="TextEnv has to define begin"):
+        bare.reset(seed=0)
+    with pytest.raises(ConfigError, match="TextEnv has no expert"):
+        bare.expert_action()
+
+
+# With a tokenizer.
+
+
+def test_sampled_ids_are_kept_as_they_are(tokenizer: Any) -> None:
+    """Through Gymnasium's wrappers, and whatever the text of the action says."""
+    env = gymnasium.make("Toy/Counting-v0", tokenizer=tokenizer)
+    _, info = env.reset(seed=0)
+    assert tokenizer.decode(info["token_ids"]).endswith("<|im_start|>assistant\n")
+    ids = [7, 300, 7, 511]
+    info = env.step(Sampled("something else", ids, [-0.1, -0.2, -0.3, -0.4]))[-1]
+    agent, env_span = info["token_spans"]
+    assert info["token_ids"][:4] == ids and agent.stop - agent.start == 4
+    segment = env.unwrapped.transcript.segments[-2]
+    assert (segment.token_ids, segment.logprobs, segment.text) == (
+        tuple(ids),
+        (-0.1, -0.2, -0.3, -0.4),
+        "something else",
+    )
+
+
+def test_tokenizer_is_not_copied_by_make(tokenizer: Any) -> None:
+    """A renderer is shared even by Gymnasium's deep copies; a vocabulary takes seconds and megabytes to copy."""
+    renderer = ChatRenderer.of(tokenizer)
+    env = gymnasium.make("Toy/Counting-v0", tokenizer=renderer)
+    assert env.unwrapped.renderer is renderer
+    assert copy.deepcopy(renderer) is renderer
+    assert env.spec is not None and env.spec.kwargs["tokenizer"] is renderer
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_vector_envs_carry_sampled_ids(kind: Any, tokenizer: Any) -> None:
+    vector = kind([lambda: CountingEnv(tokenizer=tokenizer)] * 2)
+    vector.reset(seed=[0, 1])
+    actions = (Sampled("a", [5, 6]), Sampled("b", [7, 8, 9]))
+    _, rewards, _, _, infos = vector.step(actions)
+    assert [list(ids[:n]) for ids, n in zip(infos["token_ids"], (2, 3), strict=True)] == [[5, 6], [7, 8, 9]]
+    assert list(infos["reward_terms"]["turn"]) == list(rewards) == [0.25, 0.25]
+    vector.close()
+
+
+def test_sampled_is_a_string_that_pickles() -> None:
+    action = Sampled("hé", [1, 2], [-0.5, -1.0])
+    assert action == "hé" and isinstance(action, str) and action in CountingEnv().action_space
+    for copied in (pickle.loads(pickle.dumps(action)), copy.deepcopy(action)):
+        assert (copied, copied.token_ids, copied.logprobs) == ("hé", (1, 2), (-0.5, -1.0))
+
+
+def test_render_is_for_people() -> None:
+    env = CountingEnv(render_mode="ansi")
+    env.reset(seed=0)
+    env.step("go")
+    env.step("stop")
+    assert [block.split("\n")[0] for block in str(env.render()).split("\n\n")] == [
+        "[system]",
+        "[user]",
+        "[agent]",
+        "[env]",
+        "[agent]",
+    ]
