@@ -16,8 +16,7 @@ class ScriptedPolicy:
 
     Args:
         act: Called with the live episode (`Request.episode`), returns the text of the turn.
-        encode: Turns text into ids, the last of which is the end of turn (the chat renderer's
-            `encode_action`).
+        encode: Turns text into ids and appends the end of turn (the chat renderer's `encode_action`).
 
     The logprobs are 0.0: a script is certain of what it does. `max_tokens` and stop strings hold for a script
     as they do for a model, so an expert cannot show a turn that no policy could have produced.
@@ -64,7 +63,8 @@ class ScriptedPolicy:
         if ends:
             reason = "stop_string"
             # A model that is stopped by a string never gets to sample its end of turn.
-            ids = list(self._encode(text[: min(ends)]))[:-1]
+            ids = list(self._encode(text[: min(ends)]))
+            ids = ids[: len(ids) - len(self._encode(""))]
         else:
             ids = list(self._encode(text))
         if len(ids) > request.params.max_tokens:

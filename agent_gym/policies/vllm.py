@@ -107,7 +107,7 @@ class VLLMPolicy:
             self._engine: Any = vllm_process.start_engine(arguments | engine_args)
         except (ValueError, RuntimeError, OSError) as error:
             raise ConfigError(
-                f"vLLM cannot serve {str(model)!r}: {' '.join(str(error).split())[:500]}. Check the model's path "
+                f"vLLM cannot serve {str(model)!r}: {_reason(error)}. Check the model's path "
                 f"and that it allows a context of {context}; if memory is short, lower `context` or "
                 "`max_num_seqs`, or change `kv_cache_gib` (CPU) or `gpu_memory_utilization` (GPU)"
             ) from error
@@ -177,7 +177,7 @@ class VLLMPolicy:
             request_id = int(output.request_id)
             if output.finished and request_id in self._pending:
                 self._pending.remove(request_id)
-                finished.append(_generation(request_id, output.outputs[0]))
+                finished.append(_generation(request_id, output.outputs[0], self._eos_token_ids))
         return finished
 
     def abort(self, request_id: int) -> None:
@@ -252,11 +252,18 @@ class VLLMPolicy:
             vllm_process.stop_engine(engine)
 
 
-def _generation(request_id: int, completion: Any) -> Generation:
+def _reason(error: Exception) -> str:
+    """What an error says on one line, without the dump of arguments that pydantic adds."""
+    return " ".join(str(error).split(" [type=")[0].split())[:400].rstrip(".")
+
+
+def _generation(request_id: int, completion: Any, eos_token_ids: Collection[int]) -> Generation:
     """Translate a `vllm.outputs.CompletionOutput`."""
-    reason: FinishReason = "length"
-    if completion.finish_reason == "stop":
-        # vLLM names the token or the string that ended it.
-        reason = "stop_string" if isinstance(completion.stop_reason, str) else "stop"
     token_ids = list(completion.token_ids)
+    reason: FinishReason = "length"
+    if token_ids[-1] in eos_token_ids:
+        # Checked first: vLLM names the stop string where the end of turn spells one.
+        reason = "stop"
+    elif isinstance(completion.stop_reason, str):
+        reason = "stop_string"
     return Generation(request_id, token_ids, completion.logprobs.logprobs[: len(token_ids)], reason)

@@ -1,0 +1,256 @@
+"""The contract of an engine, held against every engine there is, with tied and untied output heads.
+
+The reference is always a plain full forward pass of the trainer's model: no cache, no padding, no neighbours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from engines import EOS, PAD, disturb, full_forward, largest_difference, make_requests, run  # noqa: E402
+from tiny import make_tiny_model  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.policies import Engine, Request, SamplingParams, TransformersPolicy, VLLMPolicy  # noqa: E402
+
+CONTEXT = 256
+TOLERANCE = 1e-5  # natural log, float32 on both sides
+
+
+class Subject(NamedTuple):
+    policy: Engine
+    model: Any
+    tokenizer: Any
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("transformers", True), id="transformers-tied"),
+        pytest.param(("transformers", False), id="transformers-untied"),
+        pytest.param(("vllm", True), id="vllm-tied", marks=pytest.mark.vllm),
+        pytest.param(("vllm", False), id="vllm-untied", marks=pytest.mark.vllm),
+    ],
+)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    kind, tied = request.param
+    if kind == "vllm" and find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    path: Path = make_tiny_model(tmp_path_factory.mktemp("model"), tied=tied, context=CONTEXT)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    policy: Engine
+    if kind == "vllm":
+        policy = VLLMPolicy(path, [EOS], context=CONTEXT, max_num_seqs=16, kv_cache_gib=0.1)
+    else:
+        policy = TransformersPolicy(model, [EOS], PAD, decode=tokenizer.decode)
+    yield Subject(policy, model, tokenizer)
+    policy.close()
+    policy.close()
+
+
+def test_it_is_an_engine(subject: Subject) -> None:
+    assert isinstance(subject.policy, Engine)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_logprobs_are_those_of_a_full_forward(subject: Subject, temperature: float) -> None:
+    requests = make_requests(24, temperature=temperature)
+    finished = run(subject.policy, requests)
+    assert finished.keys() == {request.id for request in requests}
+    assert largest_difference(subject.model, requests, finished) <= TOLERANCE
+
+
+def test_logprobs_stay_on_policy_through_weight_updates(subject: Subject) -> None:
+    requests = make_requests(16)
+    before = run(subject.policy, requests)
+    for update in range(3):
+        disturb(subject.model, seed=update)
+        # A stale engine would be off by far more than the tolerance, so this test can fail.
+        assert largest_difference(subject.model, requests, before) > 100 * TOLERANCE
+        # Both ways in which trainers name weights: the second repeats a tied head.
+        weights = subject.model.named_parameters() if update % 2 else subject.model.state_dict().items()
+        subject.policy.sync(weights)
+        after = run(subject.policy, requests)
+        assert largest_difference(subject.model, requests, after) <= TOLERANCE
+        before = after
+
+
+def test_turns_that_extend_their_own_prompts_stay_on_policy(subject: Subject) -> None:
+    """Three turns of eight conversations: from the second on, vLLM answers from its prefix cache."""
+    rng = random.Random(0)
+    prompts = {index: [rng.randrange(3, 512) for _ in range(40)] for index in range(8)}
+    for turn in range(3):
+        requests = [
+            Request(index, list(ids), SamplingParams(20, seed=100 * turn + index)) for index, ids in prompts.items()
+        ]
+        finished = run(subject.policy, requests)
+        assert largest_difference(subject.model, requests, finished) <= TOLERANCE
+        for index, generation in finished.items():
+            prompts[index] += generation.token_ids + [rng.randrange(3, 512) for _ in range(5)]
+        if turn == 1:
+            # What the cache holds was computed with weights that are gone now.
+            disturb(subject.model, seed=7)
+            subject.policy.sync(subject.model.named_parameters())
+
+
+def test_greedy_takes_the_most_likely_token(subject: Subject) -> None:
+    requests = make_requests(12, temperature=0.0)
+    for index, generation in run(subject.policy, requests).items():
+        logprobs = full_forward(subject.model, requests[index], generation.token_ids)
+        chosen = logprobs.gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
+        assert (chosen >= logprobs.max(-1).values - TOLERANCE).all()
+
+
+def test_greedy_and_sampled_requests_share_a_batch(subject: Subject) -> None:
+    greedy, sampled = make_requests(8, temperature=0.0), make_requests(8, temperature=0.8)
+    mixed = [greedy[i] if i % 2 else sampled[i] for i in range(8)]
+    finished = run(subject.policy, mixed)
+    assert largest_difference(subject.model, mixed, finished) <= TOLERANCE
+    alone = run(subject.policy, [greedy[1]])
+    assert finished[1].token_ids == alone[1].token_ids
+
+
+def test_a_seed_decides_the_tokens_whatever_the_order_and_the_company(subject: Subject) -> None:
+    requests = make_requests(12)
+    together = run(subject.policy, requests)
+    again = run(subject.policy, list(reversed(requests)))
+    alone = {request.id: run(subject.policy, [request])[request.id] for request in requests}
+    for other in (again, alone):
+        # Rounding differs with the batch by about 1e-6, and about as often a draw falls between two tokens there.
+        equal = sum(together[i].token_ids == other[i].token_ids for i in together)
+        assert equal >= len(requests) - 1
+
+
+def test_the_same_prompt_with_other_seeds_goes_other_ways(subject: Subject) -> None:
+    requests = [Request(i, [5, 6, 7], SamplingParams(16, seed=i)) for i in range(16)]
+    assert len({tuple(g.token_ids) for g in run(subject.policy, requests).values()}) == 16
+
+
+def test_requests_without_a_seed_differ_and_leave_the_global_generators_alone(subject: Subject) -> None:
+    requests = [Request(i, [5, 6, 7], SamplingParams(16)) for i in range(16)]
+    before = torch.get_rng_state(), random.getstate()
+    finished = run(subject.policy, requests)
+    assert len({tuple(generation.token_ids) for generation in finished.values()}) == 16
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+def test_an_end_of_turn_is_sampled_kept_and_scored(subject: Subject) -> None:
+    requests = make_requests(100, max_tokens=40)
+    finished = run(subject.policy, requests)
+    stopped = [generation for generation in finished.values() if generation.finish_reason == "stop"]
+    assert stopped, "no request sampled an end of turn; make the test longer"
+    for generation in finished.values():
+        ends = [position for position, token in enumerate(generation.token_ids) if token == EOS]
+        assert ends == ([len(generation.token_ids) - 1] if generation.finish_reason == "stop" else [])
+    ended = [requests[generation.id] for generation in stopped]
+    assert largest_difference(subject.model, ended, finished) <= TOLERANCE
+
+
+def test_max_tokens_and_the_context_end_a_turn(subject: Subject) -> None:
+    greedy = make_requests(1, temperature=0.0)[0].prompt_ids
+    for max_tokens in (1, 5):
+        (generation,) = run(subject.policy, [Request(0, greedy, SamplingParams(max_tokens, seed=3))]).values()
+        assert generation.finish_reason == "stop" or len(generation.token_ids) == max_tokens
+    # 250 tokens of prompt leave room for 6 more.
+    long = [Request(i, [3 + i] * 250, SamplingParams(50, seed=i)) for i in range(8)]
+    finished = run(subject.policy, long)
+    lengths = {len(generation.token_ids) for generation in finished.values() if generation.finish_reason == "length"}
+    assert lengths == {CONTEXT - 250}
+
+
+def test_impossible_requests_are_refused_and_do_no_harm(subject: Subject) -> None:
+    with pytest.raises(ConfigError, match=f"context of {CONTEXT}"):
+        subject.policy.submit(Request(0, [3] * CONTEXT, SamplingParams(5)))
+    with pytest.raises(ConfigError, match="empty prompt"):
+        subject.policy.submit(Request(0, [], SamplingParams(5)))
+    subject.policy.submit(Request(0, [3], SamplingParams(5)))
+    with pytest.raises(ConfigError, match="already pending"):
+        subject.policy.submit(Request(0, [4], SamplingParams(5)))
+    assert subject.policy.pending == 1
+    assert len(run(subject.policy, [])) == 1
+
+
+def test_a_stop_string_ends_the_turn_with_the_token_that_completes_it(subject: Subject) -> None:
+    base = make_requests(12, max_tokens=30)
+    free = run(subject.policy, base)
+    tried = 0
+    for request in base:
+        ids = free[request.id].token_ids
+        # Three characters of the sampled text, mostly over the border of two tokens. Random tokens also spell bytes
+        # that are no character; where those show is the business of each decoder.
+        stop = subject.tokenizer.decode(ids[:10])[-3:]
+        if len(ids) < 12 or "\ufffd" in stop:
+            continue
+        tried += 1
+        expected = next(k for k in range(1, 11) if stop in subject.tokenizer.decode(ids[:k]))
+        params = dataclasses.replace(request.params, stop=("never", stop))
+        generation = run(subject.policy, [Request(request.id, request.prompt_ids, params)])[request.id]
+        assert generation.token_ids == ids[:expected]
+        assert len(generation.logprobs) == expected
+        assert generation.finish_reason == "stop_string"
+    assert tried >= 5
+
+
+def test_a_stop_string_may_be_a_special_token_and_the_end_of_turn_wins(subject: Subject) -> None:
+    requests = make_requests(100, max_tokens=40, stop=("<|im_start|>", "<|im_end|>"))
+    finished = run(subject.policy, requests).values()
+    im_start = subject.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    by_last = {
+        reason: {g.token_ids[-1] for g in finished if g.finish_reason == reason} for reason in ("stop", "stop_string")
+    }
+    assert by_last == {"stop": {EOS}, "stop_string": {im_start}}
+
+
+def test_aborted_requests_are_gone_and_the_others_unharmed(subject: Subject) -> None:
+    requests = make_requests(10)
+    undisturbed = run(subject.policy, requests)
+    for request in requests:
+        subject.policy.submit(request)
+    subject.policy.abort(3)
+    subject.policy.abort(12345)
+    finished = {generation.id: generation for generation in subject.policy.poll()}
+    if subject.policy.pending:  # vLLM has decoded one token of each by now; abort one in mid-flight
+        still = next(i for i in range(10) if i != 3 and i not in finished)
+        subject.policy.abort(still)
+    finished |= run(subject.policy, [])
+    assert 3 not in finished and len(finished) >= 8
+    assert sum(finished[i].token_ids == undisturbed[i].token_ids for i in finished) >= len(finished) - 1
+    assert subject.policy.poll() == []
+
+
+def test_prompts_and_samples_are_not_shared_with_the_caller(subject: Subject) -> None:
+    request = make_requests(1)[0]
+    prompt = list(request.prompt_ids)
+    generation = run(subject.policy, [request])[0]
+    assert request.prompt_ids == prompt
+    assert all(type(token) is int for token in generation.token_ids)
+    assert all(type(logprob) is float for logprob in generation.logprobs)
+
+
+def test_more_requests_than_fit_at_once(subject: Subject) -> None:
+    requests = make_requests(50, max_tokens=8)
+    finished = run(subject.policy, requests)
+    assert len(finished) == 50
+    assert largest_difference(subject.model, requests, finished) <= TOLERANCE
+
+
+def test_sleep_and_wake_do_no_harm(subject: Subject) -> None:
+    requests = make_requests(4)
+    before = run(subject.policy, requests)
+    subject.policy.sleep()
+    subject.policy.wake()
+    subject.policy.sync(subject.model.named_parameters())
+    after = run(subject.policy, requests)
+    assert [g.token_ids for g in before.values()] == [g.token_ids for g in after.values()]
