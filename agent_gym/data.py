@@ -16,7 +16,6 @@ from agent_gym.errors import ConfigError
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
-_SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
 def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:
@@ -36,38 +35,39 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
     """
     path = Path(data).expanduser()
     if path.exists():
-        # The time of change is part of the key, so that an edited file is read again.
-        return _load_local(str(path.resolve()), columns, path.stat().st_mtime_ns)
-    if path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
+        # The times of change are part of the key, so that an edited file is read again; a folder's own says nothing.
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return _load_local(str(path.resolve()), columns, tuple((str(file), file.stat().st_mtime_ns) for file in files))
+    if path.suffix in _READERS or data.startswith((".", "/", "~")) or data.count("/") > 1:
         raise ConfigError(f"no such file or folder: {data!r}")
     return _load_hub(data, columns, config)
 
 
 @functools.lru_cache(maxsize=8)
-def _load_local(name: str, columns: tuple[str, ...], _changed: int) -> Splits:
+def _load_local(name: str, columns: tuple[str, ...], _changed: tuple[tuple[str, int], ...]) -> Splits:
     path = Path(name)
     if path.is_file():
         rows = _read_file(path, columns)
         return dict.fromkeys(("train", "validation", "test"), rows)
     files: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
-        if file.suffix in _SUFFIXES:
+        if file.suffix in _READERS:
             # "train.jsonl", and the hub's own "train-00000-of-00001.parquet".
             files.setdefault(file.stem.split("-")[0], []).append(file)
     if not files:
-        raise ConfigError(f"{name} holds no {', '.join(_SUFFIXES)} file; expected for example train.jsonl")
+        raise ConfigError(f"{name} holds no {', '.join(_READERS)} file; expected for example train.jsonl")
     return {split: [row for file in parts for row in _read_file(file, columns)] for split, parts in files.items()}
 
 
 def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        rows = pyarrow.parquet.read_table(path).to_pylist()
-    elif path.suffix == ".jsonl":
-        rows = [_read_line(path, n, line) for n, line in enumerate(path.open(encoding="utf-8"), 1) if line.strip()]
-    else:
-        rows = _read_line(path, 1, path.read_text(encoding="utf-8"))
+    if path.suffix not in _READERS:
+        raise ConfigError(f"{path} is no {', '.join(_READERS)} file")
+    try:
+        rows = _READERS[path.suffix](path)
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not parquet
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{path} holds no rows")
     for n, row in enumerate(rows):
@@ -75,11 +75,31 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
     return rows
 
 
+def _read_parquet(path: Path) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(f"reading {path} needs the package 'pyarrow': pip install 'agent-gym[train]'") from error
+    return pyarrow.parquet.read_table(path).to_pylist()
+
+
+def _read_lines(path: Path) -> Any:
+    with path.open(encoding="utf-8") as file:
+        return [_read_line(path, number, line) for number, line in enumerate(file, 1) if line.strip()]
+
+
+def _read_list(path: Path) -> Any:
+    return _read_line(path, 1, path.read_text(encoding="utf-8"))
+
+
 def _read_line(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
         raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from error
+
+
+_READERS = {".jsonl": _read_lines, ".json": _read_list, ".parquet": _read_parquet}
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,107 @@
+"""Loading tasks: files, folders, the hub, and the errors that name what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_gym import ConfigError
+from agent_gym.data import load_splits
+
+ROWS = [{"question": f"q{i}\u2028é", "answer": f"#### {i}", "id": i} for i in range(3)]
+COLUMNS = ("question", "answer")
+
+
+def write(path: Path, rows: Any = ROWS) -> Path:
+    """Write rows in the format of the suffix."""
+    if path.suffix == ".parquet":
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n", encoding="utf-8")
+    else:
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.filterwarnings("error")  # an unclosed file would warn
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+def test_a_file_serves_as_every_split(tmp_path: Path, suffix: str) -> None:
+    splits = load_splits(str(write(tmp_path / f"rows{suffix}")), columns=COLUMNS)
+    assert set(splits) == {"train", "validation", "test"}
+    assert all(rows == ROWS for rows in splits.values())
+
+
+def test_a_folder_has_a_file_per_split(tmp_path: Path) -> None:
+    write(tmp_path / "test.jsonl", ROWS[:1])
+    write(tmp_path / "train-00000-of-00002.parquet", ROWS[:2])  # named as on the hub
+    write(tmp_path / "train-00001-of-00002.parquet", ROWS[2:])
+    (tmp_path / "README.md").write_text("not data")
+    splits = load_splits(str(tmp_path), columns=COLUMNS)
+    assert splits == {"test": ROWS[:1], "train": ROWS}
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_rows_are_read_once_and_again_after_a_change(tmp_path: Path, in_folder: bool) -> None:
+    file = write(tmp_path / "train.jsonl")
+    data = str(tmp_path if in_folder else file)
+    first = load_splits(data, columns=COLUMNS)
+    assert load_splits(data, columns=COLUMNS) is first
+    write(file, ROWS[:1])
+    os.utime(file, ns=(1, 1))
+    assert len(load_splits(data, columns=COLUMNS)["train"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": "q"}\n', ["row 1", "'answer'", "question"]),
+        ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": \n', ["line 2", "not valid JSON"]),
+        ("a.jsonl", "[1, 2]\n", ["row 0", "question, answer"]),
+        ("a.jsonl", "\n", ["no rows"]),
+        ("a.json", '{"question": "q", "answer": "a"}', ["no rows"]),
+        ("a.json", "[", ["not valid JSON"]),
+        ("a.parquet", "not parquet", ["cannot be read"]),
+        ("a.csv", "question,answer\n", [".jsonl, .json, .parquet"]),
+        ("a.jsonl", b"\xff\xfe\x00", ["cannot be read"]),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, name: str, text: str | bytes, words: list[str]) -> None:
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        load_splits(str(tmp_path / name), columns=COLUMNS)
+    assert all(word in str(caught.value) for word in [*words, name])
+
+
+def test_missing_places_are_named(tmp_path: Path) -> None:
+    for data in ("./nowhere", "/no/where", "~/nowhere-at-all.jsonl", "rows.jsonl", "a/b/c"):
+        with pytest.raises(ConfigError, match=f"no such file or folder: '{data}'"):
+            load_splits(data, columns=COLUMNS)
+    with pytest.raises(ConfigError, match="expected for example train.jsonl"):
+        load_splits(str(tmp_path), columns=COLUMNS)
+
+
+def test_an_unreachable_hub_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the hub switched off (conftest) and nothing in the cache."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    with pytest.raises(ConfigError, match="cannot load the data set 'nobody/nothing' from the hub.*embedded"):
+        load_splits("nobody/nothing", columns=COLUMNS)
+
+
+def test_a_hub_data_set_is_checked_for_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real `datasets` objects; only the download is replaced."""
+    datasets = pytest.importorskip("datasets")
+    made = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config: made)
+    splits = load_splits("some/rows", columns=COLUMNS, config="main")
+    assert splits["train"][2] == ROWS[2] and len(splits["train"]) == 3
+    with pytest.raises(ConfigError, match="some/rows, split train: no column 'hint'"):
+        load_splits("some/rows", columns=("hint",), config="main")
