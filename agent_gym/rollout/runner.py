@@ -62,7 +62,7 @@ class RolloutStats:
 
     Attributes:
         wall_seconds: all of it.
-        engine_seconds: inside the policy's `poll`.
+        engine_seconds: inside the policy, that is its `submit` and `poll`.
         wait_seconds: no generation was running and every environment was busy.
         sampled_tokens: tokens sampled by the policy.
     """
@@ -332,7 +332,9 @@ class _Rollout:
             )
             self.n_requests += 1
             self.requests[self.n_requests] = index
+            tick = time.perf_counter()
             self.policy.submit(Request(self.n_requests, list(row.token_ids), params, episode))
+            self.stats.engine_seconds += time.perf_counter() - tick
 
     def _act(self, generation: Generation) -> None:
         index = self.requests.pop(generation.id, None)
