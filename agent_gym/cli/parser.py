@@ -148,7 +148,10 @@ def json_object(text: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def positive(text: str) -> int:
     """Read a number that has to be at least 1."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number

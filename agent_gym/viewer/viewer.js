@@ -18,10 +18,12 @@ const count = (n, noun) => n + " " + noun + (n === 1 ? "" : "s");
 
 // ---- the data, unpacked
 
-const EPISODES = DATA.episodes.map((episode, number) => ({ ...episode, number, rows: episode.rows.map(unpackRow) }));
+const EPISODES = DATA.episodes.map((episode, number) => ({ ...episode, number }));
+const ROWS = EPISODES.flatMap((episode) => episode.rows);
 
-function unpackRow(row) {
-  // One entry per token; logprobs and advantages are stored for sampled tokens only.
+function unpack(row) {
+  // One object per token, so only for the episode that is looked at: a file may hold millions of tokens. Logprobs and
+  // advantages are stored for sampled tokens only.
   const advantages = row.advantages ? row.advantages.flatMap(([value, n]) => Array(n).fill(value)) : null;
   const tokens = [];
   let sampled = 0;
@@ -42,11 +44,10 @@ function unpackRow(row) {
   return { spans, tokens };
 }
 
-const ALL_ADVANTAGES = EPISODES.flatMap((e) => e.rows.flatMap((r) => r.tokens)).map((t) => t.advantage)
-  .filter((a) => a !== null);
-const HAS_ADVANTAGES = ALL_ADVANTAGES.length > 0;
-const LARGEST = ALL_ADVANTAGES.reduce((most, a) => Math.max(most, Math.abs(a)), 0);
-const HAS_LOGPROBS = EPISODES.some((e) => e.rows.some((r) => r.tokens.some((t) => t.logprob)));
+const HAS_ADVANTAGES = ROWS.some((row) => row.advantages);
+const LARGEST = ROWS.reduce((most, row) =>
+  (row.advantages || []).reduce((inner, [value]) => Math.max(inner, Math.abs(value)), most), 0);
+const HAS_LOGPROBS = ROWS.some((row) => row.logprobs.some((logprob) => logprob));
 
 function outcome(episode) {
   if (episode.failure) return "failed";
@@ -54,13 +55,13 @@ function outcome(episode) {
 }
 const MARKS = { solved: "\u2713", unsolved: "\u2717", failed: "!" };
 const OUTCOMES = { solved: "solved", unsolved: "not solved", failed: "failed" };
-const sampledTokens = (episode) => episode.rows.reduce((n, r) => n + r.tokens.filter((t) => t.source === AGENT).length, 0);
+const sampledTokens = (episode) => episode.rows.reduce((n, row) => n + row.logprobs.length, 0);
 
 function searchText(episode) {
   if (episode.searchable === undefined) {
     const words = episode.opening.map(([, text]) => DATA.texts[text]);
     words.push(episode.task_id, episode.failure || "", JSON.stringify([episode.spec, episode.extra]), JSON.stringify(episode.steps));
-    for (const row of episode.rows) words.push(row.tokens.map((t) => t.text || "").join(""));
+    for (const row of episode.rows) words.push(row.tokens.map((i) => DATA.tokens[i][1] || "").join(""));
     for (const step of episode.steps) if ("action" in step) words.push(DATA.texts[step.action], DATA.texts[step.observation]);
     episode.searchable = words.join("\n").toLowerCase();
   }
@@ -135,8 +136,9 @@ function drawEpisode(number) {
   const episode = EPISODES[number];
   SHOWN.current = number;
   markCurrent();
-  const parts = [head(episode), opening(episode)];
-  episode.rows.forEach((row, i) => parts.push(...context(episode, row, i)));
+  const rows = episode.rows.map(unpack);
+  const parts = [head(episode), opening(episode, rows)];
+  rows.forEach((row, i) => parts.push(...context(episode, row, i)));
   if (episode.failure) parts.push(el("p", "failure", episode.failure));
   $("episode").replaceChildren(...parts);
   $("episode").scrollTop = 0;
@@ -172,9 +174,9 @@ function terms(values) {
   return el("span", "terms", ...listed);
 }
 
-function opening(episode) {
+function opening(episode, rows) {
   const blocks = episode.opening.map(([role, text]) => block(role, role, el("div", "text", DATA.texts[text])));
-  const prompt = episode.rows.length ? promptTokens(episode.rows[0]) : [];
+  const prompt = rows.length ? promptTokens(rows[0]) : [];
   if (prompt.length && prompt[0].text !== null) {
     blocks.push(lazyDetails("the prompt as the model saw it (" + count(prompt.length, "token") + ")", () => tokenLine(prompt)));
   }

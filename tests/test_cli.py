@@ -1,0 +1,237 @@
+"""The commands as a user types them: what they print, what they write, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_tiny_model
+
+from agent_gym.cli.eval import effective_samples
+from agent_gym.cli.main import COMMANDS, main
+from agent_gym.cli.parser import Parser, positive
+from agent_gym.rollout import read_trajectories, replay
+
+ENV_ID = "AgentR1/GSM8K-v0"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+def command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the real command in a process of its own."""
+    words = [sys.executable, "-m", "agent_gym", *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail by the user's fault, and return its one line."""
+    assert main(arguments) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line]
+    assert len(lines) == 1
+    return lines[0]
+
+
+# What every command is held to.
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    command("--help")  # once for the byte code
+    start = time.perf_counter()
+    done = command("--help")
+    assert all(name in done.stdout for name in COMMANDS)
+    # 0.3 s on an idle machine; the bound is for a busy one, and still far below an import of torch.
+    assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize("name", ["list", "play", "view", "rollout", "eval", "speedrun"])
+def test_help_of_the_light_commands_loads_no_training_stack(name: str) -> None:
+    code = (
+        "import sys\nfrom agent_gym.cli.main import main\n"
+        f"try: main([{name!r}, '--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'trl', 'transformers', 'vllm', 'datasets', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    flags = [line for line in done.stdout.splitlines() if line.strip().startswith("--")]
+    assert all(len(line.split()) > 1 for line in flags)
+
+
+def test_every_flag_of_the_light_commands_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsers: list[Parser] = []
+
+    def stop(self: Parser, argv: Any) -> None:
+        parsers.append(self)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Parser, "parse", stop)
+    for name in ("list", "play", "view", "rollout", "eval", "speedrun"):
+        with pytest.raises(SystemExit):
+            main([name])
+    assert len(parsers) == 6
+    assert not [action.dest for parser in parsers for action in parser._actions if not action.help]
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo"])
+def test_training_without_trl_names_the_extra(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "trl", None)
+    assert "pip install 'agent-gym[train]'" in complaint(capsys, name, ENV_ID)
+
+
+def test_unknown_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown command 'evall'; did you mean eval" in complaint(capsys, "evall")
+    assert "unknown argument '--jsn'; did you mean --json?" in complaint(capsys, "list", "--jsn")
+    assert "must be at least 1, got 0" in complaint(capsys, "eval", ENV_ID, "--expert", "--episodes", "0")
+
+
+def test_a_mistake_is_one_line_without_a_traceback() -> None:
+    done = command("rollout", "AgentR1/GSM8-v0", "--expert", code=2)
+    assert done.stderr.strip().splitlines() == [done.stderr.strip()]
+    assert "unknown environment 'AgentR1/GSM8-v0'; did you mean AgentR1/GSM8K-v0" in done.stderr
+    assert done.stdout == ""
+
+
+# list
+
+
+def test_list_shows_every_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    table = capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert {entry["id"] for entry in entries} >= {ENV_ID, "AgentR1/GSM8K-NoTool-v0"}
+    assert all(entry["id"] in table and entry["summary"] in table for entry in entries)
+
+
+# rollout, view
+
+
+def test_the_experts_trajectories_replay_and_become_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new" / "expert.jsonl"
+    assert main(["rollout", ENV_ID, "--expert", "--episodes", "3", "--group-size=2", "--output", str(output)]) == 0
+    report = capsys.readouterr().out
+    assert "success: 100.0%" in report and "tokens/s" in report and str(output) in report
+    records = list(read_trajectories(output))
+    assert len(records) == 6 and all(record["success"] for record in records)
+    assert replay(records[0]) == []
+    assert main(["view", str(output.parent), "--output", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").stat().st_size > 20_000
+    assert capsys.readouterr().out.strip() == str(tmp_path / "page.html")
+
+
+def test_a_model_plays_the_same_way_twice(model: str, tmp_path: Path) -> None:
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for file in files:
+        limits = ["--max_turn_tokens", "12", "--episodes", "2", "--group_size", "2"]
+        assert (
+            main(["rollout", ENV_ID, "--model", model, "--engine", "transformers", *limits, "--output", str(file)]) == 0
+        )
+    first, second = ([row["token_ids"] for r in read_trajectories(file) for row in r["rows"]] for file in files)
+    assert first == second
+    assert first[0] != first[1]  # attempts of one task differ
+    sampled = [r["rows"][0]["logprobs"][r["steps"][0]["start"]] for r in read_trajectories(files[0])]
+    assert all(logprob < 0 for logprob in sampled)
+
+
+def test_view_explains_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "no.jsonl").write_text("{}\n")
+    assert "no trajectory file at" in complaint(capsys, "view", str(tmp_path / "missing.jsonl"))
+    assert "format None" in complaint(capsys, "view", str(tmp_path / "no.jsonl"))
+    (tmp_path / "empty").mkdir()
+    assert "holds no .jsonl file" in complaint(capsys, "view", str(tmp_path / "empty"))
+    assert "cannot write" in complaint(
+        capsys, "rollout", ENV_ID, "--expert", "--output", str(tmp_path / "no.jsonl" / "x.jsonl")
+    )
+
+
+# eval
+
+
+def test_eval_reports_several_environments_with_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "result.json"
+    ids = [ENV_ID, "AgentR1/GSM8K-NoTool-v0"]
+    assert main(["eval", *ids, "--expert", "--episodes", "20", "--output", str(output)]) == 0
+    table = capsys.readouterr().out
+    assert table.count("100.0%") == 4  # success, and the upper end of its interval, twice
+    results = json.loads(output.read_text())["results"]
+    assert list(results) == ids
+    assert results[ENV_ID]["episodes"] == 20 and results[ENV_ID]["low"] == pytest.approx(0.839, abs=1e-3)
+
+
+def test_a_yaml_file_is_read_and_the_command_line_wins(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, output = tmp_path / "eval.yaml", tmp_path / "result.json"
+    config.write_text(
+        f"env_id: {ENV_ID}\nmodel: {model}\nengine: transformers\nepisodes: 50\nmax_turn_tokens: 8\n"
+        f"env_kwargs: {{max_turns: 1}}\nexpert: false\noutput: {output}\n"
+    )
+    assert main(["eval", "--config", str(config), "--episodes", "3", "--samples", "2", "--temperature", "1"]) == 0
+    assert "avg@2" in capsys.readouterr().out
+    content = json.loads(output.read_text())
+    assert content["results"][ENV_ID]["episodes"] == 6
+    assert content["settings"]["env_kwargs"] == {"max_turns": 1} and content["settings"]["max_turn_tokens"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("episode: 3", "unknown key 'episode'; did you mean episodes"),
+        ("episodes: many", "expected a whole number, got 'many'"),
+        ("engine: vlm", "invalid choice: 'vlm'"),
+        ("a: [1", "not valid yaml"),
+        ("- 1", "it holds a list"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_bad_yaml_file_is_one_line(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "run.yaml"
+    if text is not None:
+        config.write_text(text)
+    assert message in complaint(capsys, "eval", ENV_ID, "--config", str(config))
+
+
+@pytest.mark.parametrize("missing", ["/no/such/model", "./runs/nope", "runs/nope", "nope", "."])
+def test_a_missing_model_is_one_line(missing: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert missing in complaint(capsys, "eval", ENV_ID, "--engine", "transformers", "--model", missing)
+
+
+def test_a_wrong_column_or_split_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"q": "x", "answer": "#### 1"}\n')
+    given = ["eval", ENV_ID, "--expert", "--env_kwargs", json.dumps({"data": str(data)})]
+    assert "no column 'question'; it has: q, answer" in complaint(capsys, *given)
+    assert "unknown split 'tset'" in complaint(capsys, "eval", ENV_ID, "--expert", "--split", "tset")
+    assert "are all the same" in complaint(capsys, "eval", ENV_ID, "--model", "m", "--samples", "2")
+
+
+def test_samples_of_one_task_count_as_much_as_they_are_worth() -> None:
+    assert effective_samples([[1, 1, 1, 1], [0, 0, 0, 0]] * 50) == pytest.approx(100, abs=1)  # copies add nothing
+    assert effective_samples([[1, 0, 1, 0], [0, 1, 1, 0], [1, 1, 0, 0], [0, 1, 0, 0]] * 50) > 400  # nearly independent
+    assert effective_samples([[1, 1], [1, 1], [1, 1]]) == 3
+    with pytest.raises(Exception, match="at least 1"):
+        positive("0")
+
+
+@pytest.mark.vllm
+def test_eval_with_vllm(model: str) -> None:
+    pytest.importorskip("vllm")
+    limits = ["--episodes", "4", "--max_turn_tokens", "8", "--max_tokens", "1024"]
+    done = command("eval", ENV_ID, "--model", model, "--engine", "vllm", *limits)
+    assert "95% interval" in done.stdout and " 4 " in done.stdout

@@ -1,0 +1,150 @@
+"""`sft` and `grpo` from the command line: arguments, yaml, the launcher, and a few real steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_tiny_model
+
+pytest.importorskip("trl")
+
+from agent_gym.cli import grpo, launch
+from agent_gym.cli.main import main
+
+ENV_ID = "AgentR1/GSM8K-v0"
+QUICK = ["--report_to", "none", "--save_strategy", "no", "--max_steps", "1", "--per_device_train_batch_size", "4"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture
+def config(model: str, tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"env_id: {ENV_ID}\nenv_kwargs: {{max_turns: 2}}\nmodel_name_or_path: {model}\noutput_dir: {tmp_path / 'out'}\n"
+        "train_tasks: 8\nnum_generations: 2\nper_device_train_batch_size: 4\nmax_turn_tokens: 8\n"
+        "learning_rate: 1.0e-4\n"
+    )
+    return path
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_yaml_and_command_line_part_into_settings_and_launcher(config: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("AGENT_GYM_TEST", raising=False)
+    config.write_text(config.read_text() + "num_processes: 2\nmulti_gpu: true\nenv: {AGENT_GYM_TEST: '7'}\n")
+    words = ["--config", str(config), "--learning-rate", "3e-4", "--accelerate_config", "ddp", "--machine_rank", "0"]
+    (env, args, model), launcher, own = grpo.make_parser().read(words)
+    assert env.env_id == ENV_ID and env.kwargs == {"max_turns": 2} and env.train_tasks == 8
+    assert args.learning_rate == 3e-4 and args.max_turn_tokens == 8
+    assert Path(model.model_name_or_path).is_dir()
+    assert os.environ.pop("AGENT_GYM_TEST") == "7"
+    assert launcher == [
+        "--config_file", launch.preset_file("ddp"), "--num_processes", "2", "--multi_gpu", "--machine_rank", "0",
+    ]  # fmt: skip
+    assert own == ["--config", str(config), "--learning_rate", "3e-4"]
+
+
+def test_without_launcher_arguments_nothing_is_launched(config: Path) -> None:
+    (env, _, _), launcher, own = grpo.make_parser().read(["AgentR1/GSM8K-NoTool-v0", "--config", str(config)])
+    assert launcher == []
+    assert env.env_id == "AgentR1/GSM8K-NoTool-v0"
+    assert own == ["--config", str(config), "--env_id", "AgentR1/GSM8K-NoTool-v0"]
+
+
+def test_every_preset_is_one_that_accelerate_reads() -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    assert launch.presets() == ["ddp", "fsdp2", "single", "zero2"]
+    for name in launch.presets():
+        path = launch.preset_file(name)
+        assert load_config_from_file(path).num_processes == (1 if name == "single" else 4)
+        assert Path(path).read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lerning_rate", "1"], "unknown argument '--lerning_rate'; did you mean --learning_rate"),
+        (["--learning_rate", "fast"], "invalid float value: 'fast'"),
+        (["--accelerate_config", "zero9"], "presets: ddp, fsdp2, single, zero2"),
+        (["--num_generations", "3"], "must be divisible by num_generations"),
+        (["--model_name_or_path", "./nope"], "no model folder at ./nope"),
+        (["--env_kwargs", "[1]"], "env_kwargs: expected a JSON object"),
+        (["--env_kwargs", '{"data": "/no/such.jsonl"}'], "no such file or folder: '/no/such.jsonl'"),
+        (["--env_id", "AgentR1/GSM8-v0"], "did you mean AgentR1/GSM8K-v0"),
+        (["--train_split", "tarin"], "unknown split 'tarin'"),
+        (["--resume_from_checkpoint", "true"], "no checkpoint to resume from"),
+        (["--resume_from_checkpoint", "/no/such"], "no checkpoint at /no/such"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], message: str, config: Path, capsys: Any) -> None:
+    assert message in complaint(capsys, "grpo", "--config", str(config), *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("lerning_rate: 1", "unknown key 'lerning_rate'; did you mean learning_rate"),
+        ("env: AgentR1/GSM8K-v0", "the task is `env_id`"),
+        ("learning_rate: [", "not valid yaml"),
+    ],
+)
+def test_a_bad_yaml_key_is_one_line(line: str, message: str, config: Path, capsys: Any) -> None:
+    config.write_text(config.read_text() + line + "\n")
+    assert message in complaint(capsys, "grpo", "--config", str(config))
+
+
+def test_what_sft_needs_to_know(tmp_path: Path, capsys: Any) -> None:
+    given = ["sft", ENV_ID, "--output_dir", str(tmp_path)]
+    assert "which model?" in complaint(capsys, *given)
+    assert "give one of them" in complaint(capsys, *given, "--tiny", "--model_name_or_path", "x")
+    assert "allowed: policy, all" in complaint(capsys, *given, "--tiny", "--train_on", "world")
+    assert "styles: expected a JSON object" in complaint(capsys, *given, "--tiny", "--styles", "direct")
+    assert "--env_id" in complaint(capsys, "sft", "--tiny", "--output_dir", str(tmp_path))
+
+
+def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
+    warm, out = str(tmp_path / "sft"), tmp_path / "grpo"
+    assert main(["sft", ENV_ID, "--tiny", "--train_tasks", "8", "--output_dir", warm, *QUICK]) == 0
+    limits = ["--num_generations", "2", "--max_turn_tokens", "8", "--max_episode_tokens", "256", "--train_tasks", "4"]
+    evaluation = ["--eval_strategy", "steps", "--eval_steps", "1", "--eval_tasks", "2"]
+    given = ["--model_name_or_path", warm, "--output_dir", str(out), *limits, *evaluation]
+    assert main(["grpo", ENV_ID, *given, *QUICK]) == 0
+    assert f"model: {out}" in capsys.readouterr().out
+    trajectories = sorted(path.name for path in (out / "trajectories").iterdir())
+    assert any(name.startswith("train_") for name in trajectories)
+    playing = ["--engine", "transformers", "--episodes", "2", "--max_turn_tokens", "8"]
+    assert main(["eval", ENV_ID, "--model", str(out), *playing]) == 0
+    assert main(["view", str(out / "trajectories"), "--title", "run"]) == 0
+    assert (out / "trajectories.html").is_file()
+
+
+def test_the_launcher_runs_the_same_training(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "launched"
+    config.write_text(config.read_text() + "num_processes: 1\nnum_cpu_threads_per_process: 1\n")
+    words = ["grpo", "--config", str(config), "--output_dir", str(out), "--max_episode_tokens", "700", "--use_cpu"]
+    assert main([*words, *QUICK]) == 0
+    assert (out / "model.safetensors").is_file()
+    assert json.loads((out / "config.json").read_text())["model_type"] == "qwen3"
+
+
+def test_a_mistake_found_in_a_worker_is_one_line_too(monkeypatch: Any, capsys: Any) -> None:
+    from agent_gym.cli import worker
+
+    monkeypatch.setattr(sys, "argv", ["worker", "grpo", ENV_ID, "--output_dir", "x", "--loss_type", "nope"])
+    assert worker.main() == 2
+    assert "loss_type" in capsys.readouterr().err
