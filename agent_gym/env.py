@@ -247,7 +247,7 @@ class TextEnv(gymnasium.Env[str, str]):
             info["token_spans"] = [agent[1], world[1]] if ids else [agent[1]]
         return observation, float(sum(terms.values())), terminated, truncated, info
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
         if self.render_mode is None:
             return None

@@ -125,7 +125,7 @@ def make_specs(
     """
     kwargs = dict(env_kwargs or {})
     env = make_env(env_id, kwargs)
-    tasks = env.unwrapped.tasks
+    tasks = env.get_wrapper_attr("tasks")
     available = len(tasks[split]) if split in tasks else None
     env.close()
     if available is None:

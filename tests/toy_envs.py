@@ -73,6 +73,8 @@ class BrokenEnv(CountingEnv):
             raise EnvFailure("the index is gone")
         if self.how == "hang":
             time.sleep(30)
+        if self.how == "exit":
+            raise SystemExit(3)
         raise RuntimeError("a bug in the environment")
 
 

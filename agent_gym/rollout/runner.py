@@ -14,14 +14,13 @@ A crash inside an environment ends one episode (`Episode.failure`, reward NaN). 
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from agent_gym.chat import ChatRenderer
@@ -30,6 +29,7 @@ from agent_gym.errors import ConfigError, EnvFailure, RolloutError
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
 from agent_gym.rollout.envs import EnvPool
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
+from agent_gym.rollout.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Runner:
         self.budget = budget or Budget()
         self.stats = RolloutStats()
         self._envs = EnvPool(self.renderer)
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="agent-gym-env")
+        self._workers = Workers(workers)
         self._max_live = max_live
         self._progress = progress
 
@@ -151,7 +151,7 @@ class Runner:
 
     def close(self) -> None:
         """Stop the workers and close the environments. The policy stays open: it belongs to the caller."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
         self._envs.close()
 
 
@@ -215,7 +215,7 @@ class _Rollout:
         def work() -> None:
             try:
                 self.answers.put((index, function(*args)))
-            except Exception as error:  # whatever an environment raises ends this episode and no other
+            except BaseException as error:  # whatever an environment raises ends this episode; SystemExit, too
                 self.answers.put((index, error))
 
         self.runner._workers.submit(work)
@@ -259,7 +259,7 @@ class _Rollout:
         episode = self.episodes[index]
         if isinstance(answer, ConfigError):
             raise answer  # the user's mistake is the same for every episode: say it once, at once
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             self._fail(index, answer)
         elif not episode.rows:
             episode.env, info = answer
@@ -319,8 +319,6 @@ class _Rollout:
                 limit = self.budget.max_tokens
                 self._fail(index, EnvFailure(f"the prompt has {len(row.token_ids)} tokens, max_tokens is {limit}"))
                 return
-            # Everything behind the last action is an answer that nobody will read.
-            row.cut(max(episode.steps[-1].stop, self.budget.max_tokens))
             self._truncate(index, "tokens")
         else:
             seed = episode.spec.sampling_seed
@@ -351,6 +349,7 @@ class _Rollout:
                 # The thread cannot be stopped, so the environment is given up, and the episode counts as broken: the
                 # policy did nothing wrong.
                 self.in_env.discard(index)
+                self.runner._workers.replace_one()
                 self._fail(index, EnvFailure(f"no answer from the environment in {self.budget.max_seconds} s"))
                 continue
             for request in [r for r, i in self.requests.items() if i == index]:
@@ -366,7 +365,7 @@ class _Rollout:
         episode.truncated, episode.truncation = True, reason
         self._finish(index)
 
-    def _fail(self, index: int, error: Exception) -> None:
+    def _fail(self, index: int, error: BaseException) -> None:
         episode = self.episodes[index]
         episode.failure = f"{type(error).__name__}: {error}"
         episode.env = None  # it broke, so that it does not go back into the pool
@@ -375,6 +374,9 @@ class _Rollout:
     def _finish(self, index: int) -> None:
         episode = self.episodes[index]
         episode.seconds = time.perf_counter() - self.started[index]
+        if episode.steps:
+            # What the world said beyond the budget is an answer that nobody will read.
+            episode.rows[-1].cut(max(episode.steps[-1].stop, self.budget.max_tokens))
         del self.deadlines[index]
         if episode.env is not None:
             self.runner._envs.give(episode.spec.env_id, episode.spec.env_kwargs, episode.env)
@@ -383,4 +385,6 @@ class _Rollout:
 
 def derive_seed(*parts: int) -> int:
     """Mix integers into one 31-bit seed; the same parts give the same seed everywhere."""
-    return int(np.random.SeedSequence([part % (1 << 32) for part in parts]).generate_state(1)[0] >> 1)
+    # Not numpy's SeedSequence, which takes (3, 4) and (3, 4, 0) for the same.
+    digest = hashlib.blake2b(",".join(str(int(part)) for part in parts).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1
