@@ -79,6 +79,7 @@ class _Speedrun:
             seed=self.seed,
             use_vllm=self.use_vllm,
             eval_strategy="steps",
+            eval_on_start=True,
             **{**_QUIET, **preset.grpo},
         )
         self.tokenizer = AutoTokenizer.from_pretrained(source)
@@ -168,7 +169,6 @@ class _Speedrun:
             callbacks=[_Progress(self.say)],
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.evaluate()
         trainer.train()
         trainer.save_model()
         return trainer
