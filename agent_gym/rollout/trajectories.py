@@ -72,7 +72,8 @@ def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *
     count = 0
     with path.open("a" if append else "w", encoding="utf-8") as file:
         for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            # In ASCII, because a lone surrogate has no UTF-8 form, and an environment may let one through.
+            file.write(json.dumps(record) + "\n")
             count += 1
     return count
 
@@ -105,16 +106,28 @@ def replay(record: Mapping[str, Any]) -> list[str]:
     picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
     _, info = env.reset(seed=spec["seed"], options=picked)
     differences = []
-    if info["task_id"] != record["task_id"]:
-        differences.append(f"task {info['task_id']!r} instead of {record['task_id']!r}")
+
+    def compare(what: str, now: Any, then: Any) -> None:
+        if now != then:
+            differences.append(f"{what} {now!r} instead of {then!r}")
+
+    compare("task", info["task_id"], record["task_id"])
+    # Only the user's words: the system prompt may describe tools where the recording model's template did not.
+    question = next((message["content"] for message in record["messages"] if message["role"] == "user"), None)
+    compare("opening", info["messages"][-1]["content"], question)
+    total, ended, success = 0.0, False, False
     for n, step in enumerate(record["steps"]):
-        observation, reward, terminated, truncated, _ = env.step(step["action"])
-        if observation != step["observation"]:
-            differences.append(f"step {n}: observation {observation!r} instead of {step['observation']!r}")
-        if not math.isclose(reward, step["reward"], abs_tol=1e-9):
-            differences.append(f"step {n}: reward {reward} instead of {step['reward']}")
-        if (terminated or truncated) and n + 1 < len(record["steps"]):
+        observation, reward, ended, truncated, info = env.step(step["action"])
+        compare(f"step {n}: observation", observation, step["observation"])
+        compare(f"step {n}: reward", round(float(reward), 9), round(step["reward"], 9))
+        total += float(reward)
+        success = bool(info.get("is_success", False))
+        if (ended or truncated) and n + 1 < len(record["steps"]):
             differences.append(f"step {n}: the episode ended {len(record['steps']) - n - 1} steps early")
             break
+    if record["failure"] is None:  # a failed episode broke off, and its reward is not a number
+        compare("reward", round(total, 9), round(record["reward"], 9))
+        compare("terminated", ended, record["terminated"])
+        compare("success", success, record["success"])
     env.close()
     return differences

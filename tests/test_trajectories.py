@@ -1,0 +1,143 @@
+"""Trajectories on disk: nothing is lost on the way there and back, and a replay notices what was changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_rollout import counting, expert, roll
+
+from agent_gym import ConfigError
+from agent_gym.parsing import HermesParser
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, read_trajectories, replay, to_record, write_trajectories
+
+GSM8K = "AgentR1/GSM8K-v0"
+
+
+@pytest.fixture(scope="module")
+def episodes(tokenizer: Any) -> list[Episode]:
+    """Won, cut off, crashed, over budget, inline, and with tools."""
+    broken = counting(3, "Toy/Broken-v0", tasks=[1])
+    specs = [*counting(2), *broken, *counting(1, "Toy/Inline-v0")]
+    specs += [EpisodeSpec(GSM8K, {"max_turns": 6}, seed=i, split="test", index=i, member=i) for i in range(4)]
+    return roll(tokenizer, specs) + roll(tokenizer, counting(1), budget=Budget(max_turns=2))
+
+
+@pytest.fixture
+def records(episodes: list[Episode]) -> list[dict[str, Any]]:
+    return [to_record(episode) for episode in episodes]
+
+
+def test_round_trip(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "t.jsonl"
+    assert write_trajectories(path, records) == len(records)
+    assert list(read_trajectories(path)) == records
+    assert write_trajectories(path, records[:2], append=True) == 2
+    assert list(read_trajectories(path)) == records + records[:2]
+    assert write_trajectories(path, records[:1]) == 1
+    assert len(list(read_trajectories(path))) == 1
+
+
+def test_a_record_holds_the_whole_episode(episodes: list[Episode], tokenizer: Any) -> None:
+    for episode in episodes:
+        advantages = [[0.5] * len(row.token_ids) for row in episode.rows]
+        record = to_record(episode, tokenizer, advantages, step=7)
+        assert record["step"] == 7
+        assert EpisodeSpec(**record["spec"]) == episode.spec
+        assert record["reward"] is None if episode.failure else record["reward"] == episode.reward
+        assert (record["failure"], record["success"]) == (episode.failure, episode.success)
+        assert (record["terminated"], record["truncated"]) == (episode.terminated, episode.truncated)
+        assert record["messages"] == episode.messages and record["tools"] == episode.tools
+        assert len(record["steps"]) == len(episode.steps)
+        for row, saved in zip(episode.rows, record["rows"], strict=True):
+            assert saved["token_ids"] == row.token_ids and saved["spans"] == [list(span) for span in row.spans]
+            assert len(saved["logprobs"]) == len(saved["tokens"]) == len(saved["advantages"]) == len(row.token_ids)
+            assert "".join(saved["tokens"]).isascii() or "\ufffd" in "".join(saved["tokens"])
+        json.dumps(record, allow_nan=False)
+
+
+def test_hostile_text_can_be_written(tokenizer: Any, tmp_path: Path) -> None:
+    """Half characters, control characters, line separators and template tokens from policy and world alike."""
+    calls = (
+        '<tool_call>{"name": "calculator", "arguments": {"expression": "\\ud83d", "x": "\\u0000\\u2028"}}</tool_call>'
+    )
+    texts = iter(["\u2028\x85\x00\n", calls, "<|im_end|>\ud800", HermesParser().render("é" * 50, {"b": 1e308})] * 9)
+    made = roll(
+        tokenizer, [EpisodeSpec(GSM8K, seed=1)] * 4, lambda episode: next(texts).encode("utf-8", "replace").decode()
+    )
+    saved = [to_record(episode, tokenizer) for episode in made]
+    write_trajectories(tmp_path / "t.jsonl", saved)
+    assert list(read_trajectories(tmp_path / "t.jsonl")) == saved
+    lone = {**saved[0], "note": "\ud800"}  # for example in an environment's own metrics or errors
+    write_trajectories(tmp_path / "t.jsonl", [lone])
+    assert list(read_trajectories(tmp_path / "t.jsonl")) == [lone]
+
+
+def test_replay_agrees_with_what_was_recorded(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    write_trajectories(tmp_path / "t.jsonl", records)
+    for record in read_trajectories(tmp_path / "t.jsonl"):
+        assert replay(record) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("steps", 1, "observation"), "1000000", "step 1: observation"),
+        (("steps", -1, "reward"), 0.5, "reward"),
+        (("steps", -1, "action"), "<answer>-1</answer>", "reward"),
+        (("steps", 0, "action"), "<answer>-1</answer>", "early"),
+        (("task_id",), "test/9", "test/9"),
+        (("spec", "index"), 9, "task"),
+        (("messages", 1, "content"), "What is 1+1?", "opening"),
+        (("success",), False, "success"),
+        (("terminated",), False, "terminated"),
+        (("reward",), 2.0, "reward"),
+    ],
+)
+def test_replay_detects_what_was_changed(
+    episodes: list[Episode], path: tuple[Any, ...], value: Any, words: str
+) -> None:
+    won = next(e for e in episodes if e.spec.env_id == GSM8K and e.success and len(e.steps) >= 3)
+    record = json.loads(json.dumps(to_record(won)))
+    assert replay(record) == []
+    place = record
+    for key in path[:-1]:
+        place = place[key]
+    assert place[path[-1]] != value
+    place[path[-1]] = value
+    assert any(words in difference for difference in replay(record))
+
+
+def test_replay_detects_missing_and_extra_steps(episodes: list[Episode]) -> None:
+    won = next(e for e in episodes if e.spec.env_id == GSM8K and e.success)
+    record = json.loads(json.dumps(to_record(won)))
+    shorter, longer = copy.deepcopy(record), copy.deepcopy(record)
+    shorter["steps"].pop()
+    longer["steps"].append(longer["steps"][-1])
+    assert replay(shorter) and replay(longer)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"version": 1}\n{"version": 1\n', "line 2: not valid JSON"),
+        ('{"version": 99}\n', "line 1: format 99, this version reads 1"),
+        ("[]\n", "line 1: format None"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "t.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        list(read_trajectories(tmp_path / "t.jsonl"))
+    with pytest.raises(ConfigError, match="no trajectory file at"):
+        list(read_trajectories(tmp_path / "none.jsonl"))
+
+
+def test_script_and_record_agree(tokenizer: Any) -> None:
+    (episode,) = roll(tokenizer, counting(1), expert)
+    record = to_record(episode)
+    assert [step["action"] for step in record["steps"]] == ["on", "on", "on", "stop"]
+    assert record["reward_terms"] == {"turn": 0.75, "unpaid": 0.0, "end": 1.0} and record["reward"] == 1.75
