@@ -39,7 +39,10 @@ class TrainingParser(TrlParser):
 
     def __init__(self, command: str, summary: str, dataclass_types: Iterable[Any]) -> None:
         types = list(dataclass_types)
-        super().__init__(types, prog=f"agent-gym {command}", description=summary, allow_abbrev=False)
+        prog = f"agent-gym {command}"
+        # The usage that argparse would write lists two hundred flags before it says what the command does.
+        usage = f"{prog} ENV [--config FILE] [--accelerate_config NAME] [any argument below]"
+        super().__init__(types, prog=prog, usage=usage, description=summary, allow_abbrev=False)
         self._count = len(types)
         self.command = command
         if not torch.cuda.is_available():
