@@ -98,11 +98,14 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         """Show the question and remember the gold answer."""
-        if not isinstance(task, Mapping) or not {"question", "answer"} <= set(task):
-            raise ConfigError(f"a GSM8K task is a dict with question and answer, got {type(task).__name__}")
+        if not isinstance(task, Mapping) or not all(isinstance(task.get(key), str) for key in ("question", "answer")):
+            raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
         self._question, self._gold = task["question"], gold_answer(task["answer"])
-        calls = annotated_steps(task["answer"]) if self.tools else []
-        self._script = [self.parser.render("calculator", {"expression": expression}) for expression, _ in calls]
+        steps = annotated_steps(task["answer"]) if self.tools else []
+        calls = [self.parser.render("calculator", {"expression": expression}) for expression, _ in steps]
+        # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
+        turns, n = min(len(calls), self.max_turns - 1), len(calls)
+        self._script = ["\n".join(calls[k * n // turns : (k + 1) * n // turns]) for k in range(turns)]
         return self._question
 
     def answer(self, text: str) -> Reply:

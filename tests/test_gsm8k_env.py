@@ -1,0 +1,168 @@
+"""GSM8K as an environment: what it shows, what it pays, how it ends, and what its expert does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from agent_gym import ConfigError
+from agent_gym.envs.gsm8k.expert import annotated_steps, gold_answer
+from agent_gym.parsing import HermesParser
+
+ROW = {
+    "question": "Ann has 48 eggs, eats half of them, and buys 24 more. How many is that?",
+    "answer": "She has 48/2 = <<48/2=24>>24 left.\nThat is 24+24 = <<24+24=48>>48.\n#### 1,918,273",
+}
+GOLD = "1918273"  # deliberately not what the annotations give: it occurs nowhere unless it leaks
+
+
+def make(no_tool: bool = False, **kwargs: Any) -> Any:
+    return gymnasium.make("AgentR1/GSM8K-NoTool-v0" if no_tool else "AgentR1/GSM8K-v0", **kwargs).unwrapped
+
+
+def call(expression: str) -> str:
+    return HermesParser().render("calculator", {"expression": expression})
+
+
+def play(env: Any, *actions: str, task: Any = ROW) -> list[tuple[Any, ...]]:
+    env.reset(seed=0, options={"task": task})
+    return [env.step(action) for action in actions]
+
+
+def test_an_episode() -> None:
+    env = make()
+    observation, info = env.reset(seed=0, options={"task": ROW})
+    assert observation.endswith(ROW["question"]) and "calculator" in observation
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator"]
+    first, second, last = play(env, "Half of them: " + call("48/2"), call("24+24"), f"So <answer>{GOLD}</answer>")
+    assert (first[0], second[0], last[0]) == ("24", "48", "")
+    assert [step[1] for step in (first, second, last)] == pytest.approx([0, 0, 1.1])
+    assert [step[2] for step in (first, second, last)] == [False, False, True]
+    assert first[4]["reward_terms"] == {"call": 0.0}
+    assert last[4]["reward_terms"] == pytest.approx({"answer": 1.0, "format": 0.1})
+    assert last[4]["is_success"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "correct", "formed"),
+    [
+        ("<answer>1918273</answer>", 1, 1),
+        ("<answer>1,918,273</answer>", 1, 1),
+        ("<answer>$1918273.00</answer>", 1, 1),
+        ("#### 1,918,273 eggs", 1, 1),
+        ("<answer>1918273</answer>, I think.", 1, 0),
+        ("<answer>48</answer> no, <answer>1918273</answer>", 1, 0),
+        ("<answer>1918274</answer>", 0, 1),
+        ("<answer>-1918273</answer>", 0, 1),
+        ("<answer></answer>", 0, 1),
+        ("1918273", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_answers(answer: str, correct: int, formed: int) -> None:
+    for env in (make(), make(no_tool=True)):
+        ((observation, reward, terminated, truncated, info),) = play(env, answer)
+        assert reward == pytest.approx(correct + 0.1 * formed)
+        assert (observation, terminated, truncated) == ("", True, False)
+        assert info["is_success"] is bool(correct), "the format alone is no success"
+
+
+def test_the_process_term_looks_at_the_calls_alone() -> None:
+    env = make(reward_weights={"call": 0.5})
+    good, mixed, bad = play(env, call("1+1"), call("1+1") + call("1/0"), "<tool_call>{</tool_call>")
+    assert [step[1] for step in (good, mixed, bad)] == [0.0, -0.25, -0.5]
+    # A call that computes the gold answer earns no more than any other: the tool tells nothing about correctness.
+    (step,) = play(env, call(GOLD))
+    assert step[1] == 0.0 and step[0] == GOLD
+
+
+def test_truncation() -> None:
+    steps = play(make(max_turns=3), *[call("1+1")] * 3)
+    assert [step[3] for step in steps] == [False, False, True] and not steps[-1][2]
+    assert steps[-1][4]["is_success"] is False and steps[-1][1] == 0.0
+
+
+def test_no_tool_version() -> None:
+    env = make(no_tool=True)
+    observation, info = env.reset(seed=0, options={"task": ROW})
+    assert info["tools"] == [] and "calculator" not in observation and env.max_turns == 1
+    # A call is an answer like any other there, and a wrong one.
+    ((text, reward, terminated, _, info),) = play(env, call("48/2"))
+    assert (text, reward, terminated, info["tool_calls"]) == ("", 0.0, True, [])
+
+
+def test_gold_is_nowhere() -> None:
+    """In nothing that is returned, whatever the policy does wrong; attributes of the environment are not returned."""
+    tries = ["I do not know", call("1/0"), call("x"), "<answer>5</answer>", call("48/2") * 20, "<tool_call>", ""]
+    for env in (make(), make(no_tool=True), make(reward_weights={"call": 1.0}, render_mode="ansi")):
+        for action in tries:
+            returned = [env.reset(seed=0, options={"task": ROW}), env.step(action), env.render()]
+            text = json.dumps(returned, default=str)
+            assert GOLD not in text and "1,918,273" not in text and "<<" not in text
+
+
+def test_expert_follows_the_annotations() -> None:
+    env = make()
+    env.reset(seed=0, options={"task": ROW})
+    actions = []
+    for _ in range(3):
+        actions.append(env.expert_action())
+        env.step(actions[-1])
+    assert actions == [call("48/2"), call("24+24"), f"#### {GOLD}"]
+    env.reset(seed=0, options={"task": ROW})
+    assert env.expert_action("direct") == f"#### {GOLD}"
+    with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
+        env.expert_action("poetic")
+
+
+@pytest.mark.parametrize("max_turns", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("n_calls", [0, 1, 2, 3, 8, 9])
+def test_expert_finishes_in_the_turns_it_has(max_turns: int, n_calls: int) -> None:
+    """By several calls per turn where it must."""
+    task = {"question": "q", "answer": "".join(f"<<{i}+0={i}>>" for i in range(n_calls)) + "#### 5"}
+    env = make(max_turns=max_turns, max_calls_per_turn=9)
+    env.reset(seed=0, options={"task": task})
+    calls, over, turns = [], False, 0
+    while not over:
+        *_, terminated, truncated, info = env.step(env.expert_action())
+        calls += [record["arguments"]["expression"] for record in info["tool_calls"]]
+        over, turns = terminated or truncated, turns + 1
+    assert terminated and info["is_success"]
+    assert calls == ([f"{i}+0" for i in range(n_calls)] if max_turns > 1 else [])
+    assert turns == min(n_calls + 1, max_turns)
+
+
+def test_reading_worked_answers() -> None:
+    assert annotated_steps(ROW["answer"]) == [("48/2", "24"), ("24+24", "48")]
+    assert annotated_steps("no marks") == [] and annotated_steps("<<=5>><<5>>< <1=1>>") == []
+    assert gold_answer("#### 1,000") == "1000" and gold_answer("a #### 1\n#### 2 ") == "2"
+
+
+@pytest.mark.parametrize(
+    "task", [{"question": "q"}, "q", ["question", "answer"], {"question": None, "answer": "#### 1"}]
+)
+def test_a_task_of_another_shape_is_named(task: Any) -> None:
+    with pytest.raises(ConfigError, match="question and answer"):
+        make().reset(options={"task": task})
+
+
+def test_data_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    env = make(data=str(path), split="validation")
+    assert env.reset(seed=0)[1]["task_id"] == "validation/0"
+    assert env.step(f"#### {GOLD}")[4]["is_success"]
+    path.write_text('{"question": "q"}\n')
+    with pytest.raises(ConfigError, match="'answer'"):
+        make(data=str(path))
+    with pytest.raises(ConfigError, match="no such file"):
+        make(data="./nowhere.jsonl")
+
+
+def test_embedded_splits() -> None:
+    sizes = {split: len(tasks) for split, tasks in make().tasks.items()}
+    assert sizes == {"train": 20_000, "validation": 1_000, "test": 1_000}
