@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Engine, Request, SamplingParams, TransformersPolicy, VLLMPolicy  # noqa: E402
 
-CONTEXT = 256
+CONTEXT = 512
 TOLERANCE = 1e-5  # natural log, float32 on both sides
 
 
@@ -88,9 +88,12 @@ def test_logprobs_stay_on_policy_through_weight_updates(subject: Subject) -> Non
 
 
 def test_turns_that_extend_their_own_prompts_stay_on_policy(subject: Subject) -> None:
-    """Three turns of eight conversations: from the second on, vLLM answers from its prefix cache."""
+    """Three turns of eight conversations: from the second on, vLLM answers from its prefix cache.
+
+    It caches whole blocks of 128 tokens on a CPU, so the prompts are longer than two of those.
+    """
     rng = random.Random(0)
-    prompts = {index: [rng.randrange(3, 512) for _ in range(40)] for index in range(8)}
+    prompts = {index: [rng.randrange(3, 512) for _ in range(300)] for index in range(8)}
     for turn in range(3):
         requests = [
             Request(index, list(ids), SamplingParams(20, seed=100 * turn + index)) for index, ids in prompts.items()
@@ -163,11 +166,11 @@ def test_max_tokens_and_the_context_end_a_turn(subject: Subject) -> None:
     for max_tokens in (1, 5):
         (generation,) = run(subject.policy, [Request(0, greedy, SamplingParams(max_tokens, seed=3))]).values()
         assert generation.finish_reason == "stop" or len(generation.token_ids) == max_tokens
-    # 250 tokens of prompt leave room for 6 more.
-    long = [Request(i, [3 + i] * 250, SamplingParams(50, seed=i)) for i in range(8)]
+    # A prompt that leaves room for 6 more tokens.
+    long = [Request(i, [3 + i] * (CONTEXT - 6), SamplingParams(50, seed=i)) for i in range(8)]
     finished = run(subject.policy, long)
     lengths = {len(generation.token_ids) for generation in finished.values() if generation.finish_reason == "length"}
-    assert lengths == {CONTEXT - 250}
+    assert lengths == {6}
 
 
 def test_impossible_requests_are_refused_and_do_no_harm(subject: Subject) -> None:

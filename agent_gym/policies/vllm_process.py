@@ -74,9 +74,9 @@ def start_engine(arguments: dict[str, Any]) -> Any:
 
 
 def stop_engine(engine: Any) -> None:
-    """Free an engine, and the process group with the last one if it was vLLM that made it.
+    """Free an engine, and with the last one the process groups that vLLM made.
 
-    vLLM's own `shutdown` would destroy the default process group in any case, that is the trainer's.
+    vLLM's own `shutdown` would destroy the default process group as well, that is the trainer's.
 
     Args:
         engine: What `start_engine` returned.
@@ -94,7 +94,17 @@ def stop_engine(engine: Any) -> None:
 
 
 def _leave_process_group() -> None:
-    if _open_engines == 0 and _owns_process_group:
-        from vllm.distributed import cleanup_dist_env_and_memory
+    """Undo what the engines did to `torch.distributed`, once none is left."""
+    from vllm.distributed import cleanup_dist_env_and_memory, parallel_state
 
+    if _open_engines > 0 or not torch.distributed.is_initialized():
+        return
+    if _owns_process_group:
         cleanup_dist_env_and_memory()
+        return
+    # The same without the default group: vLLM's own groups stand beside it, and a later engine must find none of
+    # them, since by then the trainer may have another default group.
+    parallel_state.destroy_model_parallel()
+    if parallel_state._WORLD is not None:
+        parallel_state._WORLD.destroy()
+    parallel_state._WORLD = parallel_state._NODE_COUNT = None
