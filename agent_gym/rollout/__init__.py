@@ -1,8 +1,9 @@
 """Rollouts: environments meet a policy, and episodes come out."""
 
+from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
 from agent_gym.rollout.envs import EnvPool, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
-from agent_gym.rollout.runner import Budget, RolloutStats, Runner, derive_seed
+from agent_gym.rollout.runner import Runner
 from agent_gym.rollout.trajectories import read_trajectories, replay, to_record, write_trajectories
 
 __all__ = [

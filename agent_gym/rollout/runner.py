@@ -14,11 +14,9 @@ A crash inside an environment ends one episode (`Episode.failure`, reward NaN). 
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
@@ -27,70 +25,10 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.env import Sampled
 from agent_gym.errors import ConfigError, EnvFailure, RolloutError
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
+from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
 from agent_gym.rollout.envs import EnvPool
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.workers import Workers
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Limits of one episode. Reaching one truncates the episode; nothing is lost.
-
-    Attributes:
-        max_turn_tokens: tokens the policy may sample in one turn.
-        max_tokens: tokens of the whole context, prompt and answers of the world included.
-        max_turns: turns, besides the environment's own limit.
-        max_seconds: wall-clock time from reset on.
-    """
-
-    max_turn_tokens: int = 512
-    max_tokens: int = 4096
-    max_turns: int | None = None
-    max_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse limits under which nothing can happen."""
-        for name in ("max_turn_tokens", "max_tokens", "max_turns", "max_seconds"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} is {value}; it must be positive")
-
-
-@dataclass(slots=True)
-class RolloutStats:
-    """Where the time of one rollout went; seconds of the driving thread.
-
-    Attributes:
-        wall_seconds: all of it.
-        engine_seconds: inside the policy, that is its `submit` and `poll`.
-        wait_seconds: no generation was running and every environment was busy.
-        sampled_tokens: tokens sampled by the policy.
-    """
-
-    wall_seconds: float = 0.0
-    engine_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    sampled_tokens: int = 0
-
-    @property
-    def overhead_seconds(self) -> float:
-        """What the loop itself cost."""
-        return self.wall_seconds - self.engine_seconds - self.wait_seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Sampled tokens per second of wall-clock time."""
-        return self.sampled_tokens / self.wall_seconds if self.wall_seconds else 0.0
-
-    def metrics(self) -> dict[str, float]:
-        """The same under the names of the training log."""
-        return {
-            "time/rollout": self.wall_seconds,
-            "time/engine": self.engine_seconds,
-            "time/env_wait": self.wait_seconds,
-            "time/rollout_overhead": self.overhead_seconds,
-            "rollout/tokens_per_s": self.tokens_per_second,
-        }
 
 
 class Runner:
@@ -173,10 +111,10 @@ class _Rollout:
         self.requests: dict[int, int] = {}  # request id -> episode
         self.answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.n_requests = 0
+        self.bar = tqdm(total=len(specs), desc="episodes", disable=not runner._progress, leave=False)
 
     def drive(self) -> None:
         begin = time.perf_counter()
-        bar = tqdm(total=len(self.episodes), desc="episodes", disable=not self.runner._progress, leave=False)
         while self.waiting or self.deadlines:
             while self.waiting and len(self.deadlines) < self.runner._max_live:
                 self._start(self.waiting.pop())
@@ -191,13 +129,13 @@ class _Rollout:
                 for generation in finished:
                     self._act(generation)
             self._expire()
-            bar.update(before - len(self.deadlines) - len(self.waiting))
-        bar.close()
+            self.bar.update(before - len(self.deadlines) - len(self.waiting))
         self.stats.wall_seconds = time.perf_counter() - begin
         self.stats.sampled_tokens = sum(episode.sampled_tokens for episode in self.episodes)
 
     def abandon(self) -> None:
-        """Leave nothing in the engine when the rollout was interrupted."""
+        """Leave nothing in the engine, and the cursor on a line of its own, when the rollout was interrupted."""
+        self.bar.close()
         for request in self.requests:
             self.policy.abort(request)
 
@@ -381,10 +319,3 @@ class _Rollout:
         if episode.env is not None:
             self.runner._envs.give(episode.spec.env_id, episode.spec.env_kwargs, episode.env)
             episode.env = None
-
-
-def derive_seed(*parts: int) -> int:
-    """Mix integers into one 31-bit seed; the same parts give the same seed everywhere."""
-    # Not numpy's SeedSequence, which takes (3, 4) and (3, 4, 0) for the same.
-    digest = hashlib.blake2b(",".join(str(int(part)) for part in parts).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") >> 1
