@@ -7,15 +7,45 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from trl import GRPOConfig
 
 from agent_gym.errors import ConfigError
+from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget
+from agent_gym.trainers.advantages import SCALES
+from agent_gym.trainers.correction import MODES
 
 # Losses whose sum over tokens is divided by a count of the whole batch. Only these give the same gradient however the
 # rows are cut into micro-batches; the others average per micro-batch (trl/trainer/grpo_trainer.py, `_compute_loss`).
 ADDITIVE_LOSSES = ("dapo", "cispo")
+
+_FULL = "Rollouts sample the full distribution, because the loss scores the full distribution"
+_CUT = "It averages within a micro-batch, so that its gradient would depend on how rows are cut"
+_ENGINE = "The engine is vLLM in this process, or agent_gym's own loop around transformers"
+_WORLD = "The environment owns the reward: weigh its terms with env_kwargs={'reward_weights': {...}}"
+
+_FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "top_p": ((1.0,), _FULL),
+    "top_k": ((0, -1, None), _FULL),
+    "min_p": ((None, 0.0), _FULL),
+    "repetition_penalty": ((1.0,), _FULL),
+    "generation_kwargs": ((None, {}), _FULL),
+    "vllm_structured_outputs_regex": ((None,), _FULL),
+    "entropy_coef": ((0.0,), _CUT),
+    "use_adaptive_entropy": ((False,), _CUT),
+    "top_entropy_quantile": ((1.0,), _CUT),
+    "vllm_mode": (("colocate",), _ENGINE),
+    "vllm_model_impl": (("vllm",), _ENGINE),
+    "vllm_tensor_parallel_size": ((1,), "Each process runs an engine of its own"),
+    "use_transformers_continuous_batching": ((False,), _ENGINE),
+    "cache_implementation": ((None,), _ENGINE),
+    "reward_weights": ((None,), _WORLD),
+    "multi_objective_aggregation": (("sum_then_normalize",), _WORLD),
+    "max_tool_calling_iterations": ((None,), "Turns are limited by max_turns"),
+}
+"""TRL's settings that allow one value here, the neutral one first, and why."""
 
 
 @dataclass
@@ -68,31 +98,41 @@ class AgentGRPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         """Check what only this trainer can know."""
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except ValueError as error:  # what TRL and transformers find wrong is the user's to mend too
+            raise ConfigError(str(error)) from error
         if self.loss_type not in ADDITIVE_LOSSES:
             raise ConfigError(
                 f"loss_type is {self.loss_type!r}; allowed: {', '.join(ADDITIVE_LOSSES)}. The others average within a "
                 "micro-batch, so that their gradient depends on how rows are cut"
             )
-        neutral = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
-        for name, allowed in neutral.items():
+        for name, (allowed, reason) in _FIXED.items():
             if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; allowed: {allowed[0]}. Training rollouts sample the full "
-                    "distribution, because the loss scores the full distribution"
-                )
-        if self.use_vllm and self.vllm_mode != "colocate":
-            raise ConfigError(f"vllm_mode is {self.vllm_mode!r}; this trainer runs vLLM in process ('colocate')")
-        if self.vllm_tensor_parallel_size != 1:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
+        for name, choices in (("scale_rewards", SCALES), ("vllm_importance_sampling_mode", MODES)):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(choices)}")
+        if self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
-                f"vllm_tensor_parallel_size is {self.vllm_tensor_parallel_size}; allowed: 1 (one engine per process)"
+                f"temperature is {self.temperature}; it must be at least {MIN_TEMPERATURE}: without chance all members "
+                "of a group are the same. Only eval_temperature may be 0"
+            )
+        if self.eval_temperature != 0.0 and self.eval_temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"eval_temperature is {self.eval_temperature}; it must be 0 (greedy) or at least {MIN_TEMPERATURE}"
             )
         if self.micro_batch_size is None:
             self.micro_batch_size = self.per_device_train_batch_size
-        if self.micro_batch_size < 1:
-            raise ConfigError(f"micro_batch_size is {self.micro_batch_size}; it must be at least 1")
-        if self.trajectories_per_step < 0:
-            raise ConfigError(f"trajectories_per_step is {self.trajectories_per_step}; it must not be negative")
+        at_least = {"micro_batch_size": 1, "max_num_seqs": 1, "env_workers": 1, "trajectories_per_step": 0}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.vllm_max_model_length is not None and self.vllm_max_model_length < self.max_episode_tokens:
+            raise ConfigError(
+                f"vllm_max_model_length is {self.vllm_max_model_length}, less than max_episode_tokens "
+                f"({self.max_episode_tokens}): leave it out, or lower max_episode_tokens"
+            )
         self.budget  # noqa: B018  (checks the limits now and not after the model is loaded)
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+
 
 def engine_ratio(
     logps: torch.Tensor,

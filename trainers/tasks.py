@@ -51,8 +51,12 @@ def task_dataset(
     )
 
 
-def check_task_columns(dataset: Dataset, name: str) -> None:
-    """Raise `ConfigError` unless the data set has the columns of `task_dataset`."""
+def check_task_columns(dataset: Dataset | Mapping[str, Dataset], name: str) -> None:
+    """Raise `ConfigError` unless the data set, or each of several, has the columns of `task_dataset`."""
+    if isinstance(dataset, Mapping):
+        for key, part in dataset.items():
+            check_task_columns(part, f"{name}[{key!r}]")
+        return
     missing = [column for column in COLUMNS if column not in dataset.column_names]
     if missing:
         raise ConfigError(

@@ -1,0 +1,139 @@
+"""Settings and arguments that cannot work: each message names the value, what is allowed and the cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from datasets import Dataset  # noqa: E402
+from trainer_tools import ENV, make_trainer, settings  # noqa: E402
+from trl import GRPOConfig  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers import AgentGRPOTrainer, task_dataset  # noqa: E402
+from agent_gym.trainers.config import _FIXED  # noqa: E402
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"loss_type": "grpo"}, r"loss_type is 'grpo'; allowed: dapo, cispo\. The others average"),
+    ({"loss_type": "dr_grpo"}, "loss_type is 'dr_grpo'; allowed: dapo, cispo"),
+    ({"top_p": 0.9}, r"top_p is 0\.9; allowed: 1\.0\. Rollouts sample the full distribution"),
+    ({"top_k": 50}, "top_k is 50; allowed: 0"),
+    ({"min_p": 0.1}, r"min_p is 0\.1; allowed: None"),
+    ({"repetition_penalty": 1.1}, r"repetition_penalty is 1\.1; allowed: 1\.0"),
+    ({"generation_kwargs": {"top_h": 0.5}}, "generation_kwargs is {'top_h': 0.5}; allowed: None"),
+    ({"vllm_structured_outputs_regex": "a+"}, r"vllm_structured_outputs_regex is 'a\+'; allowed: None"),
+    ({"entropy_coef": 0.01}, r"entropy_coef is 0\.01; allowed: 0\.0\. It averages within a micro-batch"),
+    ({"use_adaptive_entropy": True}, "use_adaptive_entropy is True; allowed: False"),
+    ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile is 0\.2; allowed: 1\.0"),
+    ({"vllm_mode": "server"}, "vllm_mode is 'server'; allowed: 'colocate'"),
+    ({"vllm_model_impl": "transformers"}, "vllm_model_impl is 'transformers'; allowed: 'vllm'"),
+    ({"vllm_tensor_parallel_size": 2}, r"vllm_tensor_parallel_size is 2; allowed: 1\. Each process runs an engine"),
+    ({"use_transformers_continuous_batching": True}, "use_transformers_continuous_batching is True; allowed: False"),
+    ({"cache_implementation": "static"}, "cache_implementation is 'static'; allowed: None"),
+    ({"reward_weights": [1.0]}, r"reward_weights is \[1.0\]; allowed: None. The environment owns the reward"),
+    ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation is 'normalize_then_sum'"),
+    ({"max_tool_calling_iterations": 3}, r"max_tool_calling_iterations is 3; .* limited by max_turns"),
+    ({"scale_rewards": "groups"}, "scale_rewards is 'groups'; allowed: group, batch, none"),
+    ({"vllm_importance_sampling_mode": "truncate"}, "is 'truncate'; allowed: token_truncate, token_mask, sequence_"),
+    ({"temperature": 0.0}, r"temperature is 0\.0; it must be at least 0\.01: .*eval_temperature may be 0"),
+    ({"eval_temperature": -1.0}, r"eval_temperature is -1\.0; it must be 0 \(greedy\) or at least 0\.01"),
+    ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be at least 1"),
+    ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be at least 1"),
+    ({"env_workers": 0}, "env_workers is 0; it must be at least 1"),
+    ({"trajectories_per_step": -1}, "trajectories_per_step is -1; it must be at least 0"),
+    ({"vllm_max_model_length": 100}, r"vllm_max_model_length is 100, less than max_episode_tokens \(200\): leave it"),
+    ({"max_turns": 0}, "max_turns is 0; it must be positive"),
+    ({"max_turn_tokens": 0}, "max_turn_tokens is 0; it must be positive"),
+    ({"max_episode_tokens": -1}, "max_tokens is -1; it must be positive"),
+    ({"episode_timeout": 0.0}, r"max_seconds is 0\.0; it must be positive"),
+    # What TRL itself refuses comes as the same kind of error.
+    ({"num_generations": 3}, r"generation_batch_size \(8\) must be divisible by num_generations \(3\)"),
+    ({"num_generations": 1}, "requires at least 2 generations"),
+    ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CASES, ids=lambda case: str(case)[:40])
+def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, **changes)
+
+
+def test_each_setting_with_a_fixed_value_is_tried_above_and_defaults_to_it(tmp_path: Path) -> None:
+    tried = {name for changes, _ in CASES for name in changes}
+    assert set(_FIXED) <= tried
+    for name, (allowed, _) in _FIXED.items():
+        assert getattr(GRPOConfig(str(tmp_path), use_cpu=True, bf16=False), name) in allowed
+
+
+def test_neutral_values_in_another_spelling_pass(tmp_path: Path) -> None:
+    args = settings(tmp_path, top_k=-1, min_p=0.0, scale_rewards=False, generation_kwargs={})
+    assert args.scale_rewards == "none"
+
+
+def test_the_micro_batch_is_the_batch_unless_said(tmp_path: Path) -> None:
+    assert settings(tmp_path).micro_batch_size == 8
+    assert settings(tmp_path, micro_batch_size=3).micro_batch_size == 3
+
+
+def test_the_budget_is_that_of_the_settings(tmp_path: Path) -> None:
+    budget = settings(tmp_path, max_turns=3, episode_timeout=5.0).budget
+    assert (budget.max_turn_tokens, budget.max_tokens, budget.max_turns, budget.max_seconds) == (8, 200, 3, 5.0)
+
+
+def test_an_unknown_environment_is_named_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Toy/Leters-v0.*Toy/Letters-v0"):
+        make_trainer(tmp_path, env="Toy/Leters-v0")
+
+
+def test_arguments_that_the_environment_does_not_take(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        make_trainer(tmp_path, env_kwargs={"colour": "red"})
+
+
+def test_neither_environment_nor_data(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"give an environment id \(env=...\) or a train_dataset"):
+        AgentGRPOTrainer("nothing", args=settings(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["train_dataset", "eval_dataset"])
+def test_wrong_columns_are_named_with_those_there_are(tmp_path: Path, name: str) -> None:
+    wrong = Dataset.from_dict({"prompt": ["a"], "split": ["train"]})
+    with pytest.raises(ConfigError, match=f"{name} has no column 'env_id'; it has: prompt, split. Make it with task_"):
+        make_trainer(tmp_path, **{name: wrong})
+
+
+def test_several_evaluation_sets_are_checked_one_by_one(tmp_path: Path) -> None:
+    good = task_dataset(ENV, split="test", tasks=2)
+    with pytest.raises(ConfigError, match=r"eval_dataset\['bad'\] has no column 'env_kwargs'"):
+        make_trainer(tmp_path, eval_dataset={"good": good, "bad": good.remove_columns("env_kwargs")})
+
+
+def test_too_few_tasks(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, train_dataset=task_dataset(ENV, tasks=1))
+    with pytest.raises(ConfigError, match="has 1 tasks, but one generation batch takes 2: add tasks"):
+        trainer.train()
+
+
+def test_more_tasks_than_there_are() -> None:
+    with pytest.raises(ConfigError, match="65 episodes asked for, but split 'train' of Toy/Letters-v0 has 64 tasks"):
+        task_dataset(ENV, tasks=65)
+
+
+def test_an_unknown_split() -> None:
+    with pytest.raises(ConfigError, match="unknown split 'dev'; Toy/Letters-v0 has: train, test"):
+        task_dataset(ENV, split="dev")
+
+
+def test_task_rows_name_everything_that_decides_an_episode() -> None:
+    rows = task_dataset(ENV, {"goodbye": False}, split="test", tasks=3, seed=4)
+    assert rows.column_names == ["env_id", "env_kwargs", "split", "index", "seed"]
+    assert rows[2]["env_kwargs"] == '{"goodbye": false}'
+    assert [row["index"] for row in rows] == [0, 1, 2]
+    assert rows["seed"] == task_dataset(ENV, split="test", tasks=3, seed=4)["seed"]
+    assert rows["seed"] != task_dataset(ENV, split="test", tasks=3, seed=5)["seed"]
