@@ -88,10 +88,7 @@ def test_logprobs_stay_on_policy_through_weight_updates(subject: Subject) -> Non
 
 
 def test_turns_that_extend_their_own_prompts_stay_on_policy(subject: Subject) -> None:
-    """Three turns of eight conversations: from the second on, vLLM answers from its prefix cache.
-
-    It caches whole blocks of 128 tokens on a CPU, so the prompts are longer than two of those.
-    """
+    """Three turns of eight conversations: from the second on, vLLM answers from its prefix cache."""
     rng = random.Random(0)
     prompts = {index: [rng.randrange(3, 512) for _ in range(300)] for index in range(8)}
     for turn in range(3):

@@ -102,8 +102,8 @@ def _leave_process_group() -> None:
     if _owns_process_group:
         cleanup_dist_env_and_memory()
         return
-    # The same without the default group: vLLM's own groups stand beside it, and a later engine must find none of
-    # them, since by then the trainer may have another default group.
+    # The same without the default group: vLLM's own groups stand beside it, and a later engine must find none
+    # of them, since by then the trainer may have another default group.
     parallel_state.destroy_model_parallel()
     if parallel_state._WORLD is not None:
         parallel_state._WORLD.destroy()
