@@ -21,7 +21,7 @@ import gymnasium
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.spaces import Text
-from agent_gym.transcript import PROMPT_STEP, Segment, Source, Span, Transcript
+from agent_gym.transcript import PROMPT_STEP, Segment, Transcript
 
 MAX_OBSERVATION_CHARS = 1 << 16
 MAX_ACTION_CHARS = 1 << 20
@@ -177,13 +177,13 @@ class TextEnv(gymnasium.Env[str, str]):
         opening = _fit(opening, "\n\n")
         spans = []
         for message in opening[:-1]:
-            spans.append(self._append(message["role"], message["content"], PROMPT_STEP)[0])
+            spans.append(self.transcript.append(Segment(message["role"], PROMPT_STEP, message["content"]))[0])
         ids: list[int] = []
         if self.renderer is not None:
             # The template renders the opening as a whole, so its ids cannot be split by message without guessing:
             # they all stand in the last segment. None of them is the policy's.
             ids = self.renderer.prompt(opening, self.tool_schemas)
-        chars, tokens = self._append("user", opening[-1]["content"], PROMPT_STEP, ids)
+        chars, tokens = self.transcript.append(Segment("user", PROMPT_STEP, opening[-1]["content"], tuple(ids)))
         info = {
             "messages": opening,
             "tools": [*self.tool_schemas],
@@ -223,7 +223,7 @@ class TextEnv(gymnasium.Env[str, str]):
         terms = {name: self.weights[name] * value for name, value in reply.terms.items()}
         answers = self._answers(reply)
         observation = "\n".join(message["content"] for message in answers)
-        agent = self._append("agent", text, turn, sampled, logprobs)
+        agent = self.transcript.append(Segment("agent", turn, text, tuple(sampled), tuple(logprobs)))
         ids: list[int] = []
         if self.renderer is not None and not (terminated and not observation):
             if self.inline:
@@ -231,7 +231,7 @@ class TextEnv(gymnasium.Env[str, str]):
             else:
                 # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
                 ids = self.renderer.reply(sampled, answers, final=terminated)
-        world = self._append("env", observation, turn, ids)
+        world = self.transcript.append(Segment("env", turn, observation, tuple(ids)))
         info: dict[str, Any] = {
             "messages": [{"role": "assistant", "content": text}, *answers],
             "spans": [agent[0], world[0]],
@@ -259,11 +259,6 @@ class TextEnv(gymnasium.Env[str, str]):
     def opening_system_prompt(self) -> str:
         """Return the system prompt of the episode that is starting."""
         return self.system_prompt
-
-    def _append(
-        self, source: Source, text: str, step: int, ids: Sequence[int] = (), logprobs: Sequence[float] = ()
-    ) -> tuple[Span, Span]:
-        return self.transcript.append(Segment(source, step, text, tuple(ids), tuple(logprobs)))
 
     def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
         if self.renderer is None:
@@ -314,7 +309,7 @@ def _encodable(text: str) -> str:
 def _fit(messages: Sequence[Message], joint: str) -> list[Message]:
     """Bound what the messages say together, joint by joint, so that it fits the observation space."""
     limit = MAX_OBSERVATION_CHARS
-    if sum(len(message["content"]) + len(joint) for message in messages) > limit:
+    if sum([len(message["content"]) + len(joint) for message in messages]) > limit:
         limit = limit // len(messages) - len(joint)
     return [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
 

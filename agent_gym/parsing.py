@@ -48,17 +48,23 @@ class HermesParser:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen2.5 and Qwen3."""
 
     stop: tuple[str, ...] = ()
-    _block = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+    _open, _close = "<tool_call>", "</tool_call>"
 
     def parse(self, text: str) -> list[ToolCall]:
         """Return the calls of one turn in order, broken ones with their error."""
-        if "<tool_call>" not in text:
-            return []
-        return [self._parse_block(block[1].strip(), bool(block[2])) for block in self._block.finditer(text)]
+        calls = []
+        start = text.find(self._open)
+        while start >= 0:
+            start += len(self._open)
+            stop = text.find(self._close, start)
+            if stop < 0:
+                calls.append(ToolCall("", error=f"the tool call is not closed by {self._close}"))
+                break
+            calls.append(self._parse_body(text[start:stop]))
+            start = text.find(self._open, stop)
+        return calls
 
-    def _parse_block(self, body: str, closed: bool) -> ToolCall:
-        if not closed:
-            return ToolCall("", error="the tool call is not closed by </tool_call>")
+    def _parse_body(self, body: str) -> ToolCall:
         try:
             call = _read_json(body)
         except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets

@@ -81,13 +81,16 @@ class ToolEnv(TextEnv):
         messages: list[Message] = []
         records = []
         metrics: dict[str, float] = {}
+        failed = None
         for call, result in zip(calls, results, strict=True):
             # A name that the policy made up stays out of the template, which would print it as it stands.
             name = call.name if call.name in self.tools else "error"
             messages.append({"role": "tool", "name": name, "content": result.text})
             records.append({"name": call.name, "arguments": call.arguments, "error": result.error, "seconds": seconds})
-            metrics.update(result.metrics)
-        failed = next((result.text for result in results if result.error), None)
+            if result.metrics:
+                metrics.update(result.metrics)
+            if result.error and failed is None:
+                failed = result.text
         return Reply(
             messages=messages,
             terms=self.score_calls(calls, results),

@@ -85,17 +85,18 @@ class FunctionTool(Tool):
         """
         self._function = function
         summary, documented = _read_docstring(function)
-        self._model = _argument_model(function, documented)
-        self._fields = {str(field.alias): key for key, field in self._model.model_fields.items()}
-        super().__init__(name or function.__name__, summary, _plain_schema(self._model))
+        model = _argument_model(function, documented)
+        self._validate = model.model_validate
+        self._fields = [(str(field.alias), key) for key, field in model.model_fields.items()]
+        super().__init__(name or function.__name__, summary, _plain_schema(model))
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Check the arguments against the signature and call the function."""
         try:
-            checked = self._model.model_validate(arguments)
+            values = self._validate(arguments).__dict__
         except (ValidationError, RecursionError) as error:
             return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
-        result = self._function(**{name: getattr(checked, field) for name, field in self._fields.items()})
+        result = self._function(**{name: values[field] for name, field in self._fields})
         return result if isinstance(result, ToolResult) else ToolResult(str(result))
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:

@@ -41,8 +41,7 @@ class Span(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One uninterrupted piece of the transcript by one author.
 
     Attributes:
@@ -60,11 +59,6 @@ class Segment:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Refuse logprobs that cannot be matched to ids."""
-        if self.logprobs and len(self.logprobs) != len(self.token_ids):
-            raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} token ids")
-
 
 @dataclass(slots=True)
 class Transcript:
@@ -75,9 +69,16 @@ class Transcript:
     n_tokens: int = 0
 
     def append(self, segment: Segment) -> tuple[Span, Span]:
-        """Add a segment and return its character span and its token span (either may be empty)."""
-        chars = Span(self.n_chars, self.n_chars + len(segment.text), segment.source, segment.step)
-        tokens = Span(self.n_tokens, self.n_tokens + len(segment.token_ids), segment.source, segment.step)
+        """Add a segment and return its character span and its token span (either may be empty).
+
+        Raises:
+            ValueError: if there are logprobs that cannot be matched to ids.
+        """
+        source, step, text, ids, logprobs = segment
+        if logprobs and len(logprobs) != len(ids):
+            raise ValueError(f"{len(logprobs)} logprobs for {len(ids)} token ids")
+        chars = Span(self.n_chars, self.n_chars + len(text), source, step)
+        tokens = Span(self.n_tokens, self.n_tokens + len(ids), source, step)
         self.segments.append(segment)
         self.n_chars, self.n_tokens = chars.stop, tokens.stop
         return chars, tokens

@@ -16,6 +16,7 @@ segments = st.lists(
         step=st.integers(-1, 5),
         text=st.text(max_size=6),
         token_ids=st.lists(st.integers(0, 99), max_size=6).map(tuple),
+        logprobs=st.just(()),
     ),
     max_size=12,
 )
@@ -65,7 +66,9 @@ def test_empty_transcript() -> None:
 
 
 def test_logprobs_must_match_the_ids() -> None:
-    Segment("agent", 0, "ab", (1, 2), (-0.1, -0.2))
-    Segment("agent", 0, "ab", (1, 2))
+    transcript = Transcript()
+    transcript.append(Segment("agent", 0, "ab", (1, 2), (-0.1, -0.2)))
+    transcript.append(Segment("agent", 0, "ab", (1, 2)))
     with pytest.raises(ValueError, match="1 logprobs for 2"):
-        Segment("agent", 0, "ab", (1, 2), (-0.1,))
+        transcript.append(Segment("agent", 0, "ab", (1, 2), (-0.1,)))
+    assert transcript.n_tokens == 4

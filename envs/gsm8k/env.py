@@ -93,20 +93,14 @@ class GSM8KEnv(ToolEnv):
             system_prompt = self.no_tool_system_prompt
         tools = [calculator] if use_calculator else []
         super().__init__(problems(data), tools=tools, system_prompt=system_prompt, **kwargs)
-        self._question = self._gold = ""
-        self._script: list[str] = []
+        self._worked = self._gold = ""
 
     def begin(self, task: Any) -> str:
         """Show the question and remember the gold answer."""
         if not isinstance(task, Mapping) or not all(isinstance(task.get(key), str) for key in ("question", "answer")):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._question, self._gold = task["question"], gold_answer(task["answer"])
-        steps = annotated_steps(task["answer"]) if self.tools else []
-        calls = [self.parser.render("calculator", {"expression": expression}) for expression, _ in steps]
-        # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
-        turns, n = min(len(calls), self.max_turns - 1), len(calls)
-        self._script = ["\n".join(calls[k * n // turns : (k + 1) * n // turns]) for k in range(turns)]
-        return self._question
+        self._worked, self._gold = task["answer"], gold_answer(task["answer"])
+        return str(task["question"])
 
     def answer(self, text: str) -> Reply:
         """Score the final answer. The policy is told nothing about it."""
@@ -126,8 +120,13 @@ class GSM8KEnv(ToolEnv):
         """
         if style not in ("default", "direct"):
             raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
-        script = [] if style == "direct" else self._script
-        return script[self._turn] if self._turn < len(script) else f"#### {self._gold}"
+        steps = annotated_steps(self._worked) if self.tools and style == "default" else []
+        # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
+        turns, turn, n = min(len(steps), self.max_turns - 1), self._turn, len(steps)
+        if turn >= turns:
+            return f"#### {self._gold}"
+        due = steps[turn * n // turns : (turn + 1) * n // turns]
+        return "\n".join(self.parser.render("calculator", {"expression": expression}) for expression, _ in due)
 
 
 @functools.lru_cache(maxsize=8)
