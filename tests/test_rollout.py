@@ -255,21 +255,20 @@ def test_time_budget_of_a_slow_policy(tokenizer: Any) -> None:
 def test_a_hung_environment_is_given_up(tokenizer: Any) -> None:
     started = time.perf_counter()
     specs = counting(6, "Toy/Broken-v0", how="hang", when=1, tasks=(2,))
-    episodes = roll(tokenizer, specs, budget=Budget(max_seconds=0.5), workers=3)
+    episodes = roll(tokenizer, specs, budget=Budget(max_seconds=1.0), workers=3)
     assert time.perf_counter() - started < 10
-    assert episodes[2].failure == "EnvFailure: no answer from the environment in 0.5 s"
+    assert episodes[2].failure == "EnvFailure: no answer from the environment in 1.0 s"
     assert math.isnan(episodes[2].reward)
     assert all(episode.success for i, episode in enumerate(episodes) if i != 2)
 
 
 def test_hung_environments_do_not_use_up_the_workers(tokenizer: Any) -> None:
-    hung = tuple(range(6))
-    specs = counting(12, "Toy/Broken-v0", how="hang", when=0, tasks=hung)
-    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=0.4), workers=2, max_live=4)
+    specs = counting(5, "Toy/Broken-v0", how="hang", when=0, tasks=(0, 1))
+    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.0), workers=2, max_live=2)
     for _ in range(2):
         episodes = runner.run(specs)
-        assert [episode.success for episode in episodes] == [False] * 6 + [True] * 6
-        assert all(episode.failure for episode in episodes[:6])
+        assert [episode.success for episode in episodes] == [False, False, True, True, True]
+        assert all(episode.failure for episode in episodes[:2])
     runner.close()
 
 
