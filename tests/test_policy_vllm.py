@@ -116,6 +116,17 @@ def test_the_process_is_left_as_it_was(path: Path, tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
+def test_the_trainer_may_end_the_process_group_first(path: Path) -> None:
+    """As `Accelerator.end_training` does."""
+    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
+    torch.distributed.destroy_process_group()
+    assert len(run(policy, make_requests(2))) == 2
+    policy.close()
+    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
+    assert len(run(policy, make_requests(2))) == 2
+    policy.close()
+
+
 def test_two_engines_share_a_process_and_the_last_one_cleans_up(path: Path) -> None:
     assert not torch.distributed.is_initialized()
     first, second = (VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1) for _ in range(2))

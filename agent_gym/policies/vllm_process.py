@@ -97,14 +97,17 @@ def _leave_process_group() -> None:
     """Undo what the engines did to `torch.distributed`, once none is left."""
     from vllm.distributed import cleanup_dist_env_and_memory, parallel_state
 
-    if _open_engines > 0 or not torch.distributed.is_initialized():
+    if _open_engines > 0:
         return
-    if _owns_process_group:
+    alive = torch.distributed.is_initialized()
+    if alive and _owns_process_group:
         cleanup_dist_env_and_memory()
         return
-    # The same without the default group: vLLM's own groups stand beside it, and a later engine must find none
-    # of them, since by then the trainer may have another default group.
-    parallel_state.destroy_model_parallel()
-    if parallel_state._WORLD is not None:
-        parallel_state._WORLD.destroy()
-    parallel_state._WORLD = parallel_state._NODE_COUNT = None
+    # vLLM's own groups stand beside the trainer's default group and are all that may go. They go even where the
+    # trainer has ended the default group before: a later engine must not find them and take them for alive.
+    for name, group in list(vars(parallel_state).items()):
+        if isinstance(group, parallel_state.GroupCoordinator):
+            if alive:
+                group.destroy()
+            setattr(parallel_state, name, None)
+    parallel_state._NODE_COUNT = None
