@@ -39,6 +39,11 @@ def group_advantages(returns: torch.Tensor, group_size: int, scale: str = "group
         centred = centred / (nan_std(groups, dim=1) + 1e-4)
     elif scale == "batch":
         centred = centred / (nan_std(groups.reshape(1, -1), dim=1) + 1e-4)
+    # A group that agrees teaches nothing. Its mean differs from its members by rounding, which a standard deviation of
+    # about zero would blow up into advantages that look like something.
+    lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
+    highest = groups.nan_to_num(nan=-torch.inf).amax(dim=1, keepdim=True)
+    centred = torch.where(highest > lowest, centred, torch.zeros_like(centred))
     return torch.nan_to_num(centred, nan=0.0).view(-1)
 
 

@@ -114,6 +114,7 @@ CPU = Preset(
         "max_episode_tokens": 400,
         "eval_steps": 4,
         "max_num_seqs": 128,
+        "trajectories_per_step": 48,
         "bf16": False,
         "use_cpu": True,
         "gradient_checkpointing": False,

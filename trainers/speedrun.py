@@ -214,7 +214,7 @@ class _Speedrun:
         for mode in ("eval", "train"):
             found = [file for file in files if file.name.startswith(mode)]
             for file in {found[0], found[-1]} if found else ():
-                for _, record in zip(range(24), read_trajectories(file), strict=False):
+                for _, record in zip(range(48), read_trajectories(file), strict=False):
                     yield record
 
     def _table(self) -> str:
