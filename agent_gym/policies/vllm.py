@@ -29,7 +29,8 @@ class VLLMPolicy:
         max_num_seqs: Most requests decoded at once; the others wait inside the engine.
         dtype: Type of weights and activations, "auto" for that of the checkpoint. None takes float32 on a CPU
             and "auto" on a GPU. Where it differs from the trainer's, so do the logprobs.
-        kv_cache_gib: Size of the key/value cache on a CPU, in GiB.
+        kv_cache_gib: Size of the key/value cache on a CPU, in GiB. Where the environment variable
+            `VLLM_CPU_KVCACHE_SPACE` is set, vLLM takes that instead.
         gpu_memory_utilization: Share of the GPU's memory that the engine takes, cache included.
         sleep: Prepare the engine for `sleep`; costs a special allocator, so it is off unless asked for. GPU
             only.
@@ -227,8 +228,17 @@ class VLLMPolicy:
             raise RolloutError(f"the trainer sent no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
         if self._on_cpu:
             vllm_cpu.repack_head(model)
-        self._engine.reset_prefix_cache()
+        self._forget_prefixes()
         self._stale = False
+
+    def _forget_prefixes(self) -> None:
+        for _ in range(3):
+            if self._engine.reset_prefix_cache():
+                return
+            # With asynchronous scheduling a batch may still be under way when the last request finishes, and
+            # holds on to its blocks until its step is taken.
+            self._engine.step()
+        raise RolloutError("vLLM would not forget the prefixes it computed with the old weights")
 
     def wake(self) -> None:
         """Take back the memory given up by `sleep`. The weights in it are undefined until the next `sync`."""

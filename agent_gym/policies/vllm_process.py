@@ -103,8 +103,9 @@ def _leave_process_group() -> None:
     if alive and _owns_process_group:
         cleanup_dist_env_and_memory()
         return
-    # vLLM's own groups stand beside the trainer's default group and are all that may go. They go even where the
-    # trainer has ended the default group before: a later engine must not find them and take them for alive.
+    # vLLM's own groups stand beside the trainer's default group and are all that may go. They go even where
+    # the trainer has ended the default group before: a later engine must not find them and take them for
+    # alive.
     for name, group in list(vars(parallel_state).items()):
         if isinstance(group, parallel_state.GroupCoordinator):
             if alive:
