@@ -42,50 +42,6 @@ def model(path: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(path)
 
 
-@pytest.fixture
-def policy(path: Path) -> Iterator[VLLMPolicy]:
-    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
-    yield policy
-    policy.close()
-
-
-def test_it_draws_the_tokens_that_the_transformers_engine_draws(policy: VLLMPolicy, model: Any) -> None:
-    requests = make_requests(32, temperature=0.9)
-    here, there = run(policy, requests), run(TransformersPolicy(model, [EOS], PAD), requests)
-    assert sum(here[i].token_ids == there[i].token_ids for i in here) >= 31
-
-
-def test_seeded_prompts_longer_than_one_prefill(policy: VLLMPolicy, model: Any) -> None:
-    """vLLM on a CPU crashes here when it is left to prefill prompts in parts."""
-    rng = random.Random(0)
-    requests = [Request(i, [rng.randrange(3, 512) for _ in range(1900)], SamplingParams(4, seed=i)) for i in range(6)]
-    assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
-
-
-def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
-    path: Path, model: Any, policy: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
-    # 512 bytes a token (2 layers, key and value, 32 floats): room for 2048 tokens, while the requests want 9600.
-    small = VLLMPolicy(path, [511], context=512, kv_cache_gib=1 / 1024)
-    try:
-        requests = [Request(i, [5 + i] * 100, SamplingParams(200, seed=i)) for i in range(32)]
-        finished = run(small, requests)
-        assert largest_difference(model, requests, finished) <= TOLERANCE
-        assert len(finished) == 32
-    finally:
-        small.close()
-
-
-def test_nothing_is_compiled(policy: VLLMPolicy) -> None:
-    from torch._dynamo.utils import counters
-
-    counters.clear()
-    run(policy, make_requests(4))
-    run(policy, make_requests(4, temperature=0.0))
-    assert not counters["frames"]
-
-
 def test_the_process_is_left_as_it_was(path: Path, tmp_path: Path) -> None:
     import gc
 
@@ -138,47 +94,6 @@ def test_two_engines_share_a_process_and_the_last_one_cleans_up(path: Path) -> N
     assert not torch.distributed.is_initialized()
 
 
-def test_a_sync_must_bring_every_weight(policy: VLLMPolicy, model: Any) -> None:
-    weights = dict(model.named_parameters())
-    norm = weights.pop("model.layers.1.input_layernorm.weight")
-    with pytest.raises(RolloutError, match="no weights for model.layers.1.input_layernorm.weight"):
-        policy.sync(weights.items())
-    with pytest.raises(RolloutError, match="call sync"):
-        policy.submit(Request(0, [3], SamplingParams(1)))
-    policy.sync([*weights.items(), ("model.layers.1.input_layernorm.weight", norm)])
-    assert len(run(policy, make_requests(2))) == 2
-
-
-def test_a_sync_of_another_models_weights_is_refused(policy: VLLMPolicy) -> None:
-    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
-        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
-    with pytest.raises(RolloutError, match="call sync"):
-        policy.submit(Request(0, [3], SamplingParams(1)))
-
-
-def test_no_sync_while_requests_are_pending(policy: VLLMPolicy, model: Any) -> None:
-    policy.submit(make_requests(1)[0])
-    with pytest.raises(RolloutError, match="1 requests are pending"):
-        policy.sync(model.named_parameters())
-    assert len(run(policy, [])) == 1
-
-
-def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(path: Path, policy: VLLMPolicy) -> None:
-    """Sharded trainers gather one weight at a time and reuse its memory."""
-    model = AutoModelForCausalLM.from_pretrained(path)
-    disturb(model, seed=0)
-
-    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in model.named_parameters():
-            whole = weight.detach().clone()
-            yield name, whole
-            whole.fill_(float("nan"))
-
-    policy.sync(gathered())
-    requests = make_requests(8)
-    assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
-
-
 def test_wrong_set_ups_are_refused_with_the_cure(path: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="eos_token_ids is empty"):
         VLLMPolicy(path, [], context=64)
@@ -190,6 +105,95 @@ def test_wrong_set_ups_are_refused_with_the_cure(path: Path, tmp_path: Path) -> 
         VLLMPolicy(path, [EOS], context=CONTEXT + 1)
     # A failed start must not leave a process group behind either.
     assert not torch.distributed.is_initialized()
+
+
+def test_a_sync_of_another_models_weights_is_refused(path: Path) -> None:
+    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
+    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
+        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
+    with pytest.raises(RolloutError, match="call sync"):
+        policy.submit(Request(0, [3], SamplingParams(1)))
+    policy.close()
+
+
+def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
+    path: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    # 512 bytes a token (2 layers, key and value, 32 floats): room for 2048 tokens, while the requests want 9600.
+    small = VLLMPolicy(path, [511], context=512, kv_cache_gib=1 / 1024)
+    try:
+        requests = [Request(i, [5 + i] * 100, SamplingParams(200, seed=i)) for i in range(32)]
+        finished = run(small, requests)
+        assert largest_difference(model, requests, finished) <= TOLERANCE
+        assert len(finished) == 32
+    finally:
+        small.close()
+
+
+# The tests above need a process without an engine; those below share one.
+
+
+@pytest.fixture(scope="module")
+def policy(path: Path) -> Iterator[VLLMPolicy]:
+    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
+    yield policy
+    policy.close()
+
+
+def test_it_draws_the_tokens_that_the_transformers_engine_draws(policy: VLLMPolicy, model: Any) -> None:
+    requests = make_requests(32, temperature=0.9)
+    here, there = run(policy, requests), run(TransformersPolicy(model, [EOS], PAD), requests)
+    assert sum(here[i].token_ids == there[i].token_ids for i in here) >= 31
+
+
+def test_seeded_prompts_longer_than_one_prefill(policy: VLLMPolicy, model: Any) -> None:
+    """vLLM on a CPU crashes here when it is left to prefill prompts in parts."""
+    rng = random.Random(0)
+    requests = [Request(i, [rng.randrange(3, 512) for _ in range(1900)], SamplingParams(4, seed=i)) for i in range(6)]
+    assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
+
+
+def test_nothing_is_compiled(policy: VLLMPolicy) -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    run(policy, make_requests(4))
+    run(policy, make_requests(4, temperature=0.0))
+    assert not counters["frames"]
+
+
+def test_a_sync_must_bring_every_weight(policy: VLLMPolicy, model: Any) -> None:
+    weights = dict(model.named_parameters())
+    norm = weights.pop("model.layers.1.input_layernorm.weight")
+    with pytest.raises(RolloutError, match="no weights for model.layers.1.input_layernorm.weight"):
+        policy.sync(weights.items())
+    with pytest.raises(RolloutError, match="call sync"):
+        policy.submit(Request(0, [3], SamplingParams(1)))
+    policy.sync([*weights.items(), ("model.layers.1.input_layernorm.weight", norm)])
+    assert len(run(policy, make_requests(2))) == 2
+
+
+def test_no_sync_while_requests_are_pending(policy: VLLMPolicy, model: Any) -> None:
+    policy.submit(make_requests(1)[0])
+    with pytest.raises(RolloutError, match="1 requests are pending"):
+        policy.sync(model.named_parameters())
+    assert len(run(policy, [])) == 1
+
+
+def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(policy: VLLMPolicy, model: Any) -> None:
+    """Sharded trainers gather one weight at a time and reuse its memory."""
+    disturb(model, seed=0)
+
+    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in model.named_parameters():
+            whole = weight.detach().clone()
+            yield name, whole
+            whole.fill_(float("nan"))
+
+    policy.sync(gathered())
+    requests = make_requests(8)
+    assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
 
 
 def test_a_missing_vllm_names_the_extras() -> None:

@@ -106,7 +106,7 @@ class VLLMPolicy:
             arguments |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": self._sleeps}
         try:
             self._engine: Any = vllm_process.start_engine(arguments | engine_args)
-        except (ValueError, RuntimeError, OSError) as error:
+        except Exception as error:  # from a wrong path over too little memory to a missing `lscpu`
             raise ConfigError(
                 f"vLLM cannot serve {str(model)!r}: {_reason(error)}. Check the model's path "
                 f"and that it allows a context of {context}; if memory is short, lower `context` or "
