@@ -79,9 +79,7 @@ def make_tiny_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    assert tokenizer.get_vocab_size() == vocab_size, (
-        f"the corpus yields only {tokenizer.get_vocab_size()} tokens"
-    )
+    assert tokenizer.get_vocab_size() == vocab_size, f"the corpus yields only {tokenizer.get_vocab_size()} tokens"
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD)
     fast.chat_template = CHATML if chat_template is None else chat_template
     return fast
@@ -123,9 +121,7 @@ def make_tiny_model(
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = make_tiny_tokenizer(
-        chat_template=chat_template, vocab_size=vocab_size, special_tokens=special_tokens
-    )
+    tokenizer = make_tiny_tokenizer(chat_template=chat_template, vocab_size=vocab_size, special_tokens=special_tokens)
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=hidden,
