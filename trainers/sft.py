@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datasets import Dataset
+from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from agent_gym.chat import ChatRenderer
@@ -116,5 +117,7 @@ def train_sft(
         raise ConfigError(f"the longest demonstration has {longest} tokens, max_length is {args.max_length}: raise it")
     dataset = sft_dataset(rows, train_on)
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    if kwargs.get("callbacks"):
+        trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own says what there is to say
     trainer.train()
     return trainer
