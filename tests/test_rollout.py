@@ -362,10 +362,15 @@ def test_a_broken_environment_is_not_reused(tokenizer: Any) -> None:
     assert pool.take("Toy/Counting-v0", {"max_turns": 3}) is env
     assert pool.take("Toy/Counting-v0", {"max_turns": 3}) is not env
     assert pool.take("Toy/Counting-v0", {"max_turns": 4}) is not env
-    runner = Runner(scripted(tokenizer), tokenizer, max_live=1)
+    used: dict[int, Any] = {}
+
+    def act(episode: Any) -> str:
+        used[episode.spec.index] = episode.env
+        return expert(episode)
+
+    runner = Runner(scripted(tokenizer, act), tokenizer, max_live=1)
     runner.run(counting(3, "Toy/Broken-v0", tasks=(0,)))
-    idle = [env for envs in runner._envs._idle.values() for env in envs]
-    assert len(idle) == 1  # tasks 1 and 2 shared one; that of task 0 is gone
+    assert used[1] is used[2] is not used[0]
     runner.close()
     assert not runner._envs._idle
 
