@@ -104,6 +104,10 @@ class Generation:
 class Policy(Protocol):
     """Something that writes the agent's turns. Not thread-safe: one thread submits, polls and aborts."""
 
+    continuous: bool
+    """Whether a request may join while others are being decoded. Where not, `poll` runs its batch to the end, so
+    that the caller does better to submit as many requests as it can first."""
+
     @property
     def pending(self) -> int:
         """Requests submitted and neither returned nor aborted."""

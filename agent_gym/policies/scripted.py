@@ -22,6 +22,8 @@ class ScriptedPolicy:
     as they do for a model, so an expert cannot show a turn that no policy could have produced.
     """
 
+    continuous = True
+
     def __init__(self, act: Callable[[object], str], encode: Callable[[str], Sequence[int]]) -> None:
         self._act = act
         self._encode = encode

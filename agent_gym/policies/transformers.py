@@ -51,6 +51,8 @@ class TransformersPolicy:
         ConfigError: When there is no token to end a turn with.
     """
 
+    continuous = False
+
     def __init__(
         self,
         model: torch.nn.Module,

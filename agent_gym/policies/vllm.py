@@ -44,6 +44,8 @@ class VLLMPolicy:
         ConfigError: When vLLM is not installed, or cannot serve this model on this machine.
     """
 
+    continuous = True
+
     def __init__(
         self,
         model: str | Path,

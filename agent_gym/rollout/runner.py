@@ -99,7 +99,7 @@ class _Rollout:
     def __init__(self, runner: Runner, specs: Sequence[EpisodeSpec], temperature: float) -> None:
         self.runner = runner
         self.policy = runner.policy
-        self.continuous = getattr(runner.policy, "continuous", True)
+        self.continuous = runner.policy.continuous
         self.budget = runner.budget
         self.temperature = temperature
         self.episodes = [Episode(spec) for spec in specs]
