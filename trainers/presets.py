@@ -73,15 +73,15 @@ CPU = Preset(
     imitation=(
         Imitation(
             name="expert imitation",
-            episodes=8000,
+            episodes=12000,
             styles={"default": 1.0},
-            steps=800,
-            batch=16,
+            steps=900,
+            batch=24,
             settings={
                 "learning_rate": 4e-3,
                 # The linear decay over the second half is worth more than further steps at the full rate.
                 "lr_scheduler_type": "warmup_stable_decay",
-                "lr_scheduler_kwargs": {"num_decay_steps": 400, "decay_type": "linear", "min_lr_ratio": 0.05},
+                "lr_scheduler_kwargs": {"num_decay_steps": 450, "decay_type": "linear", "min_lr_ratio": 0.05},
                 "warmup_steps": 30,
                 **_ADAM,
             },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
 from transformers import PrinterCallback
@@ -116,6 +116,8 @@ def train_sft(
     if args.max_length is not None and longest > args.max_length:
         raise ConfigError(f"the longest demonstration has {longest} tokens, max_length is {args.max_length}: raise it")
     dataset = sft_dataset(rows, train_on)
+    # The rows are ids and labels already; TRL's preparation would only walk over them again.
+    args.dataset_kwargs = {**cast(dict[str, Any], args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     if kwargs.get("callbacks"):
         trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own says what there is to say

@@ -87,9 +87,11 @@ class _Speedrun:
         self.model = AutoModelForCausalLM.from_pretrained(source, **init)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
+        # Before the engine, whose process group transformers would take for a distributed run.
+        phases = [(phase, self._imitation_settings(phase)) for phase in preset.imitation]
         self.policy = self._timed("engine start", build_policy, self.model, self.tokenizer, self.args)
-        for phase in preset.imitation:
-            self._timed("imitation", self._imitate, phase)
+        for phase, settings in phases:
+            self._timed("imitation", self._imitate, phase, settings)
             self._evaluate(phase.name)
         if not preset.imitation:
             self._evaluate("before RL")
@@ -109,18 +111,8 @@ class _Speedrun:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
         return result
 
-    def _imitate(self, phase: Imitation) -> None:
-        preset = self.preset
-        self.say(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-        episodes = expert_episodes(
-            preset.env_id,
-            preset.env_kwargs,
-            self.tokenizer,
-            episodes=phase.episodes,
-            seed=self.seed,
-            styles=phase.styles,
-        )
-        args = SFTConfig(
+    def _imitation_settings(self, phase: Imitation) -> SFTConfig:
+        return SFTConfig(
             str(self.folder / "sft_run"),
             seed=self.seed,
             max_steps=phase.steps,
@@ -131,10 +123,22 @@ class _Speedrun:
             gradient_checkpointing=self.args.gradient_checkpointing,
             **{**_QUIET, "logging_steps": max(1, phase.steps // 4), **phase.settings},
         )
+
+    def _imitate(self, phase: Imitation, settings: SFTConfig) -> None:
+        preset = self.preset
+        self.say(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
+        episodes = expert_episodes(
+            preset.env_id,
+            preset.env_kwargs,
+            self.tokenizer,
+            episodes=phase.episodes,
+            seed=self.seed,
+            styles=phase.styles,
+        )
         # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns
         # to copy numbers from them. RL afterwards trains on the policy's tokens only.
         rows = [row for episode in episodes for row in episode.rows]
-        train_sft(self.model, self.tokenizer, rows, args, train_on="all", callbacks=[_Progress(self.say)])
+        train_sft(self.model, self.tokenizer, rows, settings, train_on="all", callbacks=[_Progress(self.say)])
 
     def _evaluate(self, name: str) -> None:
         """Play the test tasks, greedily and sampled, with the engine that also trains."""
