@@ -21,6 +21,9 @@ from hypothesis import settings
 
 toy_envs.register()
 
+# A failing check in a helper must show its values, as one in a test does.
+pytest.register_assert_rewrite("contract", "rollout_tools")
+
 # The same examples on every run and every machine: a red test must stay red while it is looked into.
 settings.register_profile("agent-gym", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("agent-gym")

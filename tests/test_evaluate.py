@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_rollout import counting, roll, scripted
+from rollout_tools import counting, roll, scripted
 
 from agent_gym import ConfigError
 from agent_gym.evaluate import EvalResult, episode_metrics, evaluate, make_specs, summarize, wilson_interval

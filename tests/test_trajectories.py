@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rollout import counting, expert, roll
+from rollout_tools import counting, expert, roll
 
 from agent_gym import ConfigError
 from agent_gym.parsing import HermesParser

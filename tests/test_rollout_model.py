@@ -1,0 +1,83 @@
+"""Rollouts with a real, if tiny, model and the transformers engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rollout_tools import counting
+
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner
+from agent_gym.transcript import check_tiling
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("torch")
+    from tiny import make_tiny_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = make_tiny_model(tmp_path_factory.mktemp("tiny"))
+    return AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+
+
+def roll_model(tiny_model: Any, specs: list[EpisodeSpec], temperature: float = 1.0, **kwargs: Any) -> list[Episode]:
+    from agent_gym.chat import ChatRenderer
+    from agent_gym.policies import TransformersPolicy
+
+    model, tokenizer = tiny_model
+    renderer = ChatRenderer.of(tokenizer)
+    policy = TransformersPolicy(model, renderer.eos_token_ids, tokenizer.pad_token_id, tokenizer.decode)
+    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=12, max_tokens=700), **kwargs)
+    try:
+        return runner.run(specs, temperature=temperature)
+    finally:
+        runner.close()
+        policy.close()
+
+
+def test_a_model_rolls_out(tiny_model: Any) -> None:
+    """Random weights write bytes that are no text, cut turns off and never call a tool: all of it must be kept."""
+    specs = [EpisodeSpec("AgentR1/GSM8K-v0", seed=i, index=i, sampling_seed=i) for i in range(6)]
+    specs += counting(6, max_turns=3) + counting(2, "Toy/Inline-v0", max_turns=3)
+    drifted = 0
+    for episode in roll_model(tiny_model, specs):
+        assert episode.failure is None
+        (row,) = episode.rows
+        check_tiling(row.spans, len(row.token_ids))
+        for step in episode.steps:
+            assert all(row.action_mask[step.start : step.stop]) and step.stop > step.start
+            assert all(value < 0 for value in row.logprobs[step.start : step.stop])
+            sampled = row.token_ids[step.start : step.stop]
+            drifted += tiny_model[1](tiny_model[1].decode(sampled), add_special_tokens=False)["input_ids"] != sampled
+        assert sum(row.action_mask) == episode.sampled_tokens
+        assert all(value == 0 for value, mine in zip(row.logprobs, row.action_mask, strict=True) if not mine)
+    assert drifted > 5, "these ids would not survive decoding and encoding"
+
+
+def test_logprobs_of_a_rollout_are_those_of_one_forward_pass(tiny_model: Any) -> None:
+    """Whole rows, several turns: what the trainer computes from the row is what the policy reported."""
+    import torch
+
+    model, _ = tiny_model
+    for episode in roll_model(tiny_model, counting(4, max_turns=3)):
+        (row,) = episode.rows
+        ids = torch.tensor([row.token_ids])
+        with torch.no_grad():
+            logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
+        scored = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+        mine = torch.tensor(row.action_mask[1:])
+        assert torch.allclose(scored[mine], torch.tensor(row.logprobs[1:])[mine], atol=1e-5)
+        assert len(episode.steps) == 3
+
+
+def test_sampling_does_not_depend_on_workers_or_company(tiny_model: Any) -> None:
+    specs = counting(6, max_turns=3)
+    alone = [roll_model(tiny_model, [spec], workers=1)[0].rows[0].token_ids for spec in specs]
+    together = [episode.rows[0].token_ids for episode in roll_model(tiny_model, specs, workers=8)]
+    few = [episode.rows[0].token_ids for episode in roll_model(tiny_model, specs[::-1], max_live=2)][::-1]
+    assert alone == together == few
+    other = [
+        EpisodeSpec(spec.env_id, spec.env_kwargs, spec.seed, "train", spec.index, sampling_seed=7) for spec in specs
+    ]
+    assert [episode.rows[0].token_ids for episode in roll_model(tiny_model, other)] != alone
