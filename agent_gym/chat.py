@@ -125,12 +125,12 @@ class ChatRenderer:
         """
         if sampled and sampled[-1] in self.eos_token_ids:
             return self.reply(sampled, [{"role": self.observation_role, "content": text}])
-        return self.encode(text)
+        return self._encode_inside(text)
 
     def encode_action(self, text: str) -> list[int]:
         """Encode a turn that a script wrote: its text and the end-of-turn a policy would sample after it."""
         closing = self.end_of_turn if self.end_of_turn is not None else self.tokenizer.eos_token_id
-        return self.encode(text) + ([closing] if closing is not None else [])
+        return self._encode_inside(text) + ([closing] if closing is not None else [])
 
     def decode_action(self, ids: Sequence[int]) -> str:
         """Decode a sampled turn to the text the environment sees, without the end tokens at its end."""
@@ -143,6 +143,15 @@ class ChatRenderer:
     def encode(self, text: str) -> list[int]:
         """Encode text as it stands: special tokens in it count as such, none are added."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _encode_inside(self, text: str) -> list[int]:
+        """Encode text that something stands before, as it is in a turn.
+
+        Tokenizers of the SentencePiece kind (Llama 2, Phi-3, Mistral) put a space before the first word of whatever
+        they are given, so that a turn encoded by itself would begin with a space that no template has there.
+        """
+        head, ids = self.encode("\n"), self.encode("\n" + text)
+        return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
     def _as_observations(self, messages: Sequence[Message]) -> list[Message]:
         if self.observation_role == "tool":

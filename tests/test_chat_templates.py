@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from toy_envs import TwoToolEnv, WorldEnv, add
 
-from agent_gym import ConfigError, Reply, Sampled, action_mask
+from agent_gym import Reply, Sampled, action_mask
 from agent_gym.chat import ChatRenderer
 from agent_gym.parsing import HermesParser
 from agent_gym.transcript import check_tiling
@@ -43,13 +43,13 @@ class Case:
 
 
 _LLAMA = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-_GEMMA = ("<bos>", "<start_of_turn>", "<end_of_turn>")
+GEMMA = ("<bos>", "<start_of_turn>", "<end_of_turn>")
 _GLM = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "[gMASK]", "<sop>")
 _DEEPSEEK = (
     *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
     *("<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
 )
-_PHI = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+PHI = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 _HARMONY = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
 _THOUGHT = "<think>\nHm {k}.\n</think>\n\nTurn {k}"
 
@@ -61,8 +61,8 @@ CASES = [
     Case("qwen3_5_think", "<|im_end|>", turn=_THOUGHT.removeprefix("<think>\n"), content=_THOUGHT),
     Case("qwen3_5_nothink", "<|im_end|>"),
     Case("llama3_1", "<|eot_id|>", _LLAMA, "<|begin_of_text|>"),
-    Case("gemma3", "<end_of_turn>", _GEMMA, "<bos>", "user", False),
-    Case("phi3", "<|end|>", _PHI, None, "user", False),
+    Case("gemma3", "<end_of_turn>", GEMMA, "<bos>", "user", False),
+    Case("phi3", "<|end|>", PHI, None, "user", False),
     Case("lfm2", "<|im_end|>"),
     Case(
         "glm4moe",
@@ -299,79 +299,3 @@ def test_results_of_parallel_calls_come_in_order(case: Case) -> None:
     places = [text.index(result) for result in ("recorded w1", "42", "recorded w2")]
     assert places == sorted(places)
     assert [message["content"] for message in info["messages"][1:]] == ["recorded w1", "42", "recorded w2"]
-
-
-def test_script_written_turns_are_encoded_once_and_closed() -> None:
-    case = CASES[0]
-    env = WorldEnv(system_prompt="", tokenizer=tokenizer_of(case))
-    env.reset(options={"task": {"question": "q", "replies": [Reply("a")]}})
-    info = env.step("said by hand")[-1]
-    agent = info["token_spans"][0]
-    assert info["token_ids"][: agent.stop - agent.start] == env.renderer.encode("said by hand") + [
-        env.renderer.end_of_turn
-    ]
-    assert env.renderer.decode_action(env.renderer.encode_action("said by hand")) == "said by hand"
-
-
-def test_decoding_shows_what_was_sampled() -> None:
-    renderer = renderer_of(CASES[0])
-    start = renderer.tokenizer.convert_tokens_to_ids("<|im_start|>")
-    end = renderer.end_of_turn
-    words = renderer.encode("a b")
-    assert renderer.decode_action([start, *words, end, end]) == "<|im_start|>a b"
-    assert renderer.decode_action([*words, end, *words]) == "a b<|im_end|>a b"  # only the end is cut
-    assert renderer.decode_action([end]) == renderer.decode_action([]) == ""
-
-
-# What cannot work is a ConfigError that says so.
-
-
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        (None, "has no chat template"),
-        ("{{ messages[0].content }}", "drops an assistant message"),
-        ("{{ messages[0].content[0].text.text }}", "cannot render"),
-        ("{% for m in messages %}{{ raise_exception('no') }}{% endfor %}", "no"),
-    ],
-)
-def test_unusable_templates_are_refused(template: str | None, words: str) -> None:
-    tokenizer = make_tiny_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(ConfigError, match=words):
-        ChatRenderer(tokenizer)
-
-
-def test_system_prompt_that_the_template_refuses() -> None:
-    case = Case("gemma", "<end_of_turn>", _GEMMA, "<bos>")
-    env = WorldEnv(system_prompt="Be brief.", tokenizer=tokenizer_of(case))
-    with pytest.raises(ConfigError, match="System role not supported"):
-        env.reset(seed=0)
-    assert WorldEnv(system_prompt="", tokenizer=tokenizer_of(case)).reset(seed=0)[1]["token_ids"]
-
-
-def test_observation_role_can_be_chosen() -> None:
-    tokenizer = tokenizer_of(CASES[0])
-    renderer = ChatRenderer(tokenizer, observation_role="user")
-    text = tokenizer.decode(renderer.reply([], [{"role": "tool", "content": "A"}, {"role": "tool", "content": "B"}]))
-    assert text == "<|im_end|>\n<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n"
-    with pytest.raises(ConfigError, match="'narrator'"):
-        ChatRenderer(tokenizer, observation_role="narrator")
-
-
-def test_template_arguments_reach_the_template() -> None:
-    tokenizer = tokenizer_of(next(case for case in CASES if case.name == "qwen3"))
-    silent = ChatRenderer(tokenizer, template_kwargs={"enable_thinking": False})
-    messages = [{"role": "user", "content": "q"}]
-    assert tokenizer.decode(silent.prompt(messages)).endswith("<think>\n\n</think>\n\n")
-    assert tokenizer.decode(silent.reply([], messages)).endswith("<think>\n\n</think>\n\n")
-    assert not tokenizer.decode(ChatRenderer(tokenizer).prompt(messages)).endswith("</think>\n\n")
-
-
-def test_renderer_is_probed_once_per_tokenizer_and_template() -> None:
-    tokenizer = make_tiny_tokenizer()
-    renderer = ChatRenderer.of(tokenizer)
-    assert ChatRenderer.of(tokenizer) is renderer and ChatRenderer.of(renderer) is renderer
-    # TRL swaps templates on a live tokenizer; what was probed for the old one must not stay.
-    tokenizer.chat_template = tokenizer_of(CASES[6]).chat_template
-    assert renderer.renders_tools and not ChatRenderer.of(tokenizer).renders_tools
