@@ -1,0 +1,253 @@
+"""The pages say what the code does: their examples run, their outputs are the real ones, their links lead somewhere.
+
+A python block marked `python run` is executed, the blocks of one page in order and in one namespace; a `text` block
+right after it is what it prints. A `console run` block holds `$ ` commands, each followed by its output. Other blocks
+are only looked at: the commands and flags that they name must exist.
+
+`python tests/test_docs.py` writes what the blocks print today into the pages; read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from agent_gym.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+every_page = pytest.mark.parametrize("page", PAGES, ids=IDS)
+needs_training = pytest.mark.skipif(find_spec("trl") is None, reason="the pages train a tokenizer or a model")
+ENVIRONMENT = {
+    **os.environ,
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its info string, its text, and the line of the page on which the text begins."""
+
+    info: str
+    text: str
+    line: int
+    output: str | None = None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    blocks: list[Block] = []
+    i = behind = 0
+    while i < len(lines):
+        if not lines[i].startswith("```"):
+            i += 1
+            continue
+        stop = next((k for k in range(i + 1, len(lines)) if lines[k] == "```"), None)
+        assert stop is not None, f"{page}, line {i + 1}: the block is not closed"
+        block = Block(lines[i].removeprefix("```"), "\n".join(lines[i + 1 : stop]) + "\n", i + 2)
+        if block.info == "text" and blocks and not any(lines[behind:i]):
+            blocks[-1] = replace(blocks[-1], output=block.text)
+        blocks.append(block)
+        i = behind = stop + 1
+    return blocks
+
+
+# Executed one after the other in a process of their own, so that an id that a page registers stays on that page.
+RUNNER = """
+import contextlib, io, json, sys
+page, blocks = json.load(sys.stdin)
+namespace, printed = {"__name__": "__main__"}, []
+for text, line in blocks:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile("\\n" * (line - 1) + text, page, "exec"), namespace)
+    printed.append(out.getvalue())
+print(json.dumps(printed))
+"""
+
+
+def run_python(page: Path, folder: Path) -> list[tuple[Block, str]]:
+    """Execute the `python run` blocks of a page and return what each printed."""
+    blocks = [block for block in blocks_of(page) if block.info == "python run"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RUNNER],
+        input=json.dumps([str(page), [(block.text, block.line) for block in blocks]]),
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return list(zip(blocks, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+def run_console(page: Path, folder: Path) -> list[tuple[Block, str]]:
+    """Run the commands of the `console run` blocks and return what the blocks should say."""
+    said = []
+    for block in blocks_of(page):
+        if block.info == "console run":
+            text = ""
+            for command in re.findall(r"^\$ (.+)$", block.text, re.MULTILINE):
+                script = ["bash", "-c", f"exec 2>&1; {command}"]
+                done = subprocess.run(
+                    script, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, timeout=120
+                )
+                text += f"$ {command}\n{done.stdout}"
+            said.append((block, text))
+    return said
+
+
+@needs_training
+@every_page
+def test_python_blocks_run_and_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    for block, printed in run_python(page, tmp_path):
+        if block.output is not None:
+            assert printed == block.output, f"{page}, line {block.line}: the block prints something else"
+
+
+@every_page
+def test_console_blocks_say_what_the_commands_print(page: Path, tmp_path: Path) -> None:
+    for block, text in run_console(page, tmp_path):
+        assert text == block.text, f"{page}, line {block.line}"
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), f"{page}: the link to {target} leads nowhere"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page}: {file.name} has no heading for #{anchor}"
+
+
+@every_page
+def test_files_and_tests_that_are_named_exist(page: Path) -> None:
+    """`trainers/rows.py` is a file, and `tests/test_x.py::test_y` is a test in one."""
+    for path in re.findall(r"`((?:agent_gym|envs|trainers|registry|tests|docs|notebooks)/[\w./]+)`", page.read_text()):
+        assert (ROOT / path).exists(), f"{page} names {path}, which does not exist"
+    for path, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", page.read_text()):
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{page} names {path}::{name}, which does not exist"
+
+
+# Commands.
+
+
+def commands_of(page: Path) -> list[tuple[str, set[str]]]:
+    """Every `agent-gym COMMAND` that stands in a block, fenced or indented, with its flags."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^(?:\$ .*?|    )agent-gym ([a-z]\w*)(.*)$", text, re.MULTILINE)
+    return [(command, set(re.findall(r"(?<!\S)--\w+", arguments))) for command, arguments in lines]
+
+
+def flags_of(command: str) -> set[str]:
+    module = importlib.import_module(f"agent_gym.cli.{command}")
+    if hasattr(module, "make_parser"):
+        from accelerate.commands.launch import launch_command_parser
+
+        return {*module.make_parser()._option_string_actions, *launch_command_parser()._option_string_actions}
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_gym", command, "--help"], capture_output=True, text=True, timeout=120, check=True
+    )
+    return set(re.findall(r"--\w+", done.stdout))
+
+
+@needs_training
+@every_page
+def test_commands_and_flags_exist(page: Path) -> None:
+    for command, flags in commands_of(page):
+        if command == "rollot":  # docs/cli.md shows what a slip of the finger gives
+            continue
+        assert command in COMMANDS, f"{page}: there is no `agent-gym {command}`"
+        assert not flags - flags_of(command), f"{page}: agent-gym {command} has no {flags - flags_of(command)}"
+
+
+# The page on the trainer.
+
+
+def test_lines_of_trl_are_where_the_page_says() -> None:
+    import transformers
+    import trl
+
+    text = (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8")
+    versions = (f"TRL is pinned to {trl.__version__}", f"transformers to {transformers.__version__}")
+    assert all(version in text for version in versions), versions
+    found = re.findall(r"`(_?\w+)`[^`\n]{1,9}`(trl|transformers)/([\w/]+\.py):(\d+)`", text)
+    assert len(found) >= 7
+    for name, package, path, line in found:
+        source = Path({"trl": trl, "transformers": transformers}[package].__file__).parent / path
+        here = source.read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        assert here.strip().startswith(f"def {name}("), f"{package}/{path}, line {line} is {here!r}, not {name}"
+
+
+def test_every_logged_metric_is_explained() -> None:
+    page = ROOT / "docs" / "trainer.md"
+    logged = [block.output for block in blocks_of(page) if block.output][-1].splitlines()[-1].split()  # type: ignore
+    names = re.findall(r"`([\w/<>]+)`", page.read_text(encoding="utf-8").split("## Metrics")[1].split("\n\n")[1])
+    patterns = [re.compile(re.sub(r"<\w+>", r"\\w+", name)) for name in names]
+    assert "reward" in logged and len(logged) > 25
+    for metric in logged:
+        assert any(pattern.fullmatch(metric) for pattern in patterns), f"{metric} is not in the table of metrics"
+
+
+# The page on adding an environment.
+
+
+@pytest.mark.slow
+def test_the_environment_of_the_page_passes_the_conformance_tests(tmp_path: Path) -> None:
+    """Follow docs/add_an_env.md to the letter in a copy of the repository."""
+    for name in ("agent_gym", "envs", "registry", "trainers", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    blocks = blocks_of(ROOT / "docs" / "add_an_env.md")
+    code = next(block.text for block in blocks if block.info == "python run")
+    entry = next(block.text for block in blocks if block.text.lstrip().startswith("EnvEntry("))
+    folder = tmp_path / "envs" / "directory"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('"""A staff directory."""\n')
+    (folder / "env.py").write_text(code)
+    specs = tmp_path / "registry" / "specs.py"
+    head, closing, tail = specs.read_text().rpartition("\n)\n")
+    assert closing and not tail, "ENVS is no longer the last thing in registry/specs.py"
+    specs.write_text(f"{head}\n{entry})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "tests/test_conformance.py", "-k", "Directory or registry"],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 50  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        with tempfile.TemporaryDirectory() as scratch:
+            pairs = [(block.output, printed) for block, printed in run_python(name, Path(scratch)) if block.output]
+            pairs += [(block.text, text) for block, text in run_console(name, Path(scratch))]
+        content = name.read_text(encoding="utf-8")
+        for old, new in pairs:
+            content = content.replace(f"\n{old}```\n", f"\n{new}```\n", 1)
+        name.write_text(content, encoding="utf-8")
