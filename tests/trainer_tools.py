@@ -8,15 +8,22 @@ those tests are exact and spend their time in the trainer. Tests that need the t
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import multiprocessing
 import os
+import pickle
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -84,6 +91,10 @@ class RandomPolicy:
         cut: share of the turns that run into `max_tokens` instead of ending with an end of turn.
     """
 
+    continuous = True
+
+    continuous = True
+
     def __init__(self, cut: float = 0.2) -> None:
         self.cut = cut
         self._queue: dict[int, Request] = {}
@@ -132,7 +143,7 @@ def model_folder(tied: bool = True, seed: int = 0) -> str:
     """Make a tiny model once per test process and return its folder."""
     folder = tempfile.mkdtemp(prefix="agent-gym-test-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(tiny.make_tiny_model(folder, tied=tied, seed=seed))
+    return str(tiny.make_tiny_model(folder, tied=tied, seed=seed, hidden=32, heads=1, mlp=64))
 
 
 def settings(folder: str | Path, **changes: Any) -> Any:
@@ -208,8 +219,107 @@ def train(folder: str | Path, **options: Any) -> dict[str, np.ndarray]:
     return weights(trainer.model)
 
 
-def launch(script: str, *arguments: Any, processes: int = 1, timeout: float = 300.0) -> str:
-    """Run a script of the tests' folder, on several gloo ranks if asked, and return what it printed.
+def in_ranks(function: Callable[..., Any], processes: int, *arguments: Any, timeout_s: float = 300.0) -> list[Any]:
+    """Call a function of a test module in several gloo ranks at once, and return what each returned.
+
+    The processes are forked from a server that has imported the trainers once, which takes longer than the tests. The
+    real launcher is used by the slow tests.
+
+    Raises:
+        AssertionError: with the traceback of a rank that failed, or if they do not end in time.
+    """
+    with tempfile.TemporaryDirectory() as folder, _ranks(folder, processes, function, arguments) as ranks:
+        # A rank that failed leaves the others waiting for it.
+        _wait(lambda: any(p.exitcode for p in ranks) or not any(p.is_alive() for p in ranks), timeout_s)
+        results = [pickle.loads(path.read_bytes()) for path in sorted(Path(folder).glob("*.pkl"))]
+    failures = [result for result in results if isinstance(result, _Failure)]
+    assert not failures, failures[0].text
+    assert len(results) == processes, f"only {len(results)} of {processes} ranks ended within {timeout_s} s"
+    return results
+
+
+def kill_ranks(function: Callable[..., Any], processes: int, *arguments: Any, timeout_s: float = 300.0) -> None:
+    """Call a function in several ranks and kill them all once each has called `ready_to_die`.
+
+    Raises:
+        AssertionError: if a rank ended by itself.
+    """
+    with tempfile.TemporaryDirectory() as folder, _ranks(folder, processes, function, arguments) as ranks:
+        _wait(lambda: len(list(Path(folder).iterdir())) == processes, timeout_s)
+        for result in Path(folder).glob("*.pkl"):
+            raise AssertionError(f"a rank ended before it was killed: {pickle.loads(result.read_bytes())}")
+        assert len(list(Path(folder).glob("*.ready"))) == processes, f"not ready to be killed in {timeout_s} s"
+        for process in ranks:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        for process in ranks:
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
+
+
+def ready_to_die() -> None:
+    """Wait, inside a rank, for the end that `kill_ranks` puts to it."""
+    Path(os.environ["AGENT_GYM_TEST_RANK"] + ".ready").touch()
+    time.sleep(600)
+
+
+@contextlib.contextmanager
+def _ranks(folder: str, processes: int, function: Callable[..., Any], arguments: Any) -> Iterator[list[Any]]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["agent_gym.trainers.grpo", "transformers.models.qwen3.modeling_qwen3"])
+    port = _free_port()
+    ranks = [
+        context.Process(target=_rank, args=(folder, rank, processes, port, function, arguments))
+        for rank in range(processes)
+    ]
+    try:
+        for process in ranks:
+            process.start()
+        yield ranks
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+
+
+def _wait(done: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+class _Failure(NamedTuple):
+    text: str
+
+
+def _rank(folder: str, rank: int, processes: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
+    """Run one rank and leave its result in a file."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["AGENT_GYM_TEST_RANK"] = str(Path(folder, str(rank)))
+    if processes > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    try:
+        result = function(*arguments)
+    except BaseException:
+        result = _Failure(f"rank {rank}: {traceback.format_exc()}")
+    target = Path(folder, f"{rank}.pkl")
+    target.with_suffix(".part").write_bytes(pickle.dumps(result))
+    target.with_suffix(".part").replace(target)
+    # Neither gloo's threads nor the environments' workers are waited for.
+    os._exit(int(isinstance(result, _Failure)))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def launch(script: str | Path, *arguments: Any, processes: int = 1, timeout_s: float = 400.0) -> str:
+    """Run a script, with torchrun if there are several processes, and return what it printed.
 
     Raises:
         AssertionError: if it fails; the message has the end of its output.
@@ -217,14 +327,10 @@ def launch(script: str, *arguments: Any, processes: int = 1, timeout: float = 30
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    path = Path(__file__).with_name(script)
-    result = subprocess.run(
-        [*command, str(path), *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=environment()
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+    done = subprocess.run(
+        [*command, str(script), *map(str, arguments)], capture_output=True, text=True, timeout=timeout_s, env=env
     )
-    assert result.returncode == 0, f"{script} failed\n{result.stdout[-2000:]}\n{result.stderr[-6000:]}"
-    return result.stdout
-
-
-def environment() -> dict[str, str]:
-    """The environment of a test's subprocess: one thread each, no network."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    assert done.returncode == 0, f"{script} failed\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return done.stdout

@@ -36,7 +36,7 @@ from agent_gym.trainers.engine import build_policy
 from agent_gym.trainers.logs import completion_table, write_episodes
 from agent_gym.trainers.metrics import eval_metrics, mean_metrics
 from agent_gym.trainers.rows import RowTrainer
-from agent_gym.trainers.sampler import GroupSampler
+from agent_gym.trainers.sampler import EpochCallback, GroupSampler
 from agent_gym.trainers.tasks import check_task_columns, group_specs, task_dataset
 from agent_gym.trainers.weights import named_weights
 
@@ -110,9 +110,12 @@ class AgentGRPOTrainer(RowTrainer):
             args.use_vllm = wants_vllm
         self.use_vllm = wants_vllm
         self.renderer = ChatRenderer.of(self._tokenizer)
+        if args.chat_template_kwargs:
+            self.renderer = ChatRenderer(self._tokenizer, template_kwargs=cast(Any, args.chat_template_kwargs))
+        self._epochs = EpochCallback()
+        self.add_callback(self._epochs)
         self._policy = policy
         self._runner: Runner | None = None
-        self._weights_of_step: int | None = None  # the step whose weights the engine has
 
     # Rollouts.
 
@@ -136,9 +139,9 @@ class AgentGRPOTrainer(RowTrainer):
         training = self.model.training
         if isinstance(policy, Engine):
             policy.wake()
-            if self._weights_of_step != self.state.global_step:
-                policy.sync(named_weights(self.accelerator.unwrap_model(self.model)))
-                self._weights_of_step = self.state.global_step
+            # Every time, even twice in a step: the step says little about the weights (a second `train()`, the best
+            # checkpoint loaded at the end), and an engine that slept has none.
+            policy.sync(named_weights(self.accelerator.unwrap_model(self.model)))
         times["time/sync"].append(time.perf_counter() - started)
         episodes = runner.run(specs, temperature=temperature)
         if isinstance(policy, Engine):
@@ -152,14 +155,11 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         args, accelerator = self.args, self.accelerator
-        # The position within the run, not a running counter: a resumed run samples what the straight one would have.
-        accumulation = args.gradient_accumulation_steps
-        position = self.state.global_step * accumulation + self._step % accumulation
         specs = group_specs(
             inputs,
             first=accelerator.process_index * len(inputs),
             group_size=self.num_generations,
-            sampling_seed=derive_seed(args.seed, position),
+            sampling_seed=derive_seed(args.seed, self._rollout_number),
         )
         episodes = self.rollout(specs, self.temperature)
         started = time.perf_counter()
@@ -168,7 +168,7 @@ class AgentGRPOTrainer(RowTrainer):
             [
                 episode_rows(episode, [advantage] * len(episode.steps))
                 for episode, advantage in zip(episodes, advantages, strict=True)
-                if not episode.failure
+                if not episode.failure and not (args.mask_truncated_completions and episode.truncated)
             ]
         )
         batch = self._collate(shares)
@@ -230,8 +230,9 @@ class AgentGRPOTrainer(RowTrainer):
                 [rows[i]] * attempts, first=i * attempts, group_size=attempts, sampling_seed=self.args.seed
             )
         ]
-        episodes = self.rollout(specs, self.args.eval_temperature) if specs else []
-        self._write_trajectories(episodes, len(episodes))
+        # Also without a task for this process: all of them take part in handing over sharded weights.
+        episodes = self.rollout(specs, self.args.eval_temperature)
+        self._write_trajectories(metric_key_prefix, episodes, len(episodes))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in eval_metrics(episodes).items()}
         return EvalLoopOutput(cast(Any, None), None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
 
@@ -239,7 +240,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> GroupSampler:
         dataset = self.train_dataset if dataset is None else dataset
-        return GroupSampler(
+        self._epochs.sampler = GroupSampler(
             len(dataset),
             group_size=self.num_generations,
             batch_tasks=self.args.batch_tasks,
@@ -247,23 +248,26 @@ class AgentGRPOTrainer(RowTrainer):
             seed=self.args.seed,
             shuffle=self.shuffle_dataset,
         )
+        return self._epochs.sampler
 
     # Logs.
 
     def _log_episodes(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> None:
         for name, value in mean_metrics(episodes).items():
             self._metrics["train"][name].append(value)
-        self._write_trajectories(episodes, self.args.trajectories_per_step, advantages)
+        self._write_trajectories("train", episodes, self.args.trajectories_per_step, advantages)
         if self.log_completions:
             for column, values in completion_table(episodes, advantages).items():
                 target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
                 target.extend(values)
 
     def _write_trajectories(
-        self, episodes: Sequence[Episode], limit: int, advantages: Sequence[float] | None = None
+        self, kind: str, episodes: Sequence[Episode], limit: int, advantages: Sequence[float] | None = None
     ) -> None:
         if not limit or not self.args.trajectories_per_step:
             return
-        name = f"{self._mode}_{self.state.global_step:06d}_{self.accelerator.process_index}.jsonl"
-        path = Path(str(self.args.output_dir)) / "trajectories" / name
+        name = f"{kind}_{self.state.global_step:06d}_{self.accelerator.process_index}"
+        if self._micro_step:  # a later rollout of the same step
+            name += f"_{self._micro_step}"
+        path = Path(str(self.args.output_dir)) / "trajectories" / f"{name}.jsonl"
         write_episodes(path, episodes[:limit], self._tokenizer, advantages, step=self.state.global_step)

@@ -37,6 +37,18 @@ class RowTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self._generated: Batch = {}
         self._loss_inputs: Batch | None = None
+        self._micro_step = 0  # within the optimizer step
+        self._n_pieces = 1
+
+    @property
+    def _rollout_number(self) -> int:
+        """How many rollouts came before the present one.
+
+        Counted from the position in the run, so that a resumed run samples what the straight one would have, and in
+        rollouts, so that gradient accumulation over the same episodes does not change what is sampled.
+        """
+        position = self.state.global_step * self.args.gradient_accumulation_steps + self._micro_step
+        return position // (self.args.chunks * self.num_iterations)
 
     @property
     def _mode(self) -> str:
@@ -129,7 +141,11 @@ class RowTrainer(GRPOTrainer):
             # TRL runs a forward pass of its own to compare the engine with the trainer. While the policy is still the
             # one that sampled, the pass of the loss has just given the same numbers.
             self._add_engine_ratio(inputs, output.log_probs.detach())
-        return output.log_probs, output.entropy, output.aux_loss
+        aux_loss = output.aux_loss
+        if aux_loss is not None:
+            # The load balance of a mixture of experts is a mean over rows, and TRL adds it once per call.
+            aux_loss = aux_loss / self._n_pieces
+        return output.log_probs, output.entropy, aux_loss
 
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did; see correction.py."""
@@ -176,6 +192,7 @@ class RowTrainer(GRPOTrainer):
         # Neighbours of about equal length waste little padding; the loss is a sum over rows, so order is free.
         order = chunk["completion_mask"].sum(1).argsort(descending=True)
         pieces = order.split(self.args.micro_batch_size)
+        self._n_pieces = len(pieces)
         sync = self.accelerator.sync_gradients
         total = torch.zeros((), device=self.accelerator.device)
         for i, index in enumerate(pieces):
@@ -191,6 +208,7 @@ class RowTrainer(GRPOTrainer):
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
         self._step += 1
+        self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()
         self._metrics["train"]["time/update"].append(now - generated)
         self._current_train_step_time += now - started

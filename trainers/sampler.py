@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
+from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
 
@@ -60,3 +62,18 @@ class GroupSampler(Sampler[int]):
     def __len__(self) -> int:
         """Number of indices one epoch yields."""
         return self.size // self.batch_tasks * self.batch_tasks * self.group_size * self.repeats
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the sampler which epoch begins.
+
+    transformers and accelerate do so themselves, but only through so many wrappers: a loader that skips batches after a
+    restart, on several processes, is one too deep, and the run would go on in the order of epoch 0.
+    """
+
+    sampler: GroupSampler | None = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Hand over the epoch, from the state that a checkpoint restores."""
+        if self.sampler is not None:
+            self.sampler.set_epoch(int(state.epoch or 0))

@@ -1,0 +1,196 @@
+"""How the work is cut must not change what is learned: micro-batches, accumulation, processes, checkpointing.
+
+The policy answers from seeds alone, so every run sees the same episodes, and weights may differ by rounding only. Two
+optimizers, because SGD shows a wrong scale of the gradient, which AdamW divides away, and AdamW shows wrong directions
+of small gradients, which SGD hides.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from trainer_tools import (  # noqa: E402
+    distance,
+    in_ranks,
+    launch,
+    make_trainer,
+    model_folder,
+    train,
+    weights,
+)
+
+TOLERANCE = 1e-6
+MOVED = 1e-4  # what a run changes at least, so that equal weights say something
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 0.0},
+    # With its default of 1e-8 AdamW turns rounding errors of vanishing gradients into steps of their full size.
+    "adamw": {"optim": "adamw_torch", "learning_rate": 2e-4, "adam_epsilon": 1e-5},
+}
+BATCH = {"per_device_train_batch_size": 16}
+FAILING = {"env_kwargs": {"fail": 7}}
+
+
+def start() -> dict[str, Any]:
+    from transformers import AutoModelForCausalLM
+
+    return weights(AutoModelForCausalLM.from_pretrained(model_folder()))
+
+
+def same(one: Any, other: Any) -> None:
+    assert distance(one, start()) > MOVED, "the run has hardly moved the weights"
+    assert distance(one, other) <= TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The weights of the plainest run for each optimizer: one process, one pass over all rows."""
+    folder = tmp_path_factory.mktemp("straight")
+    return {name: train(folder, **BATCH, **FAILING, **options) for name, options in OPTIMIZERS.items()}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("micro_batch_size", [3, 1])
+def test_micro_batches(tmp_path: Path, straight: Any, optimizer: str, micro_batch_size: int) -> None:
+    again = train(tmp_path, **BATCH, **FAILING, **OPTIMIZERS[optimizer], micro_batch_size=micro_batch_size)
+    same(straight[optimizer], again)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [2, 4])
+def test_accumulation_over_the_same_episodes(tmp_path: Path, straight: Any, optimizer: str, steps: int) -> None:
+    split = {"per_device_train_batch_size": 16 // steps, "gradient_accumulation_steps": steps, "micro_batch_size": 3}
+    same(straight[optimizer], train(tmp_path, **split, **FAILING, **OPTIMIZERS[optimizer]))
+
+
+def test_several_rollouts_in_one_step(tmp_path: Path) -> None:
+    # Two rollouts of 8 episodes each per update: each is divided by its own number of tokens, whatever the pieces.
+    options = {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "per_device_train_batch_size": 4}
+    one = train(tmp_path, **options, **OPTIMIZERS["sgd"])
+    same(one, train(tmp_path, **options, **OPTIMIZERS["sgd"], micro_batch_size=1))
+
+
+@pytest.mark.parametrize("scale", ["batch", "none"])
+def test_other_scales_of_the_reward(tmp_path: Path, scale: str) -> None:
+    options = {**BATCH, **OPTIMIZERS["sgd"], "scale_rewards": scale}
+    same(train(tmp_path, **options), train(tmp_path, **options, micro_batch_size=5))
+
+
+def test_cispo_and_sequence_ratios(tmp_path: Path) -> None:
+    for options in ({"loss_type": "cispo"}, {"importance_sampling_level": "sequence"}):
+        options |= {**BATCH, **OPTIMIZERS["sgd"], "num_iterations": 2}
+        same(train(tmp_path, **options), train(tmp_path, **options, micro_batch_size=5))
+
+
+def test_gradient_checkpointing(tmp_path: Path, straight: Any) -> None:
+    kept = train(tmp_path, **BATCH, **FAILING, **OPTIMIZERS["adamw"], gradient_checkpointing=True)
+    same(straight["adamw"], kept)
+
+
+def test_a_mixture_of_experts_balances_its_load_once_per_step(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    def gradient(micro_batch_size: int) -> Any:
+        torch.manual_seed(0)
+        config = Qwen3MoeConfig(
+            vocab_size=512, hidden_size=32, intermediate_size=32, moe_intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_experts=4, num_experts_per_tok=2,
+            output_router_logits=True, router_aux_loss_coef=10.0, pad_token_id=0, eos_token_id=2,
+        )  # fmt: skip
+        trainer = make_trainer(
+            tmp_path,
+            model=Qwen3MoeForCausalLM(config),
+            processing_class=AutoTokenizer.from_pretrained(model_folder()),
+            per_device_train_batch_size=4,
+            micro_batch_size=micro_batch_size,
+        )
+        trainer.current_gradient_accumulation_steps = 1
+        # Four times the same row, so that the mean over rows is the same however they are cut.
+        ids = torch.arange(3, 13).repeat(4, 1)
+        trainer._generated = trainer._buffered_inputs = None
+        ones = torch.ones(4, 9, dtype=torch.long)
+        rows = {
+            "prompt_ids": ids[:, :1], "prompt_mask": ones[:, :1], "completion_ids": ids[:, 1:],
+            "completion_mask": ones, "tool_mask": ones, "advantages": ones.float(),
+            "sampling_per_token_logps": -ones.float(), "num_items_in_batch": ones.sum(),
+        }  # fmt: skip
+        trainer._generate_and_score_completions = lambda inputs: rows
+        trainer.training_step(trainer.model, [])
+        return {name: p.grad.numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
+
+    whole, cut = gradient(4), gradient(1)
+    assert max(abs(value).max() for name, value in whole.items() if "gate.weight" in name) > 1e-2
+    assert distance(whole, cut) < 1e-5
+
+
+# Two processes.
+
+
+def two_ranks(folder: str, options: dict[str, Any]) -> Any:
+    trainer = make_trainer(folder, **options)
+    assert trainer.accelerator.num_processes == 2
+    trainer.train()
+    return weights(trainer.model), [log for log in trainer.state.log_history if "reward" in log]
+
+
+def test_two_ranks(tmp_path: Path, straight: Any) -> None:
+    options = {**FAILING, **OPTIMIZERS["sgd"], "per_device_train_batch_size": 8, "micro_batch_size": 3}
+    (one, logs), (other, _) = in_ranks(two_ranks, 2, str(tmp_path), options)
+    assert distance(one, other) == 0.0
+    same(straight["sgd"], one)
+    assert any(log["rollout/failed"] for log in logs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**OPTIMIZERS["adamw"]},
+        # Six episodes per rank in groups of four: one group straddles the ranks.
+        {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 6, "num_generations": 4},
+        {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        {**OPTIMIZERS["adamw"], "num_iterations": 2, "scale_rewards": "batch", "env_kwargs": {"fail": 2}},
+        {**OPTIMIZERS["sgd"], "beta": 0.1, "steps_per_generation": 2},
+    ],
+    ids=["adamw", "straddling groups", "accumulation", "two passes, half failed", "kl, off policy"],
+)
+def test_two_ranks_and_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
+    options = {**FAILING, "per_device_train_batch_size": 8, "micro_batch_size": 3, **options}
+    (one, logs), (other, _) = in_ranks(two_ranks, 2, str(tmp_path / "two"), options)
+    assert distance(one, other) == 0.0
+    alone = {**options, "per_device_train_batch_size": 2 * options["per_device_train_batch_size"]}
+    trainer = make_trainer(tmp_path / "one", **alone)
+    trainer.train()
+    same(weights(trainer.model), one)
+    history = [log for log in trainer.state.log_history if "reward" in log]
+    for mine, theirs in zip(history, logs, strict=True):
+        for name in ("reward", "reward_std", "episode/turns", "reward/letters", "rollout/failed", "loss", "grad_norm"):
+            assert theirs[name] == pytest.approx(mine[name], rel=1e-4, abs=1e-6), name
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from trainer_tools import make_trainer, weights
+trainer = make_trainer(sys.argv[1], per_device_train_batch_size=8, optim="sgd", learning_rate=1e-2, max_grad_norm=0.0,
+                       micro_batch_size=3, env_kwargs={"fail": 7})
+trainer.train()
+if trainer.accelerator.is_main_process:
+    np.savez(sys.argv[1] + "/weights.npz", **weights(trainer.model))
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_under_torchrun(tmp_path: Path, straight: Any) -> None:
+    import numpy as np
+
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    launch(script, tmp_path, processes=2)
+    same(straight["sgd"], dict(np.load(tmp_path / "weights.npz")))
