@@ -1,4 +1,4 @@
-"""The tiny model: a real model folder, a tokenizer that keeps the frame of a call short, the same seed the same weights."""
+"""The tiny model: a real model folder, a tokenizer with short frames, and one seed for one set of weights."""
 
 import json
 

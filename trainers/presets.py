@@ -100,7 +100,7 @@ CPU = Preset(
     dev_tasks=200,
     test_tasks=500,
     grpo={
-        "max_steps": 24,
+        "max_steps": 36,
         "per_device_train_batch_size": 128,
         "num_generations": 8,
         "micro_batch_size": 64,
@@ -112,7 +112,7 @@ CPU = Preset(
         "epsilon_high": 0.28,
         "max_turn_tokens": 40,
         "max_episode_tokens": 400,
-        "eval_steps": 2,
+        "eval_steps": 3,
         "max_num_seqs": 128,
         "trajectories_per_step": 48,
         "bf16": False,
