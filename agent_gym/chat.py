@@ -17,7 +17,7 @@ The same deltas serve every template: nothing here knows a role header by name.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_gym.errors import ConfigError
@@ -83,6 +83,17 @@ class ChatRenderer:
             renderer = cls(tokenizer)
             _RENDERERS[id(tokenizer)] = renderer
         return renderer
+
+    def also_ends_at(self, ids: int | Iterable[int] | None) -> None:
+        """Let further tokens end a turn: those of the model's generation config, which know more than the template.
+
+        GLM hands over with <|observation|>, GPT-OSS with <|call|>, Llama with <|eom_id|>.
+
+        Args:
+            ids: as in `generation_config.eos_token_id`.
+        """
+        more = () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+        self.eos_token_ids |= frozenset(more)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChatRenderer:
         """Share instead of copying: `gym.make` deep-copies keyword arguments, and a vocabulary is large."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from trl import GRPOConfig
 
 from agent_gym.errors import ConfigError
@@ -102,6 +103,9 @@ class AgentGRPOConfig(GRPOConfig):
             super().__post_init__()
         except ValueError as error:  # what TRL and transformers find wrong is the user's to mend too
             raise ConfigError(str(error)) from error
+        if self.device.type == "cpu":
+            # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is taken up again.
+            self.__dict__["_setup_devices"] = torch.device("cpu")
         if self.loss_type not in ADDITIVE_LOSSES:
             raise ConfigError(
                 f"loss_type is {self.loss_type!r}; allowed: {', '.join(ADDITIVE_LOSSES)}. The others average within a "

@@ -11,15 +11,15 @@ from agent_gym.policies.base import Policy
 from agent_gym.trainers.config import AgentGRPOConfig
 
 
-def build_policy(model: Any, tokenizer: Any, args: AgentGRPOConfig) -> Policy:
+def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
     """Make the engine: vLLM in this process with `use_vllm`, else transformers on the live model.
 
     Args:
         model: the unwrapped policy.
-        tokenizer: its tokenizer.
+        renderer: the renderer of its tokenizer; it knows which tokens end a turn.
         args: the trainer's settings.
     """
-    renderer = ChatRenderer.of(tokenizer)
+    tokenizer = renderer.tokenizer
     if not args.use_vllm:
         from agent_gym.policies.transformers import TransformersPolicy
 

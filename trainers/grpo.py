@@ -112,6 +112,7 @@ class AgentGRPOTrainer(RowTrainer):
         self.renderer = ChatRenderer.of(self._tokenizer)
         if args.chat_template_kwargs:
             self.renderer = ChatRenderer(self._tokenizer, template_kwargs=cast(Any, args.chat_template_kwargs))
+        self.renderer.also_ends_at(self.eos_token_ids)
         self._epochs = EpochCallback()
         self.add_callback(self._epochs)
         self._policy = policy
@@ -124,7 +125,7 @@ class AgentGRPOTrainer(RowTrainer):
         """The rollout loop with the trainer's engine, started on first use."""
         if self._runner is None:
             if self._policy is None:
-                self._policy = build_policy(self.accelerator.unwrap_model(self.model), self._tokenizer, self.args)
+                self._policy = build_policy(self.accelerator.unwrap_model(self.model), self.renderer, self.args)
             show = self.args.rollout_progress and self.accelerator.is_main_process
             self._runner = Runner(
                 self._policy, self.renderer, self.args.budget, workers=self.args.env_workers, progress=show

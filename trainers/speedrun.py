@@ -17,6 +17,7 @@ from typing import Any, cast
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import SFTConfig
 
+from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.rollout import Runner, read_trajectories
@@ -89,7 +90,9 @@ class _Speedrun:
         self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
         # Before the engine, whose process group transformers would take for a distributed run.
         phases = [(phase, self._imitation_settings(phase)) for phase in preset.imitation]
-        self.policy = self._timed("engine start", build_policy, self.model, self.tokenizer, self.args)
+        renderer = ChatRenderer.of(self.tokenizer)
+        renderer.also_ends_at(self.model.generation_config.eos_token_id)
+        self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
         for phase, settings in phases:
             self._timed("imitation", self._imitate, phase, settings)
             self._evaluate(phase.name)

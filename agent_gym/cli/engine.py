@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import one_line, require
 from agent_gym.errors import ConfigError
 from agent_gym.policies import Policy, ScriptedPolicy
+from agent_gym.policies.vllm_environment import set_environment
 
 ENGINES = ("auto", "vllm", "transformers")
 
@@ -74,9 +74,10 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     """
     engine = choose_engine(engine, model)
     if engine == "vllm":
-        limit_threads()
+        set_environment()
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer.of(tokenizer)
+    renderer.also_ends_at(_end_tokens(model))
     if engine == "vllm":
         from agent_gym.policies.vllm import VLLMPolicy
 
@@ -94,14 +95,12 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     )
 
 
-def limit_threads() -> None:
-    """Give torch one thread where vLLM's CPU build is going to run; call it before torch is imported.
-
-    Engine, trainer and environments share the cores, and threads that fight for them cost more than they bring. A value
-    that the user exported wins.
-    """
-    if find_spec("vllm") and not Path("/dev/nvidiactl").exists():
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
+def _end_tokens(model: str) -> int | list[int] | None:
+    """Return what the model's generation config ends a turn with; many folders have none."""
+    try:
+        return require("transformers", "train").GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        return None
 
 
 def expert(model: str | None, env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Any, Policy]:

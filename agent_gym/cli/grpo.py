@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agent_gym.cli.arguments import GRPOArguments
-from agent_gym.cli.engine import limit_threads, load_tokenizer
+from agent_gym.cli.engine import load_tokenizer
 from agent_gym.cli.parser import require
+from agent_gym.policies.vllm_environment import set_environment
 
 if TYPE_CHECKING:
     from trl import ModelConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     """Train as the arguments say."""
-    limit_threads()
+    set_environment()
     require("trl", "train")
     from agent_gym.cli.launch import run
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent_gym.cli.engine import ENGINES, limit_threads
+from agent_gym.cli.engine import ENGINES
 from agent_gym.cli.parser import Parser, require
+from agent_gym.policies.vllm_environment import set_environment
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
         "--engine", choices=ENGINES, default="auto", help="what samples; auto takes vLLM where it is installed"
     )
     arguments = parser.parse(argv)
-    limit_threads()
+    set_environment()
     require("trl", "train")
     from agent_gym.trainers.speedrun import run_speedrun
 
