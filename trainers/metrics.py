@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from accelerate.utils import gather_object
 
@@ -12,15 +12,30 @@ from agent_gym.rollout import Episode
 
 
 def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Average `episode_metrics` over all processes, weighted by episodes; failed ones are left out."""
+    """Average `episode_metrics` over the episodes of all processes; failed ones are left out."""
     done = [episode for episode in episodes if not episode.failure]
+    return merge_means(gather_object([(episode_metrics(done), len(done))]))
+
+
+def merge_means(parts: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
+    """Combine the `episode_metrics` of several sets of episodes into those of all.
+
+    Args:
+        parts: the metrics of a set and its number of episodes.
+    """
+    episodes = sum(n for _, n in parts)
     totals: dict[str, float] = defaultdict(float)
-    weights: dict[str, float] = defaultdict(float)
-    for metrics, n in gather_object([(episode_metrics(done), len(done))]):
+    calls: dict[str, float] = defaultdict(float)
+    for metrics, n in parts:
         for name, value in metrics.items():
-            totals[name] += value * n
-            weights[name] += n
-    return {name: totals[name] / weights[name] for name in totals if weights[name]}
+            if name.endswith("/latency"):  # a mean over calls and not over episodes
+                n_calls = metrics[name.removesuffix("latency") + "calls"] * n
+                calls[name] += n_calls
+                totals[name] += value * n_calls
+            else:
+                totals[name] += value * n
+    # A set without a name has nothing of it (no call of a tool, no term of a reward), which is 0 and not unknown.
+    return {name: total / (calls[name] if name in calls else episodes) for name, total in totals.items()}
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

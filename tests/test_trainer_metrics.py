@@ -1,0 +1,51 @@
+"""Metrics of several processes are those of all their episodes together."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("accelerate")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from agent_gym.evaluate import episode_metrics  # noqa: E402
+from agent_gym.rollout import Episode, EpisodeSpec, Step  # noqa: E402
+from agent_gym.trainers.metrics import eval_metrics, mean_metrics, merge_means  # noqa: E402
+
+TOOLS = [{"function": {"name": "add"}}]
+
+
+def make_episode(kind: tuple[int, bool, int]) -> Episode:
+    """Build an episode with so many turns, a rare reward term or not, and so many calls in each turn."""
+    turns, rare, n_calls = kind
+    calls = [{"name": "add", "arguments": {}, "error": i == 0, "seconds": 0.5 + i} for i in range(n_calls)]
+    terms = {"usual": 1.0} | ({"rare": 2.0} if rare else {})
+    steps = [Step(0, i, i + 1, "a", "o", 1.0, terms, calls, {}, None, "stop", 0.0) for i in range(turns)]
+    return Episode(EpisodeSpec("Toy/None-v0"), steps=steps, tools=TOOLS, success=rare, truncated=not rare)
+
+
+KINDS = st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.integers(0, 2)), max_size=4)
+
+
+@given(st.lists(KINDS, min_size=1, max_size=4))
+def test_merging_shares_gives_the_metrics_of_the_whole(shares: list[list[tuple[int, bool, int]]]) -> None:
+    parts = [[make_episode(kind) for kind in share] for share in shares]
+    whole = episode_metrics([episode for part in parts for episode in part])
+    merged = merge_means([(episode_metrics(part), len(part)) for part in parts])
+    assert merged == pytest.approx(whole)
+
+
+def test_failed_episodes_count_as_failed_and_as_nothing_else() -> None:
+    broken = make_episode((3, False, 1))
+    broken.failure = "EnvFailure: gone"
+    episodes = [make_episode((1, True, 0)), broken, make_episode((2, False, 0))]
+    assert mean_metrics(episodes) == episode_metrics([episodes[0], episodes[2]])
+    metrics = eval_metrics(episodes)
+    assert (metrics["episodes"], metrics["failed"], metrics["success"], metrics["reward"]) == (2, 1, 0.5, 1.5)
+    assert 0.0 < metrics["success_low"] < 0.5 < metrics["success_high"] < 1.0
+
+
+def test_no_episode_at_all_is_no_success_and_no_knowledge() -> None:
+    metrics = eval_metrics([])
+    assert (metrics["success"], metrics["success_low"], metrics["success_high"], metrics["episodes"]) == (0, 0, 1, 0)
