@@ -92,7 +92,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
     reward_weights: ClassVar[Mapping[str, float]] = {}
-    """Default weight of each reward term. A term of weight 0 is computed and logged but pays nothing."""
+    """Default weight of each reward term. A term of weight 0 pays nothing."""
     default_system_prompt: ClassVar[str] = ""
     stop: tuple[str, ...] = ()
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
@@ -253,6 +253,11 @@ class TextEnv(gymnasium.Env[str, str]):
             return None
         blocks = [f"[{segment.source}]\n{segment.text}" for segment in self.transcript.segments if segment.text]
         return "\n\n".join(blocks)
+
+    @property
+    def turn(self) -> int:
+        """The turn that comes next, 0 for the first."""
+        return self._turn
 
     # Machinery.
 

@@ -53,7 +53,10 @@ def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float,
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Both ends are exact where nothing or everything succeeded; the formula is off there by rounding.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return low, high
 
 
 def summarize(episodes: Sequence[Episode]) -> EvalResult:

@@ -165,8 +165,11 @@ def check_output(path: str) -> None:
     """
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+        existed = Path(path).exists()
         with Path(path).open("a", encoding="utf-8"):
             pass
+        if not existed:
+            Path(path).unlink()  # an empty file of a run that failed later would look like a result
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 

@@ -122,7 +122,7 @@ class GSM8KEnv(ToolEnv):
             raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
         steps = annotated_steps(self._worked) if self.tools and style == "default" else []
         # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
-        turns, turn, n = min(len(steps), self.max_turns - 1), self._turn, len(steps)
+        turns, turn, n = min(len(steps), self.max_turns - 1), self.turn, len(steps)
         if turn >= turns:
             return f"#### {self._gold}"
         due = steps[turn * n // turns : (turn + 1) * n // turns]
