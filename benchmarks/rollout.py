@@ -32,7 +32,9 @@ waiting together, printed beside that of wall time, is what an idle machine woul
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -100,6 +102,7 @@ def build(max_episodes: int) -> tuple[Any, Any]:
 
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="agent-gym-benchmark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     model = make_tiny_model(folder / "model", "AgentR1/GSM8K-v0", context=CONTEXT)
 
     def tokenizer(template: str) -> Any:
