@@ -1,0 +1,341 @@
+"""What the trainer learns from, step by step: rows, old and reference logprobs, failures, adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from engines import disturb  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, distance, make_trainer, model_folder, weights  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+
+from agent_gym.errors import RolloutError  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.advantages import group_advantages  # noqa: E402
+
+SGD = {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 0.0}
+
+
+def lora(**changes: Any) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(**({"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": "gaussian"} | changes))
+
+
+def record(trainer: Any) -> list[dict[str, Any]]:
+    """Keep a copy of every batch the trainer makes."""
+    batches: list[dict[str, Any]] = []
+    generate = trainer._generate_and_score_completions
+
+    def keep(inputs: Any) -> Any:
+        batch = generate(inputs)
+        batches.append({name: value.clone() for name, value in batch.items()})
+        return batch
+
+    trainer._generate_and_score_completions = keep
+    return batches
+
+
+def history(trainer: Any, name: str) -> list[float]:
+    return [log[name] for log in trainer.state.log_history if name in log and "time/update" in log]
+
+
+def test_rollouts_never_repeat_their_seeds_and_every_group_shares_its_task(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=4, gradient_accumulation_steps=2, steps_per_generation=1)
+    trainer.train()
+    seeds = [request.params.seed for request in trainer.runner.policy.seen]
+    assert len(set(seeds)) == len(seeds) > 4 * 2 * 8
+    openings = [request.prompt_ids for request in trainer.runner.policy.seen if request.episode.steps == []]
+    for i in range(0, len(openings), 4):
+        assert openings[i : i + 4] == [openings[i]] * 4
+
+
+def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **SGD)
+    (batch,) = [batches := record(trainer), trainer.train()][0]
+    assert batches == [batch]
+    mask = batch["tool_mask"]
+    expected = -(batch["advantages"] * mask).sum() / mask.sum()
+    assert history(trainer, "loss")[0] == pytest.approx(expected.item(), abs=5e-5)  # logs are rounded
+    assert batch["num_items_in_batch"] == mask.sum()
+
+
+# Several updates from one rollout.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_iterations": 2}, {"steps_per_generation": 2}, {"steps_per_generation": 2, "num_iterations": 2}],
+    ids=str,
+)
+def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path, options: dict[str, int]) -> None:
+    trainer = make_trainer(tmp_path, max_steps=4, learning_rate=5e-3, **options)
+    batches = record(trainer)
+    trainer.train()
+    window = math.prod(options.values())
+    assert len(batches) == 4 // window
+    start = AutoModelForCausalLM.from_pretrained(model_folder())
+    ids = torch.cat([batches[0]["prompt_ids"], batches[0]["completion_ids"]], dim=1)
+    attended = torch.cat([batches[0]["prompt_mask"], batches[0]["completion_mask"]], dim=1)
+    with torch.no_grad():
+        logps = start(input_ids=ids, attention_mask=attended).logits[:, :-1].log_softmax(-1)
+    expected = logps.gather(-1, ids[:, 1:, None]).squeeze(-1) * batches[0]["tool_mask"]
+    for batch in batches:
+        assert batch["old_per_token_logps"].isfinite().all()
+    assert torch.allclose(batches[0]["old_per_token_logps"], expected, atol=1e-5)
+    # The second update is taken at other weights than the rollout, which clips some ratios.
+    clipped = history(trainer, "clip_ratio/region_mean")
+    assert clipped[0] == 0.0 and max(clipped[1:window]) > 0.0
+
+
+def test_old_logprobs_are_left_out_where_the_loss_has_them_anyway(tmp_path: Path) -> None:
+    for options in (
+        {},
+        {"gradient_accumulation_steps": 2},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
+    ):
+        trainer = make_trainer(tmp_path, max_steps=1, **options)
+        batches = record(trainer)
+        trainer.train()
+        assert "old_per_token_logps" not in batches[0]
+
+
+def test_the_loss_of_one_rollout_falls_while_it_is_used(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=5, num_iterations=5, **SGD)
+    trainer.train()
+    losses = history(trainer, "loss")
+    assert len(losses) == 5
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] - losses[-1] > 1e-3
+
+
+def test_each_pass_over_the_rows_has_its_own_order(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, max_steps=4, num_iterations=2, steps_per_generation=2, per_device_train_batch_size=4
+    )
+    chunks: list[list[list[int]]] = []
+    prepare = trainer._prepare_inputs
+
+    def keep(inputs: Any) -> Any:
+        chunk = prepare(inputs)
+        masks = chunk["completion_mask"].bool()
+        chunks.append(sorted(row[mask].tolist() for row, mask in zip(chunk["completion_ids"], masks, strict=True)))
+        return chunk
+
+    trainer._prepare_inputs = keep
+    trainer.train()
+    first, second = [chunks[0], chunks[1]], [chunks[2], chunks[3]]
+    assert sorted(first[0] + first[1]) == sorted(second[0] + second[1])  # every row once in each pass
+    assert first != second
+
+
+# The reference model.
+
+
+def test_kl_to_the_reference_model(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, beta=0.1, max_steps=3, learning_rate=5e-3)
+    before = weights(trainer.ref_model)
+    batches = record(trainer)
+    trainer.train()
+    kl = history(trainer, "kl")
+    assert kl[0] == pytest.approx(0.0, abs=1e-6)
+    assert kl[2] > 1e-3
+    assert distance(weights(trainer.ref_model), before) == 0.0
+    assert all((batch["ref_per_token_logps"][batch["tool_mask"] == 0] == 0).all() for batch in batches)
+
+
+def test_kl_pulls_towards_the_reference(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, beta=1.0, max_steps=5, num_iterations=5, **SGD)
+    disturb(trainer.model, seed=0)
+    generate = trainer._generate_and_score_completions
+
+    def without_advantages(inputs: Any) -> Any:
+        batch = generate(inputs)
+        return batch | {"advantages": torch.zeros_like(batch["advantages"])}
+
+    trainer._generate_and_score_completions = without_advantages
+    trainer.train()
+    kl = history(trainer, "kl")
+    assert kl == sorted(kl, reverse=True)
+    assert kl[-1] < 0.9 * kl[0]
+
+
+def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, beta=0.1, max_steps=3, peft_config=lora(), learning_rate=2e-2)
+    assert trainer.ref_model is None
+    batches = record(trainer)
+    trainer.train()
+    assert history(trainer, "kl")[0] == pytest.approx(0.0, abs=1e-6)
+    assert history(trainer, "kl")[2] > 1e-4
+    base = make_trainer(tmp_path / "base")
+    base.model.eval()
+    expected = base._score(base.model, batches[2]) * batches[2]["tool_mask"]
+    assert torch.allclose(batches[2]["ref_per_token_logps"], expected, atol=1e-5)
+
+
+# What fails.
+
+
+def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1, env_kwargs={"fail": 5}, **SGD)
+    played: list[Any] = []
+    play = trainer.rollout
+    trainer.rollout = lambda *args: played.extend(play(*args)) or played
+    batches = record(trainer)
+    trainer.train()
+    failed = [bool(episode.failure) for episode in played]
+    assert 0 < sum(failed) < 8
+    assert all(math.isnan(episode.reward) == bool(episode.failure) for episode in played)
+    assert history(trainer, "rollout/failed") == [sum(failed) / 8]
+    rows = {tuple(e.rows[0].token_ids): a for e, a in zip(played, group_advantages(
+        torch.tensor([e.reward for e in played]), 4).tolist(), strict=True) if not e.failure}  # fmt: skip
+    (batch,) = batches
+    seen = 0
+    for i in range(len(batch["prompt_ids"])):
+        n = int(batch["completion_mask"][i].sum())
+        ids = (int(batch["prompt_ids"][i, 0]), *batch["completion_ids"][i, :n].tolist())
+        if batch["tool_mask"][i].sum() == 0:
+            continue  # a dummy in place of a failed episode
+        seen += 1
+        inside = batch["advantages"][i][batch["tool_mask"][i].bool()]
+        assert torch.allclose(inside, torch.full_like(inside, rows[ids]), atol=1e-5)
+    assert seen == 8 - sum(failed) == len(rows)
+
+
+class FailFirstGroup(RandomPolicy):
+    """Lets the first group of each rollout say what breaks the machinery."""
+
+    def _write(self, request: Any) -> Any:
+        generation = super()._write(request)
+        # The empty action, whose digest is 0, or any other.
+        ids = [2] if request.episode.spec.group == 0 else [100, *generation.token_ids[1:]]
+        return dataclasses.replace(generation, token_ids=ids, logprobs=[-1.0] * len(ids))
+
+
+def test_a_group_that_failed_as_a_whole_is_left_out(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, policy=FailFirstGroup(), env_kwargs={"fail": 10**9}, max_steps=2, **SGD)
+    before = weights(trainer.model)
+    batches = record(trainer)
+    trainer.train()
+    assert history(trainer, "rollout/failed") == [0.5, 0.5]
+    assert all(batch["advantages"].isfinite().all() and batch["advantages"].any() for batch in batches)
+    assert all((batch["tool_mask"].sum(1) > 0).sum() == 4 for batch in batches)
+    assert distance(before, weights(trainer.model)) > 1e-5
+
+
+def test_if_everything_failed_the_run_stops_without_an_update(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, env_kwargs={"fail": 1})
+    before = weights(trainer.model)
+    with pytest.raises(RolloutError, match="all 8 episodes failed; the first: EnvFailure: the machinery broke"):
+        trainer.train()
+    assert distance(before, weights(trainer.model)) == 0.0
+    assert trainer.state.global_step == 0
+
+
+def test_a_loss_that_is_no_number_stops_the_run_without_an_update(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    batches = record(trainer)
+    keep = trainer._generate_and_score_completions
+
+    def spoil(inputs: Any) -> Any:
+        batch = keep(inputs)
+        if trainer.state.global_step == 1:
+            batch["advantages"] = batch["advantages"] * float("nan")
+        return batch
+
+    trainer._generate_and_score_completions = spoil
+    with pytest.raises(RolloutError, match="the loss is nan at step 1; nothing was updated"):
+        trainer.train()
+    assert len(batches) == 2
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_truncated_episodes_can_be_left_out(tmp_path: Path) -> None:
+    # Tasks last one to three turns, so that with one turn only the shortest end by themselves.
+    options = {"max_turns": 1, "per_device_train_batch_size": 12, "max_steps": 1}
+    trainer = make_trainer(tmp_path, mask_truncated_completions=True, **options)
+    batches = record(trainer)
+    trainer.train()
+    truncated = history(trainer, "episode/truncated")[0]
+    assert 0.0 < truncated < 1.0
+    assert (batches[0]["tool_mask"].sum(1) > 0).sum() == round(12 * (1 - truncated))
+
+
+# Adapters.
+
+
+def test_lora_trains_only_the_adapter_and_saves_it(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    # Dropout off, so that the saved model can be compared.
+    trainer = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.0), max_steps=3, learning_rate=1e-2)
+    before = weights(trainer.model)
+    trainer.train()
+    after = weights(trainer.model)
+    moved = {name for name in before if (before[name] != after[name]).any()}
+    assert moved and all("lora_" in name for name in moved)
+    trainer.save_model(str(tmp_path / "adapter"))
+    saved = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= saved
+    assert "model.safetensors" not in saved
+    again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_folder()), tmp_path / "adapter")
+    ids = torch.arange(3, 40)[None]
+    trainer.model.eval()
+    with torch.no_grad():
+        assert torch.equal(again(input_ids=ids).logits, trainer.model(input_ids=ids).logits)
+
+
+# The rest of the seams.
+
+
+def test_the_engine_gets_the_weights_before_every_rollout(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1, eval_dataset=task_dataset(ENV, split="test", tasks=3))
+    policy = trainer.runner.policy
+    trainer.evaluate()
+    trainer.train()  # at the same step number as the evaluation
+    assert policy.synced == 2
+    trainer.train()  # a second run, which starts at step 0 with other weights than the first
+    trainer.evaluate()
+    assert policy.synced == 4
+
+
+def test_the_model_is_left_in_training_mode_only_while_it_trains(tmp_path: Path) -> None:
+    modes = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            modes.append(model.training)
+
+    data = task_dataset(ENV, split="test", tasks=2)
+    trainer = make_trainer(
+        tmp_path, policy=None, eval_dataset=data, eval_strategy="steps", eval_steps=1, callbacks=[Look()]
+    )
+    trainer.train()
+    assert modes == [True] * 3
+
+
+def test_arguments_of_the_chat_template_reach_the_prompt(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    tokenizer.chat_template = "{{ 'brief' if brief else 'long' }}" + tokenizer.chat_template
+    prompts = []
+    for kwargs in (None, {"brief": True}):
+        trainer = make_trainer(tmp_path, processing_class=tokenizer, chat_template_kwargs=kwargs, max_steps=1)
+        trainer.train()
+        prompts.append(tokenizer.decode(trainer.runner.policy.seen[0].prompt_ids))
+    assert prompts[0].startswith("long<|im_start|>") and prompts[1].startswith("brief<|im_start|>")
+
+
+def test_the_saved_model_is_a_plain_one(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer.train()
+    trainer.save_model()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert distance(weights(trainer.model), weights(again)) == 0.0
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template
