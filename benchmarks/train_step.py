@@ -1,0 +1,154 @@
+"""What an optimizer step costs: `AgentGRPOTrainer` beside stock `trl.GRPOTrainer`, on identical single-turn rows.
+
+Both trainers get the same tiny model and the same finished rows in place of their rollouts, TRL in its own layout
+(prompts padded on the left, completions on the right), agent_gym in its own (`trainers/batching.py`). Timed is
+everything between the rows and the new weights: `training_step` and the step of the optimizer. The sides take turns, so
+that a busy machine slows both. The losses are compared: a faster step that computes something else would be no result.
+
+    python benchmarks/train_step.py [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import _common
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import pad
+
+from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
+from agent_gym.trainers.batching import TrainingRow, collate
+from agent_gym.trainers.tiny import make_tiny_model
+
+ENV = "AgentR1/GSM8K-v0"
+BARE = {"system_prompt": ""}
+
+
+def make_rows(n_rows: int, vocabulary: int, seed: int = 0) -> list[tuple[list[int], list[int], float]]:
+    """(prompt ids, completion ids, advantage) of single-turn rows; lengths as in the embedded GSM8K."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(n_rows):
+        prompt = [rng.randrange(3, vocabulary) for _ in range(rng.randint(40, 80))]
+        completion = [rng.randrange(3, vocabulary) for _ in range(rng.randint(8, 64))]
+        rows.append((prompt, completion, 1.0 if i % 2 else -1.0))
+    return rows
+
+
+def stock_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> dict[str, torch.Tensor]:
+    """The rows as `trl.GRPOTrainer` lays them out."""
+    prompts = [torch.tensor(prompt) for prompt, _, _ in rows]
+    completions = [torch.tensor(completion) for _, completion, _ in rows]
+    mask = pad([torch.ones_like(x) for x in completions], padding_value=0)
+    return {
+        "prompt_ids": pad(prompts, padding_value=pad_id, padding_side="left"),
+        "prompt_mask": pad([torch.ones_like(x) for x in prompts], padding_value=0, padding_side="left"),
+        "completion_ids": pad(completions, padding_value=pad_id),
+        "completion_mask": mask,
+        "advantages": torch.tensor([advantage for _, _, advantage in rows]),
+        "num_items_in_batch": mask.sum(),
+    }
+
+
+def agent_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> dict[str, torch.Tensor]:
+    """The same rows as `AgentGRPOTrainer` lays them out."""
+    laid = [
+        TrainingRow(
+            prompt + completion,
+            [False] * len(prompt) + [True] * len(completion),
+            [0.0] * (len(prompt) + len(completion)),
+            [0.0] * len(prompt) + [advantage] * len(completion),
+        )
+        for prompt, completion, advantage in rows
+    ]
+    batch = collate(laid, len(laid), pad_id, torch.device("cpu"))
+    batch["num_items_in_batch"] = batch["tool_mask"].sum()
+    return batch
+
+
+def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
+    """Both trainers on the same model, with the rows in place of their rollouts, after one step to warm up."""
+    common: dict[str, Any] = {
+        "per_device_train_batch_size": n_rows,
+        "num_generations": 8,
+        "max_steps": 1,
+        "learning_rate": 1e-4,
+        "bf16": False,
+        "use_cpu": True,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+        "model_init_kwargs": {"dtype": "float32"},
+    }
+    stock = GRPOTrainer(
+        str(folder),
+        reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
+        args=GRPOConfig(str(folder / "stock"), **common),
+        train_dataset=Dataset.from_list([{"prompt": "x"}] * n_rows),
+    )
+    ours = AgentGRPOTrainer(
+        str(folder),
+        args=AgentGRPOConfig(str(folder / "ours"), trajectories_per_step=0, **common),
+        train_dataset=task_dataset(ENV, BARE, tasks=n_rows),
+    )
+    rows = make_rows(n_rows, 700)
+    for trainer, layout in ((stock, stock_batch), (ours, agent_batch)):
+        batch = layout(rows, trainer._tokenizer.pad_token_id)
+        trainer._generate_and_score_completions = lambda inputs, batch=batch: dict(batch)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return {"trl": stock, "agent_gym": ours}
+
+
+def one_step(trainer: Any) -> tuple[float, float]:
+    """Seconds and loss of one optimizer step."""
+    start = time.perf_counter()
+    loss = trainer.training_step(trainer.model_wrapped, [{}], None)
+    trainer.optimizer.step()
+    trainer.model_wrapped.zero_grad()
+    return time.perf_counter() - start, float(loss)
+
+
+def main() -> None:
+    """Measure and print."""
+    options = _common.parser(__doc__).parse_args()
+    repetitions = 3 if options.quick else 25
+    facts = _common.provenance(["torch", "trl", "transformers", "accelerate"])
+    _common.print_provenance(facts)
+    table = []
+    measured = {}
+    for n_rows in (16,) if options.quick else (32, 128):
+        with tempfile.TemporaryDirectory() as name:
+            trainers = make_trainers(make_tiny_model(Path(name), ENV, BARE), n_rows)
+            seconds: dict[str, list[float]] = {side: [] for side in trainers}
+            for _ in range(repetitions):
+                losses = {}
+                for side, trainer in trainers.items():
+                    spent, losses[side] = one_step(trainer)
+                    seconds[side].append(spent)
+                if abs(losses["trl"] - losses["agent_gym"]) > 1e-4:
+                    raise SystemExit(f"the sides compute different losses: {losses}")
+        ratio = _common.median(ours / stock for ours, stock in zip(seconds["agent_gym"], seconds["trl"], strict=True))
+        millis = {side: _common.median(values) * 1e3 for side, values in seconds.items()}
+        table.append([f"{n_rows} rows", millis["trl"], millis["agent_gym"], ratio])
+        measured[n_rows] = {"seconds": seconds, "ratio": ratio}
+    _common.print_table(["one optimizer step", "trl ms", "agent_gym ms", "ratio"], table)
+    print(f"\nratio: agent_gym / trl, median of {repetitions} pairs; goal: at most 1.05")
+    _common.write_json(options.json, provenance=facts, rows=measured)
+
+
+if __name__ == "__main__":
+    main()
