@@ -11,6 +11,7 @@ within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -68,8 +69,15 @@ class GeneratedProblems(Sequence[dict[str, str]]):
     def _make(self, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
         if not -self.size <= index < self.size:
             raise IndexError(f"problem {index} of a split of {self.size}")
-        # A string seed goes through SHA-512, so neighbouring problems share nothing and PYTHONHASHSEED is no matter.
-        return _write(self.split, random.Random(f"{self.split}/{index % self.size}"))
+        row, used = _problem(self.split, index % self.size)
+        return dict(row), used
+
+
+# An episode's group and the epochs after it ask for the same problems, and writing one takes most of a reset.
+@functools.lru_cache(maxsize=8192)
+def _problem(split: str, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
+    # A string seed goes through SHA-512, so neighbouring problems share nothing and PYTHONHASHSEED is no matter.
+    return _write(split, random.Random(f"{split}/{index}"))
 
 
 def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, ...]]:
