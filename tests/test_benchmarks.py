@@ -69,3 +69,9 @@ def test_the_other_libraries_play_their_episodes(tmp_path):
     _, results = run("env_steps.py", tmp_path)
     assert "not installed" not in results["versions"].values()
     assert all(rounds[0]["steps"] > 0 for rounds in results["rounds"].values())
+
+
+def test_both_sides_of_the_step_benchmark_compute_the_same_loss(tmp_path):
+    printed, results = run("train_step.py", tmp_path)  # the script stops if the losses differ
+    assert "agent_gym / trl" in printed
+    assert all(len(times) == 3 for times in results["rows"]["16"]["seconds"].values())
