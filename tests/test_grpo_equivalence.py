@@ -155,10 +155,10 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
         # Six episodes per rank in groups of four: one group straddles the ranks.
         {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 6, "num_generations": 4},
         {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
-        {**OPTIMIZERS["adamw"], "num_iterations": 2, "scale_rewards": "batch", "env_kwargs": {"fail": 2}},
-        {**OPTIMIZERS["sgd"], "beta": 0.1, "steps_per_generation": 2},
+        {**OPTIMIZERS["adamw"], "num_iterations": 2, "scale_rewards": "batch", "env_kwargs": {"fail": 3}},
+        {**OPTIMIZERS["sgd"], "beta": 0.1, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
     ],
-    ids=["adamw", "straddling groups", "accumulation", "two passes, half failed", "kl, off policy"],
+    ids=["adamw", "straddling groups", "accumulation", "two passes, half failed", "kl, two rollouts"],
 )
 def test_two_ranks_and_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
     options = {**FAILING, "per_device_train_batch_size": 8, "micro_batch_size": 3, **options}

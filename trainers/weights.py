@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 
+from agent_gym.errors import ConfigError
+
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, weight) of an unwrapped policy, LoRA merged, sharded parameters gathered.
@@ -19,6 +21,9 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     Args:
         model: the policy without its DDP or FSDP wrapper.
+
+    Raises:
+        ConfigError: for an adapter that is not a delta of one weight.
     """
     if not is_peft_model(model):
         for name, parameter in model.named_parameters():
@@ -36,10 +41,22 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _lora_deltas(model: Any) -> dict[str, Any]:
     """Map the name of each adapted weight to a function that computes its delta."""
+    from peft.tuners.lora import LoraLayer
+
     deltas = {}
-    for name, module in model.get_base_model().named_modules():
-        known = getattr(module, "lora_A", {})
-        active = [adapter for adapter in getattr(module, "active_adapters", []) if adapter in known]
+    base = model.get_base_model()
+    for name, module in base.named_modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        known = {*module.lora_A, *module.lora_embedding_A}
+        active = [adapter for adapter in module.active_adapters if adapter in known]
+        if any(module.use_dora.get(adapter) or module.lora_bias.get(adapter) for adapter in active):
+            raise ConfigError(f"{name} has an adapter with DoRA or a bias, which is no sum of weights: use plain LoRA")
+        if base.config.tie_word_embeddings and module is base.get_input_embeddings():
+            raise ConfigError(
+                f"LoRA adapts {name}, which is also the output layer of this model: PEFT adapts only its use as input, "
+                "and an engine has one weight for both. Leave it out of target_modules"
+            )
         if active:
             deltas[f"{name}.weight"] = lambda m=module, a=active: sum(m.get_delta_weight(adapter) for adapter in a)
     return deltas

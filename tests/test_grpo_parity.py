@@ -1,0 +1,118 @@
+"""On policy to 1e-5: the engine's logprobs of what it sampled are the trainer's, before and after real updates.
+
+Rows of several turns, both kinds of output layer, with and without an adapter. The updates are large, so that an engine
+that kept its old weights would be off by more than the tolerance; that is checked too.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from trainer_tools import make_trainer, model_folder, weights  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+TOLERANCE = 1e-5  # natural log, float32 on both sides
+ENGINES = [
+    pytest.param(None, id="transformers"),
+    pytest.param("vllm", marks=pytest.mark.vllm, id="vllm"),
+]
+
+
+def parity_trainer(folder: Path, engine: str | None, **options: Any) -> Any:
+    if engine == "vllm" and find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    options = {"max_steps": 4, "learning_rate": 5e-3, "max_num_seqs": 16, "micro_batch_size": 3, **options}
+    return make_trainer(folder, policy=None, use_vllm=engine == "vllm", max_turns=3, **options)
+
+
+def watch(trainer: Any) -> list[tuple[float, float]]:
+    """Before each update, note how far engine and trainer are apart, and how far the engine is from the first weights.
+
+    The reference is a plain forward pass of the trainer's model, without any code of the trainer.
+    """
+    found: list[tuple[float, float]] = []
+    generate = trainer._generate_and_score_completions
+    first = AutoModelForCausalLM.from_pretrained(trainer.model.config._name_or_path)
+
+    def compare(inputs: Any) -> Any:
+        batch = generate(inputs)
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        sampled = batch["tool_mask"].bool()
+        apart = []
+        for model in (trainer.model, first):
+            training = model.training
+            model.eval()
+            with torch.no_grad():
+                logits = model(input_ids=ids, attention_mask=attended).logits[:, :-1] / trainer.temperature
+            model.train(training)
+            logps = logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+            apart.append((logps - batch["sampling_per_token_logps"])[sampled].abs().max().item())
+        found.append((apart[0], apart[1]))
+        return batch
+
+    trainer._generate_and_score_completions = compare
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_engine_and_trainer_agree(tmp_path: Path, engine: str | None, tied: bool, temperature: float) -> None:
+    trainer = parity_trainer(tmp_path, engine, model=model_folder(tied=tied), temperature=temperature)
+    found = watch(trainer)
+    trainer.train()
+    trainer.runner.policy.close()
+    assert len(found) == 4
+    assert max(now for now, _ in found) <= TOLERANCE
+    assert found[0][1] <= TOLERANCE
+    assert min(stale for _, stale in found[1:]) > 100 * TOLERANCE
+    turns = [log["episode/turns"] for log in trainer.state.log_history if "episode/turns" in log]
+    assert min(turns) > 1.0
+    if engine == "vllm":
+        logs = [log for log in trainer.state.log_history if "sampling/ratio_mean" in log]
+        assert len(logs) == 4
+        assert max(log["sampling/logp_difference_max"] for log in logs) <= TOLERANCE
+        assert all(log["sampling/ratio_mean"] == pytest.approx(1.0, abs=1e-4) for log in logs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["down_proj", "embed_tokens"]], ids=",".join)
+def test_the_engine_sees_the_adapter(tmp_path: Path, engine: str | None, targets: list[str]) -> None:
+    from peft import LoraConfig
+
+    config = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.0, target_modules=targets)
+    trainer = parity_trainer(
+        tmp_path, engine, model=model_folder(tied=False), peft_config=config, learning_rate=3e-2, max_steps=6
+    )
+    before = weights(trainer.model)
+    found = watch(trainer)
+    trainer.train()
+    trainer.runner.policy.close()
+    assert max(now for now, _ in found) <= TOLERANCE
+    assert found[-1][1] > 100 * TOLERANCE
+    # Merging into the weights and taking the adapter out again would round at every sync; nothing may have moved.
+    after = weights(trainer.model)
+    assert all((before[name] == after[name]).all() for name in before if "lora_" not in name)
+
+
+@pytest.mark.vllm
+def test_several_updates_of_one_rollout_are_weighed_against_the_engine(tmp_path: Path) -> None:
+    trainer = parity_trainer(tmp_path, "vllm", num_iterations=2)
+    batches: list[Any] = []
+    generate = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(generate(inputs)) or batches[-1]
+    trainer.train()
+    trainer.runner.policy.close()
+    assert len(batches) == 2
+    for batch in batches:
+        mask = batch["tool_mask"].bool()
+        assert torch.allclose(batch["importance_sampling_ratio"][mask], torch.ones(()), atol=1e-4)
+        assert (batch["old_per_token_logps"] - batch["sampling_per_token_logps"])[mask].abs().max() <= TOLERANCE

@@ -1,0 +1,122 @@
+"""The weights for the engine: the checkpoint's names, adapters merged on the way and never into the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from peft import LoraConfig, get_peft_model  # noqa: E402
+from trainer_tools import model_folder  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers.weights import named_weights  # noqa: E402
+
+
+def load(tied: bool = False, dtype: Any = torch.float32) -> Any:
+    return AutoModelForCausalLM.from_pretrained(model_folder(tied=tied), dtype=dtype)
+
+
+def adapt(model: Any, *adapters: str, **options: Any) -> Any:
+    """Put adapters on a model whose deltas are not zero."""
+    options = {"r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "down_proj"], **options}
+    config = LoraConfig(init_lora_weights=False, **options)
+    adapted = get_peft_model(model, config, adapter_name=adapters[0] if adapters else "default")
+    for name in adapters[1:]:
+        adapted.add_adapter(name, config)
+    return adapted
+
+
+def merged(adapted: Any) -> dict[str, Any]:
+    """What PEFT itself makes of base and adapters."""
+    return dict(adapted.merge_and_unload().named_parameters())
+
+
+def close(one: dict[str, Any], other: dict[str, Any], tolerance: float = 1e-6) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.allclose(one[name], other[name], atol=tolerance), name
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_plain_model_gives_its_own_weights_without_a_copy(tied: bool) -> None:
+    model = load(tied)
+    got = dict(named_weights(model))
+    assert got.keys() == {name for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        assert got[name].data_ptr() == parameter.data_ptr()
+        assert not got[name].requires_grad
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"target_modules": "all-linear"},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"modules_to_save": ["lm_head"]},
+        {"use_rslora": True, "rank_pattern": {"q_proj": 2}},
+    ],
+    ids=str,
+)
+def test_an_adapter_is_merged_as_peft_merges_it(options: dict[str, Any]) -> None:
+    adapted = adapt(load(), **options)
+    if "modules_to_save" in options:
+        with torch.no_grad():
+            adapted.get_base_model().lm_head.weight.add_(1.0)
+    got = {name: weight.clone() for name, weight in named_weights(adapted)}
+    assert got.keys() == {name for name, _ in load().named_parameters()}
+    plain = dict(load().named_parameters())
+    assert any(not torch.equal(got[name], plain[name]) for name in got)
+    close(got, merged(adapted))
+
+
+def test_only_the_active_adapters_count() -> None:
+    adapted = adapt(load(), "one", "two")
+    adapted.set_adapter("two")
+    got = {name: weight.clone() for name, weight in named_weights(adapted)}
+    adapted.delete_adapter("one")
+    close(got, merged(adapted))
+
+
+def test_the_base_stays_bit_for_bit_the_same_in_bf16() -> None:
+    adapted = adapt(load(dtype=torch.bfloat16))
+    before = {name: parameter.clone() for name, parameter in adapted.named_parameters()}
+    first = dict(named_weights(adapted))
+    for _ in range(100):
+        last = dict(named_weights(adapted))
+    for name, parameter in adapted.named_parameters():
+        assert torch.equal(parameter, before[name])
+    for name in first:
+        assert torch.equal(first[name], last[name])
+        assert first[name].dtype == torch.bfloat16
+
+
+def test_merging_in_place_would_drift() -> None:
+    # Why the delta goes to a copy: the same hundred syncs by merge and unmerge move the weights of the base.
+    adapted = adapt(load(dtype=torch.bfloat16))
+    layer = adapted.get_base_model().model.layers[0].self_attn.q_proj
+    before = layer.base_layer.weight.clone()
+    for _ in range(100):
+        layer.merge()
+        layer.unmerge()
+    assert not torch.equal(layer.base_layer.weight, before)
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}], ids=str)
+def test_adapters_that_are_no_sum_of_weights_are_refused(options: dict[str, Any]) -> None:
+    model = load()
+    if "lora_bias" in options:
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.bias = torch.nn.Parameter(torch.zeros(32))
+    with pytest.raises(ConfigError, match="q_proj has an adapter with DoRA or a bias.*use plain LoRA"):
+        dict(named_weights(adapt(model, target_modules=["q_proj"], **options)))
+
+
+def test_an_adapter_on_a_tied_embedding_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model.embed_tokens, which is also the output layer"):
+        dict(named_weights(adapt(load(tied=True), target_modules=["embed_tokens"])))
