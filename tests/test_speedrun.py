@@ -5,6 +5,7 @@ import json
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import read_trajectories
@@ -58,5 +59,8 @@ def test_presets_and_engines_are_named_in_errors(tmp_path):
     assert get_preset("cpu") is CPU and get_preset("gpu") is GPU and set(PRESETS) == {"cpu", "gpu"}
     with pytest.raises(ConfigError, match=r"'tpu'; allowed: cpu, gpu"):
         run_speedrun("tpu", 0, tmp_path)
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="needs an NVIDIA GPU"):
+            run_speedrun("gpu", 0, tmp_path)
     with pytest.raises(ConfigError, match=r"'sglang'; allowed: auto, vllm, transformers"):
         run_speedrun("cpu", 0, tmp_path, engine="sglang")

@@ -49,6 +49,7 @@ class Preset:
         dev_split: the split of the learning curve.
         dev_tasks: its size.
         test_tasks: size of the test set of the results table.
+        needs_gpu: whether it makes sense on a GPU only.
         grpo: fields of `AgentGRPOConfig`.
     """
 
@@ -60,6 +61,7 @@ class Preset:
     dev_split: str
     dev_tasks: int
     test_tasks: int | None
+    needs_gpu: bool = False
     grpo: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -131,6 +133,7 @@ GPU = Preset(
     dev_split="test",
     dev_tasks=200,
     test_tasks=None,
+    needs_gpu=True,
     grpo={
         "max_steps": 100,
         "per_device_train_batch_size": 256,

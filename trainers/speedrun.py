@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import SFTConfig
 
@@ -50,11 +51,13 @@ def run_speedrun(
         What results.json holds: one entry per policy and way of decoding, and the seconds of each stage.
 
     Raises:
-        ConfigError: for an unknown preset or engine.
+        ConfigError: for an unknown preset or engine, a missing GPU, or a model or data set that cannot be loaded.
     """
     chosen = get_preset(preset) if isinstance(preset, str) else preset
     if engine not in ("auto", "vllm", "transformers"):
         raise ConfigError(f"engine is {engine!r}; allowed: auto, vllm, transformers")
+    if chosen.needs_gpu and not torch.cuda.is_available():
+        raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset cpu runs anywhere")
     use_vllm = engine == "vllm" or (engine == "auto" and find_spec("vllm") is not None)
     return _Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
 
@@ -83,9 +86,12 @@ class _Speedrun:
             eval_on_start=True,
             **{**_QUIET, **preset.grpo},
         )
-        self.tokenizer = AutoTokenizer.from_pretrained(source)
         init = cast(dict[str, Any], self.args.model_init_kwargs or {})
-        self.model = AutoModelForCausalLM.from_pretrained(source, **init)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(source)
+            self.model = AutoModelForCausalLM.from_pretrained(source, **init)
+        except OSError as error:
+            raise ConfigError(f"cannot load the model {source!r}; is the hub within reach?") from error
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
         # Before the engine, whose process group transformers would take for a distributed run.
