@@ -226,7 +226,7 @@ class _Speedrun:
         files = sorted((self.folder / "grpo" / "trajectories").glob("*.jsonl"))
         for mode in ("eval", "train"):
             found = [file for file in files if file.name.startswith(mode)]
-            for file in {found[0], found[-1]} if found else ():
+            for file in dict.fromkeys(found[:1] + found[-1:]):
                 for _, record in zip(range(48), read_trajectories(file), strict=False):
                     yield record
 
