@@ -201,7 +201,8 @@ def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.Monk
     names = set(board.Tags()["scalars"])
     expected = {
         "reward", "reward_std", "reward/answer", "reward/format", "episode/turns", "episode/tokens",
-        "episode/truncated", "episode/success", "tool/calculator/calls", "tool/calculator/errors", "tool/calculator/latency",
+        "episode/truncated", "episode/success", "tool/calculator/calls", "tool/calculator/errors",
+        "tool/calculator/latency",
         "rollout/tokens_per_s", "rollout/failed", "time/sync", "time/rollout", "time/engine", "time/env_wait",
         "time/rollout_overhead", "time/score", "time/update", "entropy", "loss", "grad_norm",
     }  # fmt: skip
