@@ -1,76 +1,103 @@
-"""The tiny model: a real model folder, a tokenizer with short frames, and one seed for one set of weights."""
+"""The model made on the spot: a documented recipe, the same for the same seed, small enough for two cores."""
 
-import json
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent_gym.chat import ChatRenderer
-from agent_gym.errors import ConfigError
-from agent_gym.trainers.tiny import SIZES, demonstration_texts, make_tiny_model, make_tiny_tokenizer
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
-ENV = "AgentR1/GSM8K-v0"
-BARE = {"system_prompt": ""}
+from trainer_tools import distance, weights  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers.sft import expert_episodes  # noqa: E402
+from agent_gym.trainers.tiny import SIZES, demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
+
+GSM8K = "AgentR1/GSM8K-v0"
+KWARGS = {"system_prompt": ""}
 
 
 @pytest.fixture(scope="module")
-def texts():
-    return demonstration_texts(ENV, BARE, episodes=300)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"), GSM8K, KWARGS)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(texts):
-    return make_tiny_tokenizer(texts, 800)
+def tiny_tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
 
 
-def test_any_text_survives_the_tokenizer(tokenizer):
-    for text in ("café ✓ 世界 \U0001f600", "3.14 + 1,200", "\t\n  x", "<tool_call>{broken"):
-        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+def test_the_recipe(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    assert (config.model_type, config.hidden_size, config.num_hidden_layers) == ("qwen3", 96, 2)
+    assert config.head_dim % 32 == 0  # what vLLM's kernels for the CPU take
+    assert config.vocab_size % 64 == 0
+    assert config.tie_word_embeddings
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.dtype == torch.float32
+    assert sum(parameter.numel() for parameter in model.parameters()) < 400_000
 
 
-def test_digits_stand_alone_and_frames_are_single_tokens(tokenizer):
-    digits = tokenizer("1234567890")["input_ids"]
-    assert len(digits) == 10
-    for frame in ('<tool_call>\n{"name": "calculator", "arguments": {"expression": "', '"}}\n</tool_call>', "#### "):
-        assert len(tokenizer(frame)["input_ids"]) == 1, frame
+def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    again = make_tiny_model(tmp_path / "again", GSM8K, KWARGS)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    other = make_tiny_model(tmp_path / "other", GSM8K, KWARGS, seed=1)
+    load = AutoModelForCausalLM.from_pretrained
+    assert distance(weights(load(folder)), weights(load(again))) == 0.0
+    assert distance(weights(load(folder)), weights(load(other))) > 0.01
+    assert (folder / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()
 
 
-def test_the_template_names_tools_and_carries_several_answers(tokenizer):
-    renderer = ChatRenderer.of(tokenizer)
-    assert renderer.observation_role == "tool"
-    tool = {"type": "function", "function": {"name": "calculator", "description": "", "parameters": {}}}
-    prompt = tokenizer.decode(renderer.prompt([{"role": "user", "content": "hi"}], [tool]))
-    assert prompt == "<|im_start|>system\ncalculator<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    answers = [{"role": "tool", "content": "24"}, {"role": "tool", "content": "7"}]
-    reply = tokenizer.decode(renderer.reply([tokenizer.eos_token_id], answers))
-    assert reply == (
-        "\n<|im_start|>user\n<tool_response>\n24\n</tool_response>\n<tool_response>\n7\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n"
+def test_digits_and_the_frame_of_a_call_are_single_tokens(tiny_tokenizer: Any) -> None:
+    ids = tiny_tokenizer("#### 4807", add_special_tokens=False)["input_ids"]
+    assert [tiny_tokenizer.decode([i]) for i in ids] == ["#### ", "4", "8", "0", "7"]
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
+    pieces = [tiny_tokenizer.decode([i]) for i in tiny_tokenizer(call, add_special_tokens=False)["input_ids"]]
+    assert pieces == [call[: call.index("48")], "4", "8", "/", "2", '"}}\n</tool_call>']
+
+
+def test_every_text_survives_the_tokenizer(tiny_tokenizer: Any) -> None:
+    for text in ("", "naïve café 😀\n\t", "<tool_response>\n12\n</tool_response>", "a" * 300, "\u0000\x7f"):
+        assert tiny_tokenizer.decode(tiny_tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_episodes_are_short(tiny_tokenizer: Any) -> None:
+    episodes = expert_episodes(GSM8K, KWARGS, tiny_tokenizer, split="test", episodes=50)
+    assert len(episodes) == 50
+    lengths = [len(episode.rows[0].token_ids) for episode in episodes]
+    assert sum(lengths) / 50 < 130
+    assert max(lengths) < 400
+
+
+def test_the_template_speaks_of_tools_and_carries_their_answers(tiny_tokenizer: Any) -> None:
+    renderer = ChatRenderer.of(tiny_tokenizer)
+    assert renderer.renders_tools and renderer.observation_role == "tool"
+    assert renderer.end_of_turn == tiny_tokenizer.eos_token_id
+    tool = {"type": "function", "function": {"name": "calculator", "parameters": {}}}
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}]
+    talk += [{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]
+    text = tiny_tokenizer.apply_chat_template(talk, tools=[tool, tool], tokenize=False, add_generation_prompt=True)
+    assert text == (
+        "<|im_start|>system\ncalculator, calculator<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
+        "<|im_start|>assistant\nc<|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n"
+        "<tool_response>\n2\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-def test_demonstrations_have_no_tokenizer_and_show_calls_and_answers(texts):
-    assert len(texts) == 300
-    assert all("#### " in text for text in texts)
-    assert sum("<tool_call>" in text and "<tool_response>" in text for text in texts) == 300
+def test_the_tokenizer_is_trained_on_what_is_played() -> None:
+    texts = demonstration_texts("AgentR1/GSM8K-NoTool-v0", KWARGS, episodes=20)
+    assert len(texts) == 20
+    assert not any("<tool_call>" in text for text in texts)
+    assert make_tiny_tokenizer(texts, 300).vocab_size == 300
 
 
-def test_the_folder_is_a_plain_model_and_the_seed_decides_its_weights(tmp_path):
-    weights = []
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        state = torch.get_rng_state()
-        folder = make_tiny_model(tmp_path / name, ENV, BARE, seed=seed)
-        assert torch.equal(state, torch.get_rng_state()), "the caller's random generator was disturbed"
-        weights.append(AutoModelForCausalLM.from_pretrained(folder).state_dict())
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-    assert any(not torch.equal(weights[0][key], weights[2][key]) for key in weights[0])
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["hidden_size"] == SIZES["xt"]["hidden_size"] and config["head_dim"] == 32
-    assert config["vocab_size"] % 64 == 0
-    assert AutoTokenizer.from_pretrained(tmp_path / "a").chat_template
-
-
-def test_an_unknown_size_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"'xxl'.*xt, s"):
-        make_tiny_model(tmp_path, ENV, BARE, size="xxl")
+def test_an_unknown_size_is_named_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"size is 'm'; allowed: {', '.join(SIZES)}"):
+        make_tiny_model(tmp_path, GSM8K, size="m")

@@ -7,6 +7,7 @@ Training itself is `trl.SFTTrainer`.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -62,7 +63,12 @@ def expert_episodes(
     style_of = {id(spec): style for spec, style in zip(specs, chosen, strict=True)}
 
     def act(episode: Any) -> str:
-        return episode.env.unwrapped.expert_action(style_of[id(episode.spec)])
+        env, style = episode.env.unwrapped, style_of[id(episode.spec)]
+        if style == "default":
+            return env.expert_action()
+        if not inspect.signature(env.expert_action).parameters:
+            raise ConfigError(f"the expert of {type(env).__name__} has no style {style!r}; known: default")
+        return env.expert_action(style)
 
     renderer = ChatRenderer.of(tokenizer)
     runner = Runner(ScriptedPolicy(act, renderer.encode_action), renderer, budget, workers=4)
