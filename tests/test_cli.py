@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # What every command is held to.
 
 
-def test_help_is_quick_and_names_every_command() -> None:
-    command("--help")  # once for the byte code
-    start = time.perf_counter()
+def test_help_names_every_command() -> None:
     done = command("--help")
     assert all(name in done.stdout for name in COMMANDS)
-    # 0.3 s on an idle machine; the bound is for a busy one, and still far below an import of torch.
-    assert time.perf_counter() - start < 2.0
 
 
 @pytest.mark.parametrize("name", ["list", "play", "view", "rollout", "eval", "speedrun"])
