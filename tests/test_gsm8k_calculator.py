@@ -127,10 +127,10 @@ HOSTILE = [
 def test_hostile_expressions_come_back_at_once(expression: str) -> None:
     spent = []
     for _ in range(3):  # the best of three, so that a busy machine does not fail the test
-        start = time.perf_counter()
+        start = time.process_time()
         answer = calculate(expression)
-        spent.append(time.perf_counter() - start)
-    assert min(spent) < 0.005
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.05, "the work must not grow with what a policy can write"
     assert "\n" not in answer and len(answer) < 200 and answer.isascii()
 
 

@@ -35,7 +35,7 @@ def test_contains_does_not_walk_the_text() -> None:
     started = time.process_time()
     for _ in range(1000):
         assert long in space
-    assert time.process_time() - started < 0.1
+    assert time.process_time() - started < 1  # walking it would take minutes
 
 
 def test_bound_must_be_positive() -> None:
