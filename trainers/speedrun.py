@@ -59,14 +59,15 @@ def run_speedrun(
     if chosen.needs_gpu and not torch.cuda.is_available():
         raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset cpu runs anywhere")
     use_vllm = engine == "vllm" or (engine == "auto" and find_spec("vllm") is not None)
-    return _Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
+    return _Speedrun(chosen, seed, Path(output_dir), use_vllm, may_fall_back=engine == "auto").run()
 
 
 class _Speedrun:
     """One run and what it has found out so far."""
 
-    def __init__(self, preset: Preset, seed: int, folder: Path, use_vllm: bool) -> None:
+    def __init__(self, preset: Preset, seed: int, folder: Path, use_vllm: bool, *, may_fall_back: bool) -> None:
         self.preset, self.seed, self.folder, self.use_vllm = preset, seed, folder, use_vllm
+        self.may_fall_back = may_fall_back
         self.seconds: dict[str, float] = {}
         self.rows: list[tuple[str, str, EvalResult]] = []
         self.begin = time.perf_counter()
@@ -98,7 +99,7 @@ class _Speedrun:
         phases = [(phase, self._imitation_settings(phase)) for phase in preset.imitation]
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
-        self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
+        self.policy = self._timed("engine start", self._start_engine, renderer)
         for phase, settings in phases:
             self._timed("imitation", self._imitate, phase, settings)
             self._evaluate(phase.name)
@@ -109,7 +110,18 @@ class _Speedrun:
             self.tokenizer.save_pretrained(self.folder / "sft")
         trainer = self._timed("GRPO", self._train)
         self._evaluate("GRPO policy")
+        self.policy.close()  # so that the next run in this process has the memory
         return self._report(trainer)
+
+    def _start_engine(self, renderer: ChatRenderer) -> Any:
+        try:
+            return build_policy(self.model, renderer, self.args)
+        except ConfigError as error:
+            if not self.may_fall_back:
+                raise
+            self.say(f"{error}. Going on with the transformers engine")
+            self.use_vllm = self.args.use_vllm = False
+            return build_policy(self.model, renderer, self.args)
 
     def _make_model(self) -> Path:
         return make_tiny_model(self.folder / "tiny", self.preset.env_id, self.preset.env_kwargs, seed=self.seed)
