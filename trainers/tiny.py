@@ -110,7 +110,7 @@ def make_tiny_model(
     *,
     size: str = "xt",
     vocab_size: int = 800,
-    context: int = 512,
+    context: int = 1024,
     seed: int = 0,
 ) -> Path:
     """Write a fresh model and its tokenizer to a folder.
