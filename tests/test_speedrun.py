@@ -87,6 +87,19 @@ def test_with_vllm(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.vllm
+def test_an_engine_that_does_not_start_is_replaced_and_that_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # More context than the model has is one of the reasons for which vLLM does not start.
+    preset = dataclasses.replace(MINI, grpo={**MINI.grpo, "max_episode_tokens": 4096})
+    results, printed = run(tmp_path / "auto", capfd, preset, engine="auto")
+    assert results["engine"] == "transformers" and "Going on with the transformers engine" in printed
+    with pytest.raises(ConfigError, match="vLLM cannot serve"):
+        run(tmp_path / "asked", capfd, preset, engine="vllm")
+
+
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def play(name: str) -> Any:
         results, _ = run(tmp_path / name, capfd, engine="transformers")
