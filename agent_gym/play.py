@@ -183,7 +183,8 @@ def _block(title: str, text: str) -> str:
 def _tool_line(schema: Mapping[str, Any]) -> str:
     function = schema["function"]
     arguments = " ".join(function["parameters"].get("properties", {}))
-    return f"  /{function['name']} {arguments}".ljust(18) + f" {function['description']}"
+    call = f"/{function['name']} {arguments}"
+    return f"  {call:<15}  {function['description']}"
 
 
 def _reward_line(reward: float, terms: Mapping[str, float]) -> str:
