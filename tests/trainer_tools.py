@@ -28,9 +28,13 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium
 import numpy as np
 import tiny
+import torch
 
 from agent_gym import EnvFailure, Reply, TextEnv
 from agent_gym.policies import Generation, Request
+
+# At this size of model two threads spend their time waiting for each other: ten times slower on a busy machine.
+torch.set_num_threads(1)
 
 EOS, VOCABULARY = 2, 512  # <|im_end|> and the size of tests/tiny.py's tokenizer
 ENV = "Toy/Letters-v0"
@@ -294,9 +298,6 @@ class _Failure(NamedTuple):
 
 def _rank(folder: str, rank: int, processes: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
     """Run one rank and leave its result in a file."""
-    import torch
-
-    torch.set_num_threads(1)
     os.environ["AGENT_GYM_TEST_RANK"] = str(Path(folder, str(rank)))
     if processes > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
