@@ -15,8 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import make_trainer, model_folder, weights  # noqa: E402
+from trainer_tools import ENV, distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
+
+from agent_gym.trainers import task_dataset  # noqa: E402
 
 TOLERANCE = 1e-5  # natural log, float32 on both sides
 ENGINES = [
@@ -116,3 +118,25 @@ def test_several_updates_of_one_rollout_are_weighed_against_the_engine(tmp_path:
         mask = batch["tool_mask"].bool()
         assert torch.allclose(batch["importance_sampling_ratio"][mask], torch.ones(()), atol=1e-4)
         assert (batch["old_per_token_logps"] - batch["sampling_per_token_logps"])[mask].abs().max() <= TOLERANCE
+
+
+def two_engines(folder: str, options: dict[str, Any]) -> Any:
+    trainer = parity_trainer(Path(folder), "vllm", **options)
+    found = watch(trainer)
+    trainer.train()
+    metrics = trainer.evaluate(task_dataset(ENV, split="test", tasks=3))
+    return found, weights(trainer.model), metrics["eval_episodes"]
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_an_engine_on_each_of_two_ranks(tmp_path: Path) -> None:
+    if find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    # One rank has fewer evaluation tasks than the other, and rows move between ranks before they are trained on.
+    options = {"per_device_train_batch_size": 6, "num_generations": 4}
+    (found, one, episodes), (_, other, _) = in_ranks(two_engines, 2, str(tmp_path), options)
+    assert max(now for now, _ in found) <= TOLERANCE
+    assert min(stale for _, stale in found[1:]) > 100 * TOLERANCE
+    assert distance(one, other) == 0.0
+    assert episodes == 3
