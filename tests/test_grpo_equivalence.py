@@ -132,8 +132,17 @@ def test_a_mixture_of_experts_balances_its_load_once_per_step(tmp_path: Path) ->
 # Two processes.
 
 
+def build(folder: str, options: dict[str, Any]) -> Any:
+    options = dict(options)
+    if options.pop("lora", False):
+        from peft import LoraConfig
+
+        options["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")
+    return make_trainer(folder, **options)
+
+
 def two_ranks(folder: str, options: dict[str, Any]) -> Any:
-    trainer = make_trainer(folder, **options)
+    trainer = build(folder, options)
     assert trainer.accelerator.num_processes == 2
     trainer.train()
     return weights(trainer.model), [log for log in trainer.state.log_history if "reward" in log]
@@ -157,17 +166,20 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
         {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
         {**OPTIMIZERS["adamw"], "num_iterations": 2, "scale_rewards": "batch", "env_kwargs": {"fail": 3}},
         {**OPTIMIZERS["sgd"], "beta": 0.1, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
+        {**OPTIMIZERS["adamw"], "lora": True, "gradient_checkpointing": True},
     ],
-    ids=["adamw", "straddling groups", "accumulation", "two passes, half failed", "kl, two rollouts"],
+    ids=["adamw", "straddling groups", "accumulation", "two passes, half failed", "kl, two rollouts", "lora"],
 )
 def test_two_ranks_and_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
     options = {**FAILING, "per_device_train_batch_size": 8, "micro_batch_size": 3, **options}
     (one, logs), (other, _) = in_ranks(two_ranks, 2, str(tmp_path / "two"), options)
     assert distance(one, other) == 0.0
     alone = {**options, "per_device_train_batch_size": 2 * options["per_device_train_batch_size"]}
-    trainer = make_trainer(tmp_path / "one", **alone)
+    trainer = build(str(tmp_path / "one"), alone)
+    before = weights(trainer.model)
     trainer.train()
-    same(weights(trainer.model), one)
+    assert distance(before, weights(trainer.model)) > MOVED
+    assert distance(weights(trainer.model), one) <= TOLERANCE
     history = [log for log in trainer.state.log_history if "reward" in log]
     for mine, theirs in zip(history, logs, strict=True):
         for name in ("reward", "reward_std", "episode/turns", "reward/letters", "rollout/failed", "loss", "grad_norm"):

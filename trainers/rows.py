@@ -204,7 +204,6 @@ class RowTrainer(GRPOTrainer):
                     loss = self.compute_loss(model, take(chunk, index))
                 self.accelerator.backward(loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
             total += loss.detach()
-        self.accelerator.gradient_state._set_sync_gradients(sync)
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
         self._step += 1
