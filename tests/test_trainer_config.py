@@ -87,8 +87,8 @@ def test_the_budget_is_that_of_the_settings(tmp_path: Path) -> None:
 
 
 def test_an_unknown_environment_is_named_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Toy/Leters-v0.*Toy/Letters-v0"):
-        make_trainer(tmp_path, env="Toy/Leters-v0")
+    with pytest.raises(ConfigError, match="AgentR1/GSM8-v0.*AgentR1/GSM8K-v0"):
+        make_trainer(tmp_path, env="AgentR1/GSM8-v0")
 
 
 def test_arguments_that_the_environment_does_not_take(tmp_path: Path) -> None:
