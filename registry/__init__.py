@@ -42,7 +42,8 @@ def check_env_id(env_id: Any) -> str:
             raise ConfigError(f"environment {env_id!r}: cannot import module {module!r}: {error}") from error
     if name in gymnasium.registry:
         return str(env_id)
-    # Not all that Gymnasium knows: its own environments do not speak text, so that none of them was meant.
-    near = difflib.get_close_matches(name, list_envs(), n=3, cutoff=0.5)
+    # Gymnasium's own environments do not speak text, so that none of them was meant; hardly one has a namespace.
+    named = [key for key in gymnasium.registry if "/" in key]
+    near = difflib.get_close_matches(name, named, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"known here: {', '.join(list_envs())}"
     raise ConfigError(f"unknown environment {env_id!r}; {hint}")
