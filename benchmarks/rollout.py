@@ -3,7 +3,7 @@
     python benchmarks/rollout.py                 # 32 and 64 episodes, steps of 0 s and of 0 to 0.2 s; some minutes
     python benchmarks/rollout.py --quick
 
-Same on both sides: the model (0.26M random weights, float32) and its tokenizer with Qwen3's chat template as TRL
+Same on both sides: the model (0.28M random weights, float32) and its tokenizer with Qwen3's chat template as TRL
 trains with it, the prompts (compared id by id), the vLLM engine (CPU build, its settings compared one by one when this
 was written; one engine each, the other one idle), the environment class, and for every single turn its number of
 tokens (uniform on 8 to 56) and for every single step its sleep (uniform on 0 to the latency). An episode has three

@@ -1,6 +1,6 @@
 """A language model small enough to learn on two CPU cores, made on the spot, without the hub.
 
-The recipe: Qwen3's architecture with two layers of width 96 (0.26M parameters) and a byte-level BPE tokenizer trained
+The recipe: Qwen3's architecture with two layers of width 96 (0.28M parameters) and a byte-level BPE tokenizer trained
 on the environment's own demonstrations. Three choices make it learn in minutes:
 
 - digits are single tokens, so that numbers can be copied digit by digit;
