@@ -87,12 +87,14 @@ class TextEnv(gymnasium.Env[str, str]):
         render_mode: "ansi" or None.
 
     Raises:
-        ConfigError: for an unknown split or reward term, or a turn budget below 1.
+        ConfigError: for an unknown split or reward term, a process term without a weight, or a turn budget below 1.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
     reward_weights: ClassVar[Mapping[str, float]] = {}
     """Default weight of each reward term. A term of weight 0 pays nothing."""
+    process_terms: ClassVar[frozenset[str]] = frozenset()
+    """The terms that judge a step on the way and not the outcome; a trainer may normalise and weigh them apart."""
     default_system_prompt: ClassVar[str] = ""
     stop: tuple[str, ...] = ()
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
@@ -120,6 +122,13 @@ class TextEnv(gymnasium.Env[str, str]):
         if unknown:
             known = ", ".join(type(self).reward_weights) or "none"
             raise ConfigError(f"{type(self).__name__} has no reward term {sorted(unknown)}; known: {known}")
+        strange = self.process_terms - set(type(self).reward_weights)
+        if strange:
+            known = ", ".join(type(self).reward_weights) or "none"
+            raise ConfigError(
+                f"process_terms of {type(self).__name__} names {sorted(strange)}, which reward_weights does not have; "
+                f"known: {known}"
+            )
         self.weights = {**type(self).reward_weights, **(reward_weights or {})}
         self.system_prompt = self.default_system_prompt if system_prompt is None else system_prompt
         self.renderer = None if tokenizer is None else ChatRenderer.of(tokenizer)
@@ -203,8 +212,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Returns:
             observation, reward, terminated (the task is over), truncated (the turn budget is), and `info` with
-            messages, spans, reward_terms (they sum to the reward), tool_calls, metrics, error, at the end is_success,
-            and token_ids and token_spans when there is a tokenizer.
+            messages, spans, reward_terms (they sum to the reward), process_reward (the part of the sum that judges the
+            way and not the outcome), tool_calls, metrics, error, at the end is_success, and token_ids and token_spans
+            when there is a tokenizer.
 
         Raises:
             gymnasium.error.ResetNeeded: before the first `reset` and after the end of an episode.
@@ -236,6 +246,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "messages": [{"role": "assistant", "content": text}, *answers],
             "spans": [agent[0], world[0]],
             "reward_terms": terms,
+            "process_reward": float(sum(value for name, value in terms.items() if name in self.process_terms)),
             "tool_calls": reply.tool_calls,
             "metrics": reply.metrics,
             "error": reply.error,

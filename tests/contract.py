@@ -66,7 +66,9 @@ def check_returned(env: TextEnv, log: list[tuple[Any, ...]]) -> None:
         assert isinstance(reward, float) and isinstance(terminated, bool) and isinstance(truncated, bool)
         assert sum(info["reward_terms"].values()) == pytest.approx(reward)
         assert set(info["reward_terms"]) <= set(type(env).reward_weights)
-        assert {"reward_terms", "tool_calls", "metrics", "error"} <= set(info)
+        assert {"reward_terms", "process_reward", "tool_calls", "metrics", "error"} <= set(info)
+        process = [value for name, value in info["reward_terms"].items() if name in env.process_terms]
+        assert info["process_reward"] == pytest.approx(sum(process))
         assert ("is_success" in info) == (terminated or truncated)
         assert [span.source for span in info["spans"]] == ["agent", "env"]
         assert all(span.step == n - 1 for span in info["spans"])

@@ -96,6 +96,29 @@ def test_reward_weights_are_per_instance() -> None:
         CountingEnv(reward_weights={"charm": 1.0})
 
 
+def test_process_terms_are_the_part_of_the_reward_on_the_way() -> None:
+    class Judged(CountingEnv):
+        process_terms = frozenset({"turn", "unpaid"})
+
+    env = Judged(reward_weights={"unpaid": 2.0})
+    env.reset(seed=0)
+    _, reward, *_, info = env.step("a")
+    assert reward == info["process_reward"] == 2.25
+    for _ in range(2):
+        env.step("a")
+    _, reward, *_, info = env.step("stop")
+    assert (reward, info["process_reward"]) == (1.0, 0.0)
+    env = CountingEnv()
+    env.reset(seed=0)
+    assert env.step("a")[-1]["process_reward"] == 0.0
+
+    class Misspelt(CountingEnv):
+        process_terms = frozenset({"trun"})
+
+    with pytest.raises(ConfigError, match=r"Misspelt names \['trun'\].*known: turn, end, unpaid"):
+        Misspelt()
+
+
 def test_options_split_index_task() -> None:
     env = CountingEnv(n_tasks=5, split="test")
     assert env.reset(seed=0)[1]["task_id"].startswith("test/")

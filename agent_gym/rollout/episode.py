@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 
@@ -110,6 +110,9 @@ class Step:
         error: what the policy did wrong, if anything.
         finish_reason: why generation stopped: "stop", "stop_string" or "length".
         env_seconds: time inside `env.step`.
+        process_reward: the part of `reward` that judges this step and not the outcome (`TextEnv.process_terms`).
+        kind: "act", or "summary" for a turn in which the policy condensed its own context and the environment took no
+            part; its reward is 0.
     """
 
     row: int
@@ -124,6 +127,8 @@ class Step:
     error: str | None
     finish_reason: str
     env_seconds: float
+    process_reward: float = 0.0
+    kind: Literal["act", "summary"] = "act"
 
 
 @dataclass(slots=True)

@@ -234,6 +234,7 @@ class _Rollout:
                 error=info["error"],
                 finish_reason=generation.finish_reason,
                 env_seconds=seconds,
+                process_reward=info.get("process_reward", 0.0),
             )
         )
         episode.success = bool(info.get("is_success", False))

@@ -50,7 +50,8 @@ class GSM8KEnv(ToolEnv):
     - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0 and $72 are the same number.
     - `format` (weight 0.1): 1 if the last turn states exactly one answer and nothing after it.
     - `call` (weight 0, off): minus the share of a turn's calls that failed. It looks only at whether a call could be
-      evaluated, never at the gold solution, and has no positive part that could be farmed by calling again.
+      evaluated, never at the gold solution, and has no positive part that could be farmed by calling again. It is a
+      process term: it judges the turn and not the outcome.
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `answer` alone.
@@ -77,6 +78,7 @@ class GSM8KEnv(ToolEnv):
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0, "format": 0.1, "call": 0.0}
+    process_terms: ClassVar[frozenset[str]] = frozenset({"call"})
     default_system_prompt: ClassVar[str] = (
         "Solve the problem. Use the calculator for each computation. When you know the answer, write it as a number "
         "in <answer></answer>."
