@@ -14,10 +14,15 @@ from dataclasses import dataclass
 
 import torch
 
+from agent_gym.errors import ConfigError
+
 
 @dataclass(slots=True)
 class Experience:
     """N finished episodes, failed ones left out.
+
+    An episode whose machinery broke has no reward, which is not the same as 0, so it cannot be compared with others. It
+    never gets here, and nothing here looks for NaN.
 
     Attributes:
         outcome: (N, K) reward of each step without its process terms, 0 in padding.
@@ -50,7 +55,12 @@ class Experience:
     @property
     def step_penalty(self) -> torch.Tensor:
         """(N, K) the token penalties of each step, summed."""
-        return torch.zeros_like(self.outcome).scatter_add(1, self.step_of, self.penalty * self.token_mask)
+        return self._sum_to_steps(self.penalty)
+
+    @property
+    def episode_returns(self) -> torch.Tensor:
+        """(N,) what each episode earned, its process rewards left out."""
+        return (self.outcome + self.step_penalty).sum(1)
 
     @property
     def step_rewards(self) -> torch.Tensor:
@@ -62,7 +72,8 @@ class Experience:
         """(N, L) the same per token: what a step earned stands on its last token.
 
         A step without tokens cannot carry a reward, and a reward that is put on a masked token vanishes. So the reward
-        of such a step goes to the last token before it, or to the first one if there is none before.
+        of such a step goes to the last token before it, or to the first one if there is none before. An episode without
+        any token teaches nothing, whatever it earned.
         """
         n_steps = self.outcome.size(1)
         # (N, K) number of tokens sampled up to the end of each step.
@@ -71,7 +82,17 @@ class Experience:
         rewards = torch.zeros_like(self.penalty)
         if n_steps and rewards.size(1):
             rewards.scatter_add_(1, last, (self.outcome + self.process) * self.step_mask)
-        return rewards + self.penalty * self.token_mask
+        return (rewards + self.penalty) * self.token_mask
+
+    @property
+    def acting_steps(self) -> torch.Tensor:
+        """(N, K) True at steps that sampled at least one token."""
+        return self._sum_to_steps(torch.ones_like(self.penalty)) > 0
+
+    @property
+    def acting_rewards(self) -> torch.Tensor:
+        """(N, K) `token_rewards` summed over each step: 0 at steps without tokens, whose reward went to a neighbour."""
+        return self._sum_to_steps(self.token_rewards)
 
     @property
     def first_token_mask(self) -> torch.Tensor:
@@ -79,13 +100,38 @@ class Experience:
         before = torch.full_like(self.step_of[:, :1], -1)
         return self.token_mask & (self.step_of != torch.cat([before, self.step_of[:, :-1]], dim=1))
 
+    @property
+    def last_token_mask(self) -> torch.Tensor:
+        """(N, L) True at the last token of each step."""
+        after = torch.full_like(self.step_of[:, :1], -1)
+        following = torch.where(self.token_mask, self.step_of, -1)[:, 1:]
+        return self.token_mask & (self.step_of != torch.cat([following, after], dim=1))
+
     def to_tokens(self, per_step: torch.Tensor) -> torch.Tensor:
         """Give each token the number of its step: (N, K) to (N, L), 0 in padding."""
         return torch.where(self.token_mask, per_step.gather(1, self.step_of), 0.0)
 
     def to_steps(self, per_token: torch.Tensor) -> torch.Tensor:
         """Read a number at the first token of each step: (N, L) to (N, K), 0 for steps without tokens."""
-        return torch.zeros_like(self.outcome).scatter_add(1, self.step_of, per_token * self.first_token_mask)
+        return self._sum_to_steps(per_token * self.first_token_mask)
+
+    def _sum_to_steps(self, per_token: torch.Tensor) -> torch.Tensor:
+        """(N, L) to (N, K), padding left out."""
+        return torch.zeros_like(self.outcome).scatter_add(1, self.step_of, per_token * self.token_mask)
+
+
+def required(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+    """Return an optional tensor of an `Experience` that an estimator cannot do without.
+
+    Raises:
+        ConfigError: if it is None.
+    """
+    if tensor is None:
+        raise ConfigError(
+            f"this advantage estimator reads Experience.{name}, which is None; fill it in, or choose an estimator that "
+            "does without (ESTIMATORS says what each needs)"
+        )
+    return tensor
 
 
 @dataclass(slots=True)
@@ -112,8 +158,9 @@ class Credit:
         lam: lambda of the GAE over tokens.
         step_gamma: discount per step.
         step_lam: lambda of the GAE over steps.
-        scale: what `grpo` divides by: the standard deviation of the "group", of the "batch", or "none".
-        whiten: whether estimators that learn from single returns subtract the batch's mean and divide by its deviation.
+        scale: what `grpo` and `gigpo` divide by: the standard deviation of the "group", of the "batch", or "none".
+        whiten: whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and
+            deviation 1 over the batch.
         step_weight: weight of GiGPO's step advantage.
     """
 

@@ -1,0 +1,144 @@
+"""Advantages with a critic: generalised advantage estimation over tokens, over steps, and over both.
+
+A critic V(s) predicts what is still to come. Where the prediction changes, something happened that was better or worse
+than expected, and the token or step in between gets the credit:
+
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
+    A_t     = delta_t + gamma lam A_{t+1}
+
+lam trades bias for noise. With 0 the critic is believed at once; with 1 the A_t sum up to the rewards that really came,
+minus V(s_t), and the critic is nothing but a baseline.
+
+Shapes: N episodes, T moments, which are the tokens (L) or the steps (K) of an episode.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from agent_gym.trainers.estimators.experience import Credit, Estimate, Experience, required
+from agent_gym.trainers.estimators.statistics import whiten
+
+
+def gae(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    last_values: torch.Tensor,
+    gamma: float | torch.Tensor,
+    lam: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the recursion above from the end to the beginning over the moments in the mask.
+
+    PPO, arXiv:1707.06347; GAE, arXiv:1506.02438. What is masked out is jumped over and does not exist: the next value
+    and the next advantage are carried along until the mask is True again. So tokens of the world cost no discount, and
+    the last token before a tool's answer looks to the value of the first token after it.
+
+    Args:
+        rewards: (N, T).
+        values: (N, T) V of the state before each moment.
+        mask: (N, T) True where the policy acted, in any pattern.
+        last_values: (N,) V of the state after the last masked moment: 0 where the task ended, since nothing comes any
+            more, and the critic's value where we stopped the episode, since something would have come. A time limit
+            treated as an end would teach that late states are worthless.
+        gamma: discount, or one for each moment (N, T). A discount of 0 is a wall: nothing behind it counts.
+        lam: lambda.
+
+    Returns:
+        Advantages and returns = advantages + values, what the critic should have said; (N, T), 0 outside the mask.
+    """
+    discounts = torch.as_tensor(gamma).expand_as(values)
+    advantages = torch.zeros_like(values)
+    next_value, next_advantage = last_values, torch.zeros_like(last_values)
+    for t in reversed(range(values.size(1))):
+        delta = rewards[:, t] + discounts[:, t] * next_value - values[:, t]
+        advantage = delta + discounts[:, t] * lam * next_advantage
+        advantages[:, t] = torch.where(mask[:, t], advantage, 0.0)
+        next_value = torch.where(mask[:, t], values[:, t], next_value)
+        next_advantage = torch.where(mask[:, t], advantage, next_advantage)
+    return advantages, torch.where(mask, advantages + values, 0.0)
+
+
+def bilevel_gae(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    ends: torch.Tensor,
+    futures: torch.Tensor,
+    gamma: float,
+    lam: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run GAE over the tokens of each step by itself, with all that comes after the step as one last reward.
+
+    The lower level of RAGEN's bi-level GAE, arXiv:2504.20073. The upper level is `gae` over steps. Its target for a
+    step, R_k = A_k + V_k, becomes the return of the step's last token here, and no value crosses the border of a step:
+    discounts can be mild between steps and strong between tokens, or the other way round.
+
+    R_k is made of what the step earned and of a future. What it earned stays where it was earned, so a token's own KL
+    penalty charges it and the tokens before it, not those after, and counts once; only the future,
+    R_k - (rewards of the step), is added on the last token.
+
+    RAGEN's code differs: it takes the value of a step at its last token, where most of the step is already decided, and
+    finds the ends of steps by looking for rewards that are not 0, so steps without a reward melt into the next one.
+
+    Args:
+        rewards: (N, T) per token.
+        values: (N, T) V of the state before each token.
+        mask: (N, T) True where there is a token.
+        ends: (N, T) True at the last token of each step.
+        futures: (N, T) read where `ends` is True: what the steps after this one are worth, seen from the upper level.
+        gamma: discount per token.
+        lam: lambda over tokens.
+
+    Returns:
+        Advantages and returns, as `gae`.
+    """
+    walls = torch.where(ends, 0.0, torch.full_like(values, gamma))
+    return gae(rewards + torch.where(ends, futures, 0.0), values, mask, values.new_zeros(len(values)), walls, lam)
+
+
+def _bootstrap(experience: Experience) -> torch.Tensor:
+    """(N,) value after the last token, 0 where the task itself ended."""
+    return torch.where(experience.terminated, 0.0, required(experience.last_values, "last_values"))
+
+
+def _over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, K) advantages and returns of the steps that sampled tokens; the value of a step is that of its first token.
+
+    A step without tokens has no value and no place to put credit. It is masked out, and its reward was moved to its
+    neighbour on the way to `acting_rewards`.
+    """
+    values = experience.to_steps(required(experience.values, "values"))
+    rewards, mask = experience.acting_rewards, experience.acting_steps
+    return gae(rewards, values, mask, _bootstrap(experience), credit.step_gamma, credit.step_lam)
+
+
+def estimate_gae(experience: Experience, credit: Credit) -> Estimate:
+    """`gae` over the policy's own tokens, whitened over tokens."""
+    values, mask = required(experience.values, "values"), experience.token_mask
+    rewards = experience.token_rewards
+    advantages, returns = gae(rewards, values, mask, _bootstrap(experience), credit.gamma, credit.lam)
+    return Estimate(whiten(advantages, mask) if credit.whiten else advantages, returns, mask)
+
+
+def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
+    """`gae` over steps, as in StepPO: a step is one action, however many tokens it took to say it.
+
+    All tokens of a step share its advantage, and the critic is asked only where a step begins. Whitening counts each
+    step once; counted by tokens, wordy steps would set the mean for all others.
+    """
+    advantages, returns = _over_steps(experience, credit)
+    if credit.whiten:
+        advantages = whiten(advantages, experience.acting_steps)
+    asked = experience.first_token_mask
+    return Estimate(experience.to_tokens(advantages), torch.where(asked, experience.to_tokens(returns), 0.0), asked)
+
+
+def estimate_bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
+    """`gae` over steps, then `bilevel_gae` over the tokens inside each, whitened over tokens."""
+    values, mask = required(experience.values, "values"), experience.token_mask
+    _, targets = _over_steps(experience, credit)
+    futures = experience.to_tokens(targets - experience.acting_rewards)
+    ends, rewards = experience.last_token_mask, experience.token_rewards
+    advantages, returns = bilevel_gae(rewards, values, mask, ends, futures, credit.gamma, credit.lam)
+    return Estimate(whiten(advantages, mask) if credit.whiten else advantages, returns, mask)
