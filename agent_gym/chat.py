@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from agent_gym.errors import ConfigError
@@ -110,6 +112,37 @@ class ChatRenderer:
             (T,) ids.
         """
         return self.encode(self._render(messages, tools=list(tools) or None, add_generation_prompt=True))
+
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Render a whole conversation as a chat server would, up to and including the generation prompt.
+
+        Unlike the deltas of `reply` it shows what the template makes of history, thoughts dropped and all.
+
+        Args:
+            messages: the opening, then the policy's turns and the world's answers to them.
+            tools: OpenAI-style function schemas.
+        """
+        talk: list[Message] = []
+        for mine, run in groupby(messages, key=lambda message: message["role"] == "assistant"):
+            group = list(run)
+            if mine:
+                # What the generation prompt began, the policy only went on with: the message is both.
+                talk += [{**message, "content": self.prefill + message["content"]} for message in group]
+            else:
+                talk += self._as_observations(group) if talk else group
+        return self._render(talk, tools=list(tools) or None, add_generation_prompt=True)
+
+    @cached_property
+    def prefill(self) -> str:
+        """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing.
+
+        Found as what follows the assistant's header in a generation prompt. The header is read off an earlier turn: in
+        the last one, templates of thinking models may show an empty thought.
+        """
+        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}]
+        header = self._render([*talk, talk[0]]).partition(_SENTINEL)[0]
+        prompt = self._render(talk[:1], add_generation_prompt=True)
+        return prompt[len(header) :] if prompt.startswith(header) else ""
 
     def reply(self, sampled: Sequence[int], messages: Sequence[Message], *, final: bool = False) -> list[int]:
         """Render what follows the policy's turn: its end, the world's answer, the next generation prompt.

@@ -25,6 +25,7 @@ from agent_gym.transcript import PROMPT_STEP, Segment, Transcript
 
 MAX_OBSERVATION_CHARS = 1 << 16
 MAX_ACTION_CHARS = 1 << 20
+HISTORY_HEADING = "What happened so far:"
 _CUT = "\n[cut: too long]"
 
 
@@ -157,6 +158,26 @@ class TextEnv(gymnasium.Env[str, str]):
         tasks can be solved at all.
         """
         raise ConfigError(f"{type(self).__name__} has no expert")
+
+    def situation(self) -> list[Message]:
+        """Describe where the episode stands, for rollouts that show each turn a prompt of its own (`rebuild`).
+
+        By default the opening with everything that happened as one block in the user's message. An environment with a
+        state (a web page, a room) describes the state instead.
+        """
+        segments = self.transcript.segments
+        opening: list[Message] = [{"role": s.source, "content": s.text} for s in segments if s.step == PROMPT_STEP]
+        history = self.history()
+        if history:
+            opening[-1]["content"] += f"\n\n{HISTORY_HEADING}\n{history}"
+        return opening
+
+    def history(self) -> str:
+        """Tell what happened so far, one numbered step after the other; "" at the start."""
+        said = {(segment.source, segment.step): segment.text for segment in self.transcript.segments}
+        return "\n".join(
+            f"{turn + 1}. You: {said['agent', turn]}\n   Answer: {said['env', turn]}" for turn in range(self._turn)
+        )
 
     # Gymnasium's API.
 

@@ -86,7 +86,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for episode in episodes:
         known = {schema["function"]["name"] for schema in episode.tools}
         add("episode/success", float(episode.success))
-        add("episode/turns", len(episode.steps))
+        add("episode/turns", episode.turns)
         add("episode/tokens", episode.sampled_tokens)
         add("episode/truncated", float(episode.truncated))
         for term, value in episode.reward_terms.items():

@@ -14,8 +14,9 @@ class Budget:
 
     Attributes:
         max_turn_tokens: tokens the policy may sample in one turn.
-        max_tokens: tokens of the whole context, prompt and answers of the world included.
-        max_turns: turns, besides the environment's own limit.
+        max_tokens: tokens of one context, prompt and answers of the world included. It bounds each row and not their
+            sum: an episode whose context is rewritten may sample more in all.
+        max_turns: turns, besides the environment's own limit; summaries do not count.
         max_seconds: wall-clock time from reset on.
     """
 

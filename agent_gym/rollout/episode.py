@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal
 
 import gymnasium
 
 from agent_gym.transcript import Span, action_mask
+
+StepKind = Literal["act", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Step:
     finish_reason: str
     env_seconds: float
     process_reward: float = 0.0
-    kind: Literal["act", "summary"] = "act"
+    kind: StepKind = "act"
 
 
 @dataclass(slots=True)
@@ -139,7 +142,7 @@ class Episode:
         spec: what decided it.
         rows: what the model saw.
         steps: what happened.
-        messages: the opening messages, then those of each step.
+        messages: the opening messages, then those of each step: the whole conversation, whatever the rows show of it.
         tools: function schemas the policy was shown.
         stop: strings at which a turn may stop.
         task_id: the environment's name of the task.
@@ -149,6 +152,7 @@ class Episode:
         failure: the error of our machinery that ended it, if one did. Its reward is NaN and it is not trained on.
         seconds: wall-clock time from reset to end.
         env: the live environment, None once the episode is over.
+        asked: what the policy is asked for while the episode is live, an action or a summary; scripts may want to know.
     """
 
     spec: EpisodeSpec
@@ -165,6 +169,7 @@ class Episode:
     failure: str | None = None
     seconds: float = 0.0
     env: gymnasium.Env[str, str] | None = None
+    asked: StepKind = "act"
 
     @property
     def reward(self) -> float:
@@ -179,6 +184,21 @@ class Episode:
             for name, value in step.reward_terms.items():
                 totals[name] = totals.get(name, 0.0) + value
         return totals
+
+    @property
+    def turns(self) -> int:
+        """How many turns the environment answered; summaries are steps, but no turns."""
+        return sum(step.kind == "act" for step in self.steps)
+
+    @property
+    def opening(self) -> list[dict[str, Any]]:
+        """The messages before the policy's first turn."""
+        return list(takewhile(lambda message: message["role"] != "assistant", self.messages))
+
+    @property
+    def last_answers(self) -> list[dict[str, Any]]:
+        """The messages behind the policy's last turn."""
+        return list(takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))[::-1]
 
     @property
     def sampled_tokens(self) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -26,9 +26,22 @@ from agent_gym.env import Sampled
 from agent_gym.errors import ConfigError, EnvFailure, RolloutError
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
 from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
+from agent_gym.rollout.contexts import AskSummary, Context, NewContext, make_context, tighten
 from agent_gym.rollout.envs import EnvPool
-from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
+from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.recording import (
+    Turn,
+    record_context,
+    record_end,
+    record_opening,
+    record_request,
+    record_summary,
+    record_turn,
+)
 from agent_gym.rollout.workers import Workers
+
+Stage = Literal["env", "context"]
+"""What a worker does for an episode: run the environment, or read and render."""
 
 
 class Runner:
@@ -38,9 +51,13 @@ class Runner:
         policy: submits ids, gets sampled ids with logprobs.
         tokenizer: a tokenizer or `ChatRenderer`.
         budget: limits of each episode.
+        context: what the policy sees next, by name ("append", "window:4", see `contexts.CONTEXTS`) or as an object.
         workers: threads that run environments.
         max_live: episodes alive at the same time, which bounds the number of environments.
         progress: show a progress bar.
+
+    Raises:
+        ConfigError: for a context policy that does not exist or wants more tokens than the budget has.
     """
 
     def __init__(
@@ -49,6 +66,7 @@ class Runner:
         tokenizer: Any,
         budget: Budget | None = None,
         *,
+        context: str | Context = "append",
         workers: int = 32,
         max_live: int = 512,
         progress: bool = False,
@@ -56,7 +74,8 @@ class Runner:
         """Start the worker threads."""
         self.policy = policy
         self.renderer = ChatRenderer.of(tokenizer)
-        self.budget = budget or Budget()
+        self.context = make_context(context)
+        self.budget = tighten(budget or Budget(), self.context)
         self.stats = RolloutStats()
         self._envs = EnvPool(self.renderer)
         self._workers = Workers(workers)
@@ -100,6 +119,7 @@ class _Rollout:
         self.runner = runner
         self.policy = runner.policy
         self.continuous = runner.policy.continuous
+        self.context = runner.context
         self.budget = runner.budget
         self.temperature = temperature
         self.episodes = [Episode(spec) for spec in specs]
@@ -107,9 +127,9 @@ class _Rollout:
         self.waiting = list(range(len(specs)))[::-1]  # not started yet; popped from the end, so in order
         self.deadlines: dict[int, float] = {}  # live episodes and when their time is up
         self.started: dict[int, float] = {}
-        self.in_env: set[int] = set()
+        self.busy: dict[int, Stage] = {}  # episodes that a worker is at
         self.requests: dict[int, int] = {}  # request id -> episode
-        self.answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
         self.n_requests = 0
         self.bar = tqdm(total=len(specs), desc="episodes", disable=not runner._progress, leave=False)
 
@@ -122,7 +142,7 @@ class _Rollout:
             self._collect_answers()
             # An engine without continuous batching runs whatever it has to the end, so it is better handed a full
             # batch: it waits for the environments instead of starting with the first that answered.
-            if self.policy.pending and (self.continuous or not self.in_env):
+            if self.policy.pending and (self.continuous or not self.busy):
                 tick = time.perf_counter()
                 finished = self.policy.poll()
                 self.stats.engine_seconds += time.perf_counter() - tick
@@ -145,36 +165,23 @@ class _Rollout:
         self.started[index] = time.perf_counter()
         limit = self.budget.max_seconds
         self.deadlines[index] = float("inf") if limit is None else self.started[index] + limit
-        self._launch(index, self._reset, self.episodes[index])
+        self._launch(index, "env", self._open, self._reset, self.episodes[index])
 
-    def _launch(self, index: int, function: Any, *args: Any) -> None:
-        self.in_env.add(index)
+    def _launch(self, index: int, stage: Stage, then: Any, function: Any, *args: Any) -> None:
+        """Run `function(*args)` in a worker, and later `then(index, result)` in this thread."""
+        self.busy[index] = stage
 
         def work() -> None:
             try:
-                self.answers.put((index, function(*args)))
+                self.answers.put((index, then, function(*args)))
             except BaseException as error:  # whatever an environment raises ends this episode; SystemExit, too
-                self.answers.put((index, error))
+                self.answers.put((index, then, error))
 
         self.runner._workers.submit(work)
 
-    def _reset(self, episode: Episode) -> tuple[Any, ...]:
-        spec = episode.spec
-        env = self.runner._envs.take(spec.env_id, spec.env_kwargs)
-        _, info = env.reset(seed=spec.seed, options=spec.options)
-        return env, info
-
-    def _step(self, episode: Episode, generation: Generation) -> tuple[Any, ...]:
-        env = episode.env
-        assert env is not None
-        text = self.runner.renderer.decode_action(generation.token_ids)
-        tick = time.perf_counter()
-        answer = env.step(Sampled(text, generation.token_ids, generation.logprobs))
-        return generation, text, time.perf_counter() - tick, answer
-
     def _collect_answers(self) -> None:
-        block = bool(self.in_env) and not (self.policy.pending and self.continuous)
-        while self.in_env:
+        block = bool(self.busy) and not (self.policy.pending and self.continuous)
+        while self.busy:
             try:
                 if block:
                     tick = time.perf_counter()
@@ -187,117 +194,148 @@ class _Rollout:
                 return
             # With an engine that batches continuously one answer is enough to go on; otherwise wait for all.
             block = block and not self.continuous
-            index, answer = item
-            if index not in self.deadlines:  # its time ran out while the environment worked
+            index, then, answer = item
+            if index not in self.deadlines:  # its time ran out while the worker worked
                 continue
-            self.in_env.discard(index)
-            self._take_answer(index, answer)
+            del self.busy[index]
+            if isinstance(answer, ConfigError):
+                raise answer  # the user's mistake is the same for every episode: say it once, at once
+            if isinstance(answer, BaseException):
+                self._fail(index, answer)
+            else:
+                then(index, answer)
 
-    def _take_answer(self, index: int, answer: Any) -> None:
-        episode = self.episodes[index]
-        if isinstance(answer, ConfigError):
-            raise answer  # the user's mistake is the same for every episode: say it once, at once
-        if isinstance(answer, BaseException):
-            self._fail(index, answer)
-        elif not episode.rows:
-            episode.env, info = answer
-            episode.messages += info["messages"]
-            episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
-            row = Row()
-            row.extend(info["token_ids"], info["token_spans"])
-            episode.rows.append(row)
-            self._ask(index)
-        else:
-            self._record(index, *answer)
+    # Workers run these. They may read an episode and must not change it: its time may run out meanwhile.
 
-    def _record(self, index: int, generation: Generation, text: str, seconds: float, answer: Any) -> None:
+    def _reset(self, episode: Episode) -> tuple[Any, ...]:
+        spec = episode.spec
+        env = self.runner._envs.take(spec.env_id, spec.env_kwargs)
+        _, info = env.reset(seed=spec.seed, options=spec.options)
+        return env, info
+
+    def _step(self, episode: Episode, generation: Generation) -> Turn:
+        env = episode.env
+        assert env is not None
+        text = self.runner.renderer.decode_action(generation.token_ids)
+        tick = time.perf_counter()
+        answer = env.step(Sampled(text, generation.token_ids, generation.logprobs))
+        return Turn(generation, text, answer, time.perf_counter() - tick)
+
+    def _read(self, generation: Generation) -> tuple[Generation, str]:
+        return generation, self.runner.renderer.decode_action(generation.token_ids)
+
+    def _rewrite(self, episode: Episode) -> tuple[NewContext | AskSummary | None, bool]:
+        change = self.context.rewrite(episode, self.runner.renderer, self.budget)
+        if not isinstance(change, NewContext):
+            return change, False
+        stop = episode.steps[-1].stop
+        return change, change.token_ids[:stop] == episode.rows[-1].token_ids[:stop]
+
+    # This thread runs these, on what the workers and the engine hand over.
+
+    def _open(self, index: int, answer: tuple[Any, ...]) -> None:
+        record_opening(self.episodes[index], *answer)
+        self._ask(index)
+
+    def _take_turn(self, index: int, turn: Turn) -> None:
         episode = self.episodes[index]
-        observation, reward, terminated, truncated, info = answer
-        row, sampled = episode.rows[-1], generation.token_ids
-        if info["token_ids"][: len(sampled)] != list(sampled):
-            self._fail(index, EnvFailure("the environment did not report the sampled ids it was given"))
+        try:
+            record_turn(episode, turn)
+        except EnvFailure as error:
+            self._fail(index, error)
             return
-        start = len(row.token_ids)
-        row.extend(info["token_ids"], info["token_spans"], generation.logprobs)
-        episode.messages += info["messages"]
-        episode.steps.append(
-            Step(
-                row=len(episode.rows) - 1,
-                start=start,
-                stop=start + len(sampled),
-                action=text,
-                observation=observation,
-                reward=reward,
-                reward_terms=info["reward_terms"],
-                tool_calls=info["tool_calls"],
-                metrics=info["metrics"],
-                error=info["error"],
-                finish_reason=generation.finish_reason,
-                env_seconds=seconds,
-                process_reward=info.get("process_reward", 0.0),
-            )
-        )
-        episode.success = bool(info.get("is_success", False))
+        _, _, terminated, truncated, _ = turn.answer
         if terminated:
             episode.terminated = True
             self._finish(index)
-        elif truncated:
+        elif truncated or episode.turns == self.budget.max_turns:
             self._truncate(index, "turns")
+        else:
+            self._find_context(index)
+
+    def _take_summary(self, index: int, answer: tuple[Generation, str]) -> None:
+        record_summary(self.episodes[index], *answer)
+        self._find_context(index)
+
+    def _find_context(self, index: int) -> None:
+        episode = self.episodes[index]
+        if self.context.is_due(episode, self.budget):
+            self._launch(index, "context", self._take_context, self._rewrite, episode)
         else:
             self._ask(index)
 
+    def _take_context(self, index: int, answer: tuple[NewContext | AskSummary | None, bool]) -> None:
+        change, extends = answer
+        if isinstance(change, AskSummary):
+            record_request(self.episodes[index], change)
+        elif change is not None:
+            if len(change.token_ids) >= self.budget.max_tokens:
+                self._truncate(index, "tokens")
+                return
+            record_context(self.episodes[index], change.token_ids, extends)
+        self._ask(index)
+
     def _ask(self, index: int) -> None:
-        """Ask the policy for the next turn, unless a budget is used up."""
+        """Ask the policy for the next turn, unless the context is full."""
         episode = self.episodes[index]
         row = episode.rows[-1]
         room = self.budget.max_tokens - len(row.token_ids)
-        if self.budget.max_turns is not None and len(episode.steps) >= self.budget.max_turns:
-            self._truncate(index, "turns")
-        elif room <= 0:
-            if not episode.steps:
+        if room <= 0:
+            if episode.steps:
+                self._truncate(index, "tokens")
+            else:
                 limit = self.budget.max_tokens
                 self._fail(index, EnvFailure(f"the prompt has {len(row.token_ids)} tokens, max_tokens is {limit}"))
-                return
-            self._truncate(index, "tokens")
-        else:
-            seed = episode.spec.sampling_seed
-            params = SamplingParams(
-                max_tokens=min(room, self.budget.max_turn_tokens),
-                temperature=self.temperature,
-                stop=episode.stop,
-                seed=None if seed is None else derive_seed(seed, len(episode.steps)),
-            )
-            self.n_requests += 1
-            self.requests[self.n_requests] = index
-            tick = time.perf_counter()
-            self.policy.submit(Request(self.n_requests, list(row.token_ids), params, episode))
-            self.stats.engine_seconds += time.perf_counter() - tick
+            return
+        seed = episode.spec.sampling_seed
+        params = SamplingParams(
+            max_tokens=min(room, self.budget.max_turn_tokens),
+            temperature=self.temperature,
+            # These end an action; a summary may well quote one.
+            stop=episode.stop if episode.asked == "act" else (),
+            seed=None if seed is None else derive_seed(seed, len(episode.steps)),
+        )
+        self.n_requests += 1
+        self.requests[self.n_requests] = index
+        tick = time.perf_counter()
+        self.policy.submit(Request(self.n_requests, list(row.token_ids), params, episode))
+        self.stats.engine_seconds += time.perf_counter() - tick
 
     def _act(self, generation: Generation) -> None:
         index = self.requests.pop(generation.id, None)
-        if index is not None:
-            self._launch(index, self._step, self.episodes[index], generation)
+        if index is None:
+            return
+        episode = self.episodes[index]
+        if episode.asked == "act":
+            self._launch(index, "env", self._take_turn, self._step, episode, generation)
+        else:
+            self._launch(index, "context", self._take_summary, self._read, generation)
 
     def _expire(self) -> None:
         if self.budget.max_seconds is None:
             return
         now = time.perf_counter()
         for index in [i for i, deadline in self.deadlines.items() if deadline <= now]:
-            episode = self.episodes[index]
-            if index in self.in_env:
-                # The thread cannot be stopped, so the environment is given up, and the episode counts as broken: the
-                # policy did nothing wrong.
-                self.in_env.discard(index)
-                self.runner._workers.replace_one()
-                self._fail(index, EnvFailure(f"no answer from the environment in {self.budget.max_seconds} s"))
-                continue
-            for request in [r for r, i in self.requests.items() if i == index]:
-                self.policy.abort(request)
-                del self.requests[request]
-            if episode.steps:
-                self._truncate(index, "seconds")
-            else:
-                self._fail(index, EnvFailure(f"no first turn in {self.budget.max_seconds} s"))
+            self._run_out(index)
+
+    def _run_out(self, index: int) -> None:
+        """End an episode whose time is up, wherever it stands."""
+        episode = self.episodes[index]
+        stage = self.busy.pop(index, None)
+        if stage is not None:
+            # The thread cannot be stopped, so another may take its place, and the environment is given up.
+            self.runner._workers.replace_one()
+            episode.env = None
+        for request in [r for r, i in self.requests.items() if i == index]:
+            self.policy.abort(request)
+            del self.requests[request]
+        if stage == "env":
+            # The policy did nothing wrong, so the episode counts as broken.
+            self._fail(index, EnvFailure(f"no answer from the environment in {self.budget.max_seconds} s"))
+        elif episode.steps:
+            self._truncate(index, "seconds")
+        else:
+            self._fail(index, EnvFailure(f"no first turn in {self.budget.max_seconds} s"))
 
     def _truncate(self, index: int, reason: str) -> None:
         episode = self.episodes[index]
@@ -313,9 +351,7 @@ class _Rollout:
     def _finish(self, index: int) -> None:
         episode = self.episodes[index]
         episode.seconds = time.perf_counter() - self.started[index]
-        if episode.steps:
-            # What the world said beyond the budget is an answer that nobody will read.
-            episode.rows[-1].cut(max(episode.steps[-1].stop, self.budget.max_tokens))
+        record_end(episode, self.budget.max_tokens)
         del self.deadlines[index]
         if episode.env is not None:
             self.runner._envs.give(episode.spec.env_id, episode.spec.env_kwargs, episode.env)

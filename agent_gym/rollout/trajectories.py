@@ -2,7 +2,8 @@
 
 A record holds the spec (environment, arguments, seed, task), each step with its text, reward and tool calls, and each
 row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. `replay` plays the
-recorded actions in a fresh environment and compares what the world answers now with what it answered then.
+recorded actions in a fresh environment and compares what the world answers now with what it answered then; summaries
+that the policy wrote for itself are no actions.
 """
 
 from __future__ import annotations
@@ -116,14 +117,15 @@ def replay(record: Mapping[str, Any]) -> list[str]:
     question = next((message["content"] for message in record["messages"] if message["role"] == "user"), None)
     compare("opening", info["messages"][-1]["content"], question)
     total, ended, success = 0.0, False, False
-    for n, step in enumerate(record["steps"]):
+    acts = [step for step in record["steps"] if step.get("kind", "act") == "act"]
+    for n, step in enumerate(acts):
         observation, reward, ended, truncated, info = env.step(step["action"])
         compare(f"step {n}: observation", observation, step["observation"])
         compare(f"step {n}: reward", round(float(reward), 9), round(step["reward"], 9))
         total += float(reward)
         success = bool(info.get("is_success", False))
-        if (ended or truncated) and n + 1 < len(record["steps"]):
-            differences.append(f"step {n}: the episode ended {len(record['steps']) - n - 1} steps early")
+        if (ended or truncated) and n + 1 < len(acts):
+            differences.append(f"step {n}: the episode ended {len(acts) - n - 1} steps early")
             break
     if record["failure"] is None:  # a failed episode broke off, and its reward is not a number
         compare("reward", round(total, 9), round(record["reward"], 9))

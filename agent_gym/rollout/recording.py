@@ -1,0 +1,144 @@
+"""Writing down what happened: rows, steps and messages of a live episode change here and nowhere else.
+
+These functions run in the thread that drives the engine, on what workers and engine hand over, so that an episode whose
+time has run out stays as it was, however late a worker comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from agent_gym.errors import EnvFailure
+from agent_gym.policies.base import Generation
+from agent_gym.rollout.contexts import AskSummary
+from agent_gym.rollout.episode import Episode, Row, Step
+from agent_gym.transcript import PROMPT_STEP, Span
+
+
+class Turn(NamedTuple):
+    """One answered turn, as a worker hands it over.
+
+    Attributes:
+        generation: what was sampled.
+        text: the same, decoded.
+        answer: what `env.step` returned.
+        seconds: how long that took.
+    """
+
+    generation: Generation
+    text: str
+    answer: tuple[str, float, bool, bool, dict[str, Any]]
+    seconds: float
+
+
+def record_opening(episode: Episode, env: gymnasium.Env[str, str], info: Mapping[str, Any]) -> None:
+    """Begin the first row with what `env.reset` returned."""
+    episode.env = env
+    episode.messages += info["messages"]
+    episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
+    row = Row()
+    row.extend(info["token_ids"], info["token_spans"])
+    episode.rows.append(row)
+
+
+def record_turn(episode: Episode, turn: Turn) -> None:
+    """Add a step: its ids to the last row, its reward to the steps.
+
+    Raises:
+        EnvFailure: if the environment reports other ids than those it was given.
+    """
+    generation, text, (observation, reward, *_, info), seconds = turn
+    row, sampled, ids = episode.rows[-1], generation.token_ids, info["token_ids"]
+    if ids[: len(sampled)] != list(sampled):
+        raise EnvFailure("the environment did not report the sampled ids it was given")
+    start, number = len(row.token_ids), len(episode.steps)
+    # Steps are numbered here and not by the environment, which does not know of summaries.
+    row.extend(ids, [span._replace(step=number) for span in info["token_spans"]], generation.logprobs)
+    episode.messages += info["messages"]
+    episode.steps.append(
+        Step(
+            row=len(episode.rows) - 1,
+            start=start,
+            stop=start + len(sampled),
+            action=text,
+            observation=observation,
+            reward=reward,
+            reward_terms=info["reward_terms"],
+            tool_calls=info["tool_calls"],
+            metrics=info["metrics"],
+            error=info["error"],
+            finish_reason=generation.finish_reason,
+            env_seconds=seconds,
+            process_reward=info.get("process_reward", 0.0),
+        )
+    )
+    episode.success = bool(info.get("is_success", False))
+
+
+def record_request(episode: Episode, request: AskSummary) -> None:
+    """Replace the world's last answer in the row by the one that also asks for a summary."""
+    _continue_row(episode, request.token_ids)
+    episode.messages.append({"role": "user", "content": request.request})
+    episode.asked = "summary"
+
+
+def record_summary(episode: Episode, generation: Generation, text: str) -> None:
+    """Add a step in which the environment took no part."""
+    row, number = episode.rows[-1], len(episode.steps)
+    start, n = len(row.token_ids), len(generation.token_ids)
+    row.extend(generation.token_ids, [Span(0, n, "agent", number)], generation.logprobs)
+    episode.messages.append({"role": "assistant", "content": text})
+    episode.steps.append(
+        Step(
+            row=len(episode.rows) - 1,
+            start=start,
+            stop=start + n,
+            action=text,
+            observation="",
+            reward=0.0,
+            reward_terms={},
+            tool_calls=[],
+            metrics={},
+            error=None,
+            finish_reason=generation.finish_reason,
+            env_seconds=0.0,
+            kind="summary",
+        )
+    )
+    episode.asked = "act"
+
+
+def record_context(episode: Episode, token_ids: list[int], extends: bool) -> None:
+    """Go on with a new context: in the same row if it extends that one, else in a new one.
+
+    Args:
+        episode: the episode.
+        token_ids: the whole context.
+        extends: whether it agrees with the last row up to the last sampled token.
+    """
+    if extends:
+        _continue_row(episode, token_ids[episode.steps[-1].stop :])
+        return
+    # One span and not many: turns that are quoted here were sampled elsewhere and must not be trained twice.
+    row = Row()
+    row.extend(token_ids, [Span(0, len(token_ids), "user", PROMPT_STEP)])
+    episode.rows.append(row)
+
+
+def record_end(episode: Episode, max_tokens: int) -> None:
+    """Drop what no turn came of."""
+    if episode.steps:
+        del episode.rows[episode.steps[-1].row + 1 :]
+    for row, stop in {step.row: step.stop for step in episode.steps}.items():
+        # What the world said beyond the budget is an answer that nobody read in this row.
+        episode.rows[row].cut(max(stop, max_tokens))
+
+
+def _continue_row(episode: Episode, token_ids: list[int]) -> None:
+    """Let other words of the world follow the last sampled token."""
+    step, row = episode.steps[-1], episode.rows[-1]
+    row.cut(step.stop)
+    row.extend(token_ids, [Span(0, len(token_ids), "env", len(episode.steps) - 1)] if token_ids else [])
