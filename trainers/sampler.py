@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
+from agent_gym.trainers.mixture import Mixture
+from agent_gym.trainers.selection import fresh_tasks
 
 
 class GroupSampler(Sampler[int]):
@@ -19,6 +22,9 @@ class GroupSampler(Sampler[int]):
     generator anew, so that after the first epoch it trains on other tasks than the run it continues. Here the order
     is a function of (seed, epoch).
 
+    The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN, arXiv:2504.20073), and two groups of
+    the same task would only be one larger group that does not know it.
+
     Args:
         size: number of tasks.
         group_size: how often each task is repeated in a row, G.
@@ -26,13 +32,24 @@ class GroupSampler(Sampler[int]):
         repeats: how often each generation batch is repeated, once per micro-step that uses it.
         seed: decides the order.
         shuffle: False keeps the order of the tasks.
+        mixture: the sources of the tasks, whose proportions then hold in every batch. An epoch has as many batches as
+            without, but a source may come around more often in it, or less, than once.
 
     Raises:
-        ConfigError: if there are fewer tasks than a batch needs; TRL would train on nothing.
+        ConfigError: if there are fewer tasks than a batch needs; TRL would train on nothing. Also if a source has fewer
+            tasks than its share of a batch.
     """
 
     def __init__(
-        self, size: int, *, group_size: int, batch_tasks: int, repeats: int, seed: int, shuffle: bool = True
+        self,
+        size: int,
+        *,
+        group_size: int,
+        batch_tasks: int,
+        repeats: int,
+        seed: int,
+        shuffle: bool = True,
+        mixture: Mixture | None = None,
     ) -> None:
         """Check that there is at least one batch."""
         if size < batch_tasks:
@@ -40,8 +57,11 @@ class GroupSampler(Sampler[int]):
                 f"the training set has {size} tasks, but one generation batch takes {batch_tasks}: add tasks, lower "
                 "per_device_train_batch_size x steps_per_generation, or raise num_generations"
             )
+        if mixture is not None:
+            mixture.check(batch_tasks)
         self.size, self.group_size, self.batch_tasks, self.repeats = size, group_size, batch_tasks, repeats
         self.seed, self.shuffle, self.epoch = seed, shuffle, 0
+        self.mixture = mixture
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; the trainer calls it before each epoch."""
@@ -49,15 +69,32 @@ class GroupSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Yield task indices; tasks that do not fill a last batch wait for another epoch."""
+        for tasks in self._batches():
+            batch = [index for index in tasks for _ in range(self.group_size)]
+            for _ in range(self.repeats):
+                yield from batch
+
+    def _batches(self) -> Iterator[list[int]]:
+        count = self.size // self.batch_tasks
+        if self.mixture is not None:
+            # Sources begin anew in the middle of epochs. What an epoch starts with therefore follows from all batches
+            # before it, which are dealt again (a few seconds per million tasks) so that there is no state to save.
+            batches = self.mixture.batches(self.batch_tasks, self.seed, self.shuffle)
+            yield from itertools.islice(batches, self.epoch * count, (self.epoch + 1) * count)
+            return
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
         else:
             order = list(range(self.size))
-        for start in range(0, self.size - self.batch_tasks + 1, self.batch_tasks):
-            batch = [index for index in order[start : start + self.batch_tasks] for _ in range(self.group_size)]
-            for _ in range(self.repeats):
-                yield from batch
+        for i in range(count):
+            yield order[i * self.batch_tasks : (i + 1) * self.batch_tasks]
+
+    def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
+        """Draw tasks that the batch does not have yet, from sources by their shares; see selection.py."""
+        if self.mixture is not None:
+            return self.mixture.fresh_tasks(taken, count, seed)
+        return fresh_tasks(range(self.size), taken, count, seed)
 
     def __len__(self) -> int:
         """Number of indices one epoch yields."""

@@ -20,8 +20,12 @@ COLUMNS = ("env_id", "env_kwargs", "split", "index", "seed")
 
 
 def task_dataset(
-    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, split: str = "train", tasks: int | None = None, seed:
-        int = 0
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    split: str = "train",
+    tasks: int | None = None,
+    seed: int = 0,
 ) -> Dataset:
     """List the first tasks of a split as a data set.
 

@@ -1,0 +1,231 @@
+"""Several sources in one run: proportions, passes, distinct tasks, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("datasets")
+
+from datasets import Dataset  # noqa: E402
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.rollout import Episode, EpisodeSpec  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.mixture import Mixture, by_env, mix_datasets, parse_mixture  # noqa: E402
+from agent_gym.trainers.tasks import group_specs  # noqa: E402
+
+GSM8K, PLAIN = "AgentR1/GSM8K-v0", "AgentR1/GSM8K-NoTool-v0"
+
+
+def mixture(sizes: list[int], weights: list[float]) -> Mixture:
+    starts = itertools.accumulate(sizes, initial=0)
+    sources = tuple(tuple(range(a, a + n)) for a, n in zip(starts, sizes, strict=False))
+    return Mixture(sources, tuple(weight / sum(weights) for weight in weights))
+
+
+def source_of(mix: Mixture, task: int) -> int:
+    return next(s for s, tasks in enumerate(mix.sources) if task in tasks)
+
+
+@st.composite
+def mixtures(draw: Any, slack: int = 0) -> tuple[Mixture, int]:
+    """A mixture and a size of batch that each source can serve, with `slack` tasks to spare."""
+    weights = draw(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=4))
+    batch = draw(st.integers(1, 9))
+    least = [-int(-w / sum(weights) * batch // 1) + slack for w in weights]
+    sizes = [need + draw(st.integers(0, 7)) for need in least]
+    return mixture(sizes, weights), batch
+
+
+# The text form.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GSM8K, [(GSM8K, 1.0)]),
+        (f"{GSM8K}=2,{PLAIN}=1", [(GSM8K, 2.0), (PLAIN, 1.0)]),
+        (f" {GSM8K} = 0.5 , {PLAIN}", [(GSM8K, 0.5), (PLAIN, 1.0)]),
+    ],
+)
+def test_parse_by_hand(text: str, expected: list[tuple[str, float]]) -> None:
+    assert parse_mixture(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has a part without environment id"),
+        ("A/B-v0,", "has a part without environment id"),
+        ("=2", "has a part without environment id"),
+        ("A/B-v0=1,A/B-v0=2", "names A/B-v0 twice"),
+        ("A/B-v0=", "the weight of A/B-v0 is ''; it must be a positive number"),
+        ("A/B-v0=much", "the weight of A/B-v0 is 'much'"),
+        ("A/B-v0=0", "the weight of A/B-v0 is '0'"),
+        ("A/B-v0=-1", "the weight of A/B-v0 is '-1'"),
+        ("A/B-v0=inf", "the weight of A/B-v0 is 'inf'"),
+        ("A/B-v0=nan", "the weight of A/B-v0 is 'nan'"),
+        ("A/B-v0=1=2", "the weight of A/B-v0 is '1=2'"),
+    ],
+)
+def test_bad_text_says_what_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_mixture(text)
+
+
+# The data set.
+
+
+def mixed() -> Dataset:
+    return mix_datasets([task_dataset(GSM8K, tasks=4), task_dataset(PLAIN, {"max_turns": 3}, tasks=2)], [3, 1])
+
+
+def test_a_mixture_keeps_the_tasks_and_says_where_they_are_from() -> None:
+    data = mixed()
+    assert data["env_id"] == [GSM8K] * 4 + [PLAIN] * 2
+    assert data["index"] == [0, 1, 2, 3, 0, 1]
+    assert data["source"] == [0, 0, 0, 0, 1, 1]
+    assert data["weight"] == [0.75] * 4 + [0.25] * 2
+    assert Mixture.of(data) == Mixture(((0, 1, 2, 3), (4, 5)), (0.75, 0.25))
+
+
+def test_episodes_are_made_from_mixed_rows() -> None:
+    rows = [row for row in mixed().select([1, 5]) for _ in range(2)]
+    specs = group_specs(rows, first=0, group_size=2, sampling_seed=0)
+    assert [(spec.env_id, dict(spec.env_kwargs), spec.index, spec.group) for spec in specs] == [
+        (GSM8K, {}, 1, 0),
+        (GSM8K, {}, 1, 0),
+        (PLAIN, {"max_turns": 3}, 1, 1),
+        (PLAIN, {"max_turns": 3}, 1, 1),
+    ]
+
+
+def test_what_is_left_of_a_mixture_keeps_its_proportions() -> None:
+    three = mix_datasets([task_dataset(GSM8K, {"max_turns": n}, tasks=2) for n in (2, 3, 4)], [5, 1, 3])
+    assert Mixture.of(three.filter(lambda row: row["source"] != 0)) == Mixture(((0, 1), (2, 3)), (0.25, 0.75))
+
+
+def test_one_source_is_no_mixture() -> None:
+    data = task_dataset(GSM8K, tasks=3)
+    assert Mixture.of(data) is None
+    assert Mixture.of(mix_datasets([data], [7])) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "words"),
+    [
+        ([2, 2], [1], "2 data sets and 1 weights"),
+        ([], [], "0 data sets and 0 weights"),
+        ([2, 2], [1, 0], "weight 1 of the mixture is 0; it must be a positive number"),
+        ([2, 2], [float("nan"), 1], "weight 0 of the mixture is nan"),
+        ([2, 2], [1, 1], "twice, in source 0 and in source 1: .*'index': 0"),
+    ],
+)
+def test_a_bad_mixture_says_what_is_wrong(sizes: list[int], weights: list[float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        mix_datasets([task_dataset(GSM8K, tasks=n) for n in sizes], weights)
+
+
+def test_sources_without_tasks_or_columns_are_refused() -> None:
+    data = task_dataset(GSM8K, tasks=2)
+    with pytest.raises(ConfigError, match="source 1 of the mixture has no tasks"):
+        mix_datasets([data, data.select([])], [1, 1])
+    with pytest.raises(ConfigError, match=r"datasets\[0\] has no column 'seed'"):
+        mix_datasets([data.remove_columns("seed")], [1])
+
+
+def test_a_source_that_is_too_small_for_a_batch_is_refused() -> None:
+    words = "source 1 of the mixture has 3 tasks, but its share of 0.25 makes 4 of the 16 tasks"
+    with pytest.raises(ConfigError, match=words):
+        mixture([50, 3], [3, 1]).check(16)
+    mixture([50, 4], [3, 1]).check(16)
+
+
+# The order.
+
+
+def test_the_deal_by_hand() -> None:
+    batches = mixture([4, 3], [2, 1]).batches(3, seed=0, shuffle=False)
+    assert list(itertools.islice(batches, 5)) == [[0, 4, 1], [2, 5, 3], [0, 6, 1], [2, 4, 3], [0, 5, 1]]
+
+
+@given(mixtures(), st.integers(0, 99))
+def test_batches_are_distinct_tasks(case: tuple[Mixture, int], seed: int) -> None:
+    mix, size = case
+    mix.check(size)
+    for batch in itertools.islice(mix.batches(size, seed), 40):
+        assert len(batch) == len(set(batch)) == size
+
+
+@given(mixtures(), st.integers(0, 99))
+def test_each_pass_over_a_source_takes_every_task_once(case: tuple[Mixture, int], seed: int) -> None:
+    mix, size = case
+    drawn = [task for batch in itertools.islice(mix.batches(size, seed), 40) for task in batch]
+    for tasks in mix.sources:
+        mine = [task for task in drawn if task in tasks]
+        for start in range(0, len(mine) - len(tasks) + 1, len(tasks)):
+            assert set(mine[start : start + len(tasks)]) == set(tasks)
+
+
+@given(mixtures(slack=2), st.integers(0, 99))
+def test_the_shares_hold_at_every_moment(case: tuple[Mixture, int], seed: int) -> None:
+    mix, size = case
+    counts: Counter[int] = Counter()
+    n = 0
+    for batch in itertools.islice(mix.batches(size, seed), 40):
+        for task in batch:
+            counts[source_of(mix, task)] += 1
+            n += 1
+            assert all(counts[s] < share * n + 1 + 1e-9 for s, share in enumerate(mix.shares))
+
+
+@given(mixtures(), st.integers(0, 99))
+def test_a_source_that_is_just_large_enough_loses_nothing(case: tuple[Mixture, int], seed: int) -> None:
+    mix, size = case
+    drawn = Counter(source_of(mix, t) for batch in itertools.islice(mix.batches(size, seed), 100) for t in batch)
+    # Turns that a small source had to give away come back: the debt does not grow with the run.
+    assert all(abs(drawn[s] - share * size * 100) <= 2 * len(mix.shares) for s, share in enumerate(mix.shares))
+
+
+def test_passes_and_seeds_have_orders_of_their_own() -> None:
+    mix = mixture([30, 30], [1, 1])
+
+    def order(seed: int) -> list[int]:
+        drawn = [task for batch in itertools.islice(mix.batches(4, seed), 30) for task in batch]
+        return [task for task in drawn if task < 30]
+
+    first, second = order(0)[:30], order(0)[30:]
+    assert first != second and sorted(first) == sorted(second)
+    assert order(1)[:30] != first
+    other = [task - 30 for batch in itertools.islice(mix.batches(4, 0), 15) for task in batch if task >= 30]
+    assert other != first  # sources are not shuffled alike
+
+
+@given(mixtures(), st.integers(0, 12), st.integers(0, 99))
+def test_fresh_tasks_are_new_and_the_same_everywhere(case: tuple[Mixture, int], count: int, seed: int) -> None:
+    mix, size = case
+    taken = next(mix.batches(size, seed))
+    drawn = mix.fresh_tasks(taken, count, seed)
+    assert len(drawn) == len(set(drawn)) <= count
+    assert not set(drawn) & set(taken)
+    assert drawn == mix.fresh_tasks(set(taken), count, seed)
+
+
+def test_fresh_tasks_keep_the_shares_even_one_at_a_time() -> None:
+    mix = mixture([50, 50], [9, 1])
+    drawn = [mix.fresh_tasks([], 1, seed)[0] for seed in range(400)]
+    assert 20 <= sum(task >= 50 for task in drawn) <= 60
+
+
+def test_episodes_by_environment() -> None:
+    episodes = [Episode(EpisodeSpec(env_id, index=i)) for i, env_id in enumerate([GSM8K, PLAIN, GSM8K])]
+    sorted_in = by_env(episodes)
+    assert list(sorted_in) == [PLAIN, GSM8K]
+    assert [episode.spec.index for episode in sorted_in[GSM8K]] == [0, 2]
