@@ -150,9 +150,9 @@ def model_folder(tied: bool = True, seed: int = 0) -> str:
     return str(tiny.make_tiny_model(folder, tied=tied, seed=seed, hidden=32, heads=1, mlp=64))
 
 
-def settings(folder: str | Path, **changes: Any) -> Any:
+def settings(folder: str | Path, *, ppo: bool = False, **changes: Any) -> Any:
     """Settings of a short run on the CPU in float32, without anything written except on demand."""
-    from agent_gym.trainers import AgentGRPOConfig
+    from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig
 
     values: dict[str, Any] = {
         "max_steps": 3,
@@ -173,7 +173,9 @@ def settings(folder: str | Path, **changes: Any) -> Any:
         "disable_tqdm": True,
         "logging_steps": 1,
     }
-    return AgentGRPOConfig(str(folder), **(values | changes))
+    if ppo:
+        values |= {"num_generations": 1, "critic_learning_rate": 1e-3}
+    return (AgentPPOConfig if ppo else AgentGRPOConfig)(str(folder), **(values | changes))
 
 
 def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random", **options: Any) -> Any:
@@ -184,17 +186,17 @@ def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random
         model: a model or its folder; by default a fresh tiny one, always the same.
         policy: "random" for a `RandomPolicy`, None for the engine of the settings, or a policy.
         **options: `env`, `env_kwargs`, `train_dataset`, `eval_dataset`, `processing_class`, `peft_config`, `callbacks`
-            go to the trainer, the rest to `settings`.
+            go to the trainer, the rest to `settings`; `ppo=True` makes an `AgentPPOTrainer`.
     """
     from transformers import AutoTokenizer, PrinterCallback
 
-    from agent_gym.trainers import AgentGRPOTrainer
+    from agent_gym.trainers import AgentGRPOTrainer, AgentPPOTrainer
 
     ours = ("env", "env_kwargs", "train_dataset", "eval_dataset", "processing_class", "peft_config", "callbacks")
     given = {name: options.pop(name) for name in ours if name in options}
     given.setdefault("env", ENV)
     given.setdefault("processing_class", AutoTokenizer.from_pretrained(model_folder()))
-    trainer = AgentGRPOTrainer(
+    trainer = (AgentPPOTrainer if options.get("ppo") else AgentGRPOTrainer)(
         model_folder() if model is None else model,
         args=settings(folder, **options),
         policy=RandomPolicy() if policy == "random" else policy,

@@ -1,7 +1,9 @@
 """The room of trainers. Importing a trainer imports torch and TRL; importing this room does not.
 
-`AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task. `task_dataset` (tasks.py) lists the tasks of
-an environment. sft.py makes demonstrations with an environment's expert and trains on them first.
+`AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task, `AgentPPOTrainer` (ppo.py) with a critic.
+The rules by which credit is given are in estimators/, the losses in losses.py and normalization.py. `task_dataset`
+(tasks.py) lists the tasks of an environment. sft.py makes demonstrations with an environment's expert and trains on
+them first.
 """
 
 if __name__ != "agent_gym.trainers":
@@ -13,10 +15,12 @@ from typing import Any
 _HOMES = {
     "AgentGRPOConfig": "agent_gym.trainers.config",
     "AgentGRPOTrainer": "agent_gym.trainers.grpo",
+    "AgentPPOConfig": "agent_gym.trainers.ppo_config",
+    "AgentPPOTrainer": "agent_gym.trainers.ppo",
     "task_dataset": "agent_gym.trainers.tasks",
 }
 
-__all__ = ["AgentGRPOConfig", "AgentGRPOTrainer", "task_dataset"]
+__all__ = ["AgentGRPOConfig", "AgentGRPOTrainer", "AgentPPOConfig", "AgentPPOTrainer", "task_dataset"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,15 +15,12 @@ from trl import GRPOConfig
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget
-from agent_gym.trainers.advantages import SCALES
+from agent_gym.trainers.algorithm import AlgorithmConfig
 from agent_gym.trainers.correction import MODES
-
-# Losses whose sum over tokens is divided by a count of the whole batch. Only these give the same gradient however the
-# rows are cut into micro-batches; the others average per micro-batch (trl/trainer/grpo_trainer.py, `_compute_loss`).
-ADDITIVE_LOSSES = ("dapo", "cispo")
+from agent_gym.trainers.estimators import SCALES
 
 _FULL = "Rollouts sample the full distribution, because the loss scores the full distribution"
-_CUT = "It averages within a micro-batch, so that its gradient would depend on how rows are cut"
+_LOSS = "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere"
 _ENGINE = "The engine is vLLM in this process, or agent_gym's own loop around transformers"
 _WORLD = "The environment owns the reward: weigh its terms with env_kwargs={'reward_weights': {...}}"
 
@@ -34,9 +31,10 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "repetition_penalty": ((1.0,), _FULL),
     "generation_kwargs": ((None, {}), _FULL),
     "vllm_structured_outputs_regex": ((None,), _FULL),
-    "entropy_coef": ((0.0,), _CUT),
-    "use_adaptive_entropy": ((False,), _CUT),
-    "top_entropy_quantile": ((1.0,), _CUT),
+    "use_adaptive_entropy": ((False,), _LOSS),
+    "top_entropy_quantile": ((1.0,), _LOSS),
+    "off_policy_mask_threshold": ((None,), _LOSS),
+    "use_liger_kernel": ((False,), _LOSS),
     "vllm_mode": (("colocate",), _ENGINE),
     "vllm_model_impl": (("vllm",), _ENGINE),
     "vllm_tensor_parallel_size": ((1,), "Each process runs an engine of its own"),
@@ -49,9 +47,16 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 """TRL's settings that allow one value here, the neutral one first, and why."""
 
 
+class _OneEpisode(int):
+    """The number 1 for TRL, which refuses groups of fewer than 2: it knows only estimators that compare."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+
 @dataclass
-class AgentGRPOConfig(GRPOConfig):
-    """Settings of `AgentGRPOTrainer`; everything `trl.GRPOConfig` has, and the fields below.
+class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
+    """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AlgorithmConfig` have, and the fields below.
 
     `per_device_train_batch_size` counts episodes, and `max_completion_length` has no role: turns and episodes have
     budgets of their own.
@@ -66,10 +71,17 @@ class AgentGRPOConfig(GRPOConfig):
     )
     max_turn_tokens: int = field(default=512, metadata={"help": "Tokens the policy may sample in one turn."})
     max_episode_tokens: int = field(
-        default=4096, metadata={"help": "Tokens of a whole episode: prompt, turns and answers of the world."}
+        default=4096, metadata={"help": "Tokens of one context: prompt, turns and answers of the world."}
     )
     episode_timeout: float | None = field(
         default=None, metadata={"help": "Seconds of wall-clock time after which an episode is stopped."}
+    )
+    context: str = field(
+        default="append",
+        metadata={
+            "help": "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild "
+            "or template."
+        },
     )
     micro_batch_size: int | None = field(
         default=None,
@@ -87,9 +99,7 @@ class AgentGRPOConfig(GRPOConfig):
     rollout_progress: bool = field(default=False, metadata={"help": "Show a progress bar for each rollout."})
 
     # Defaults of TRL that do not suit episodes.
-    num_generations_eval: int | None = field(
-        default=1, metadata={"help": "Attempts per task in evaluation."}
-    )
+    num_generations_eval: int | None = field(default=1, metadata={"help": "Attempts per task in evaluation."})
     vllm_importance_sampling_mode: str = field(
         # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any
         # fixed range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
@@ -99,18 +109,18 @@ class AgentGRPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         """Check what only this trainer can know."""
+        self.check_algorithm()
+        if self.single:
+            self.num_generations = _OneEpisode(1)
         try:
             super().__post_init__()
         except ValueError as error:  # what TRL and transformers find wrong is the user's to mend too
             raise ConfigError(str(error)) from error
+        if self.single:
+            self.num_generations = 1
         if self.device.type == "cpu":
             # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is taken up again.
             self.__dict__["_setup_devices"] = torch.device("cpu")
-        if self.loss_type not in ADDITIVE_LOSSES:
-            raise ConfigError(
-                f"loss_type is {self.loss_type!r}; allowed: {', '.join(ADDITIVE_LOSSES)}. The others average within a "
-                "micro-batch, so that their gradient depends on how rows are cut"
-            )
         for name, (allowed, reason) in _FIXED.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
@@ -137,6 +147,13 @@ class AgentGRPOConfig(GRPOConfig):
                 f"vllm_max_model_length is {self.vllm_max_model_length}, less than max_episode_tokens "
                 f"({self.max_episode_tokens}): leave it out, or lower max_episode_tokens"
             )
+        if self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high <= 1.0):
+            raise ConfigError(
+                f"epsilon_high is {self.epsilon_high}; with loss_type 'cispo' it is the largest importance weight and "
+                "must be above 1, for example 5.0"
+            )
+        if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
+            raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
         self.budget  # noqa: B018  (checks the limits now and not after the model is loaded)
 
     @property

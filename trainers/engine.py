@@ -9,6 +9,7 @@ from typing import Any
 from agent_gym.chat import ChatRenderer
 from agent_gym.policies.base import Policy
 from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.critic import policy_only
 
 
 def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
@@ -49,6 +50,7 @@ def _folder(model: Any, tokenizer: Any) -> str:
     if name and (Path(name).is_dir() or not name.startswith((".", "/"))):
         return name
     folder = tempfile.mkdtemp(prefix="agent-gym-")
-    base.save_pretrained(folder)
+    with policy_only(base):
+        base.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

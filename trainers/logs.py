@@ -9,11 +9,14 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from agent_gym.rollout import Episode, to_record, write_trajectories
-from agent_gym.trainers.batching import episode_rows
 
 
 def write_episodes(
-    path: Path, episodes: Sequence[Episode], tokenizer: Any, advantages: Sequence[float] | None = None, **extra: Any
+    path: Path,
+    episodes: Sequence[Episode],
+    tokenizer: Any,
+    advantages: Sequence[Sequence[float] | None] | None = None,
+    **extra: Any,
 ) -> None:
     """Write episodes as a trajectory file.
 
@@ -21,27 +24,40 @@ def write_episodes(
         path: the file; its folder is made if needed.
         episodes: what to write.
         tokenizer: for the text of each token.
-        advantages: one per episode; the viewer colours the policy's tokens by it.
+        advantages: of each episode, one per sampled token, None where it was not trained on; the viewer colours the
+            policy's tokens by them.
         **extra: further entries of each record.
     """
     records = []
     for i, episode in enumerate(episodes):
-        laid = None
-        if advantages is not None:
-            laid = [row.advantages for row in episode_rows(episode, [advantages[i]] * len(episode.steps))]
+        found = None if advantages is None else advantages[i]
+        laid = None if found is None else over_rows(episode, found)
         records.append(to_record(episode, tokenizer, laid, **extra))
     write_trajectories(path, records)
 
 
-def completion_table(episodes: Sequence[Episode], advantages: Sequence[float]) -> dict[str, list[Any]]:
+def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:
+    """Lay one number per sampled token over the rows of an episode, 0 on all other tokens."""
+    rows = [[0.0] * len(row.token_ids) for row in episode.rows]
+    used = 0
+    for step in episode.steps:
+        length = step.stop - step.start
+        rows[step.row][step.start : step.stop] = per_token[used : used + length]
+        used += length
+    return rows
+
+
+def completion_table(episodes: Sequence[Episode], advantages: Sequence[Sequence[float] | None]) -> dict[str, list[Any]]:
     """Return the columns of TRL's table of completions over all processes.
 
-    A prompt is everything before the policy's first word, a completion everything from there on.
+    A prompt is everything before the policy's first word, a completion everything from there on, and the advantage is
+    the mean over the sampled tokens, 0 where the episode was not trained on.
     """
     rows = []
-    for episode, advantage in zip(episodes, advantages, strict=True):
+    for episode, found in zip(episodes, advantages, strict=True):
         roles = [message["role"] for message in episode.messages]
         first = roles.index("assistant") if "assistant" in roles else len(roles)
+        advantage = sum(found) / len(found) if found else 0.0
         rows.append((episode.messages[:first], episode.messages[first:], episode.reward, advantage))
     prompts, completions, rewards, values = zip(*gather_object(rows), strict=True)
     return {

@@ -1,10 +1,12 @@
-"""Numbers about episodes, averaged over processes, under the names of `agent_gym.evaluate.episode_metrics`."""
+"""Numbers averaged over processes: those of episodes, named as in `agent_gym.evaluate`, and those of the loss."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import torch
 from accelerate.utils import gather_object
 
 from agent_gym.evaluate import episode_metrics, wilson_interval
@@ -53,3 +55,29 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "failed": tried - n,
         **mean_metrics(episodes),
     }
+
+
+class RunningMeans:
+    """Means over tokens that are collected piece by piece, and exchanged between processes once.
+
+    A mean of the pieces' means would depend on how the batch was cut, and an exchange per piece costs more than the
+    numbers are worth.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
+        """Count the values where the mask is True; both have the same shape."""
+        part = torch.stack([(values.detach() * mask).sum().float(), mask.sum().float()])
+        self._sums[name] = self._sums[name] + part if name in self._sums else part
+
+    def pop(self, accelerator: Any) -> dict[str, float]:
+        """Return the means over all processes, which must have added the same names, and start anew."""
+        if not self._sums:
+            return {}
+        totals = accelerator.reduce(torch.stack(list(self._sums.values())), reduction="sum").tolist()
+        means = {name: total / max(1.0, count) for name, (total, count) in zip(self._sums, totals, strict=True)}
+        self._sums.clear()
+        return means

@@ -2,7 +2,7 @@
 
 TRL's trainer knows one row per prompt and one forward pass per micro-step. Episodes give as many rows as they must, of
 very different lengths. This class holds what lies between a batch of rows and an optimizer step: which tokens are
-scored, how rows are shuffled and cut, and when processes exchange gradients. Where the rows come from is its
+scored, the loss, how rows are shuffled and cut, and when processes exchange gradients. Where the rows come from is its
 subclass's business (`_generate_and_score_completions`).
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
@@ -21,6 +22,24 @@ from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.correction import engine_ratio
+from agent_gym.trainers.losses import PolicyLoss, cispo_loss, clipped_loss, kl_estimate, probability_ratio
+from agent_gym.trainers.metrics import RunningMeans
+
+
+class Scores(NamedTuple):
+    """What one forward pass says about a batch of rows.
+
+    Attributes:
+        logps: (B, T) logprob of each sampled token, 0 elsewhere.
+        entropy: (B, T) entropy of the distribution it was sampled from, 0 elsewhere.
+        aux_loss: load balance of a mixture of experts, None for other models.
+        values: (B, T) the critic's value of the state *after* each token, None without a critic.
+    """
+
+    logps: torch.Tensor
+    entropy: torch.Tensor
+    aux_loss: torch.Tensor | None = None
+    values: torch.Tensor | None = None
 
 
 class RowTrainer(GRPOTrainer):
@@ -36,9 +55,9 @@ class RowTrainer(GRPOTrainer):
         """Start without rows."""
         super().__init__(*args, **kwargs)
         self._generated: Batch = {}
-        self._loss_inputs: Batch | None = None
         self._micro_step = 0  # within the optimizer step
         self._n_pieces = 1
+        self._means = RunningMeans()
 
     @property
     def _rollout_number(self) -> int:
@@ -54,18 +73,60 @@ class RowTrainer(GRPOTrainer):
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
 
-    # Which tokens are scored, and by which weights.
+    # Which tokens are scored.
 
-    def _add_reference_logps(self, batch: Batch) -> None:
-        """Score the rows before any update, as far as the loss will need it."""
-        args = self.args
-        # With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
-        if args.gradient_accumulation_steps % (args.chunks * self.num_iterations) != 0:
-            batch["old_per_token_logps"] = self._score(self.model, batch)
-            self._add_engine_ratio(batch, batch["old_per_token_logps"])
+    def _forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
+        """Run the policy over rows and score the sampled tokens only.
+
+        The world's tokens are context and nothing else: they have no label, so that no logprob of theirs exists that a
+        loss could pick up by mistake, and on a GPU the output layer skips them.
+        """
+        labels = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
+        with self.accelerator.autocast():
+            output = model(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                labels=labels,
+                fused_lm_head=True,
+                **kwargs,
+            )
+        # Nobody predicts the first token of a row.
+        return Scores(pad(output.log_probs, (1, 0)), pad(output.entropy, (1, 0)), output.aux_loss)
+
+    def _score(self, forward: Any, model: Any, batch: Batch) -> Scores:
+        """Run `forward` over all rows without gradient, in micro-batches."""
+        width = batch["input_ids"].size(1)
+        columns: list[list[torch.Tensor]] = []
+        with torch.no_grad():
+            for index in torch.arange(len(batch["input_ids"])).split(self.args.micro_batch_size or 1):
+                scores = forward(model, take(batch, index))
+                parts = [scores.logps, scores.entropy, *([] if scores.values is None else [scores.values])]
+                columns.append([pad(part, (0, width - part.size(1))) for part in parts])
+        logps, entropy, *values = (torch.cat(column) for column in zip(*columns, strict=True))
+        return Scores(logps, entropy, None, values[0] if values else None)
+
+    def _score_rows(self, batch: Batch) -> None:
+        """Score the rows before any update, as far as credit and loss will need it."""
+        if self._scores_first:
+            self._take_scores(batch, self._score(self._forward, self.model, batch))
         if self.beta != 0.0:
             with self._reference_model() as model:
-                batch["ref_per_token_logps"] = self._score(model, batch)
+                # By name: a subclass that scores more than the policy has no more of the reference.
+                batch["ref_logps"] = self._score(lambda *a: RowTrainer._forward(self, *a), model, batch).logps
+
+    @property
+    def _scores_first(self) -> bool:
+        """Whether rows are scored before the first update on them.
+
+        With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
+        """
+        args = self.args
+        single = args.gradient_accumulation_steps % (args.chunks * self.num_iterations) == 0
+        return not single or (self.beta != 0.0 and args.kl_in == "reward")
+
+    def _take_scores(self, batch: Batch, scores: Scores) -> None:
+        batch["old_logps"] = scores.logps
+        self._add_engine_ratio(batch, scores.logps)
 
     @contextlib.contextmanager
     def _reference_model(self) -> Any:
@@ -76,82 +137,11 @@ class RowTrainer(GRPOTrainer):
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             yield self.model
 
-    def _score(self, model: Any, batch: Batch) -> torch.Tensor:
-        """(B, T) logprobs without gradient, in micro-batches."""
-        width = batch["completion_ids"].size(1)
-        parts = []
-        with torch.no_grad():
-            for index in torch.arange(len(batch["prompt_ids"])).split(self.args.micro_batch_size):
-                part = take(batch, index)
-                ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
-                attended = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
-                logps = self._sampled_logps(model, ids, attended, part["tool_mask"]).log_probs
-                parts.append(torch.nn.functional.pad(logps, (0, width - logps.size(1))))
-        return torch.cat(parts)
-
-    def _sampled_logps(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        action_mask: torch.Tensor,
-        **kwargs: Any,
-    ) -> Any:
-        """Run the model and score the sampled tokens only.
-
-        The world's tokens are context and nothing else: they have no label, so that no logprob of theirs exists that a
-        loss could pick up by mistake, and on a GPU the output layer skips them.
-
-        Returns:
-            TRL's fused output with log_probs and entropy (B, T), both 0 outside the action mask.
-        """
-        labels = torch.cat([torch.zeros_like(input_ids[:, :1]), action_mask], dim=1)
-        labels = input_ids.masked_fill(labels == 0, -100)
-        with self.accelerator.autocast():
-            return model(
-                input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **kwargs
-            )
-
-    # The loss, with one addition to TRL's.
-
-    def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
-        self._loss_inputs = inputs
-        try:
-            return super()._compute_loss(model, inputs)
-        finally:
-            self._loss_inputs = None
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        compute_aux_loss: bool = False,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Score the rows of the loss that is being computed. TRL's other arguments are for images."""
-        inputs = self._loss_inputs
-        assert inputs is not None
-        router = {"output_router_logits": True} if compute_aux_loss else {}
-        output = self._sampled_logps(model, input_ids, attention_mask, inputs["tool_mask"], **router)
-        if "importance_sampling_ratio" not in inputs:
-            # TRL runs a forward pass of its own to compare the engine with the trainer. While the policy is still the
-            # one that sampled, the pass of the loss has just given the same numbers.
-            self._add_engine_ratio(inputs, output.log_probs.detach())
-        aux_loss = output.aux_loss
-        if aux_loss is not None:
-            # The load balance of a mixture of experts is a mean over rows, and TRL adds it once per call.
-            aux_loss = aux_loss / self._n_pieces
-        return output.log_probs, output.entropy, aux_loss
-
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did; see correction.py."""
         if not (self.use_vllm and self.vllm_importance_sampling_correction):
             return
-        mask, engine = batch["tool_mask"], batch["sampling_per_token_logps"]
+        mask, engine = batch["action_mask"], batch["engine_logps"]
         ratio = engine_ratio(
             logps,
             engine,
@@ -160,27 +150,93 @@ class RowTrainer(GRPOTrainer):
             low=self.vllm_importance_sampling_clip_min,
             high=self.vllm_importance_sampling_clip_max,
         )
-        batch["importance_sampling_ratio"] = ratio
+        batch["engine_ratio"] = ratio
         metrics = self._metrics[self._mode]
         metrics["sampling/logp_difference_max"].append(((logps - engine) * mask).abs().max().item())
         metrics["sampling/ratio_mean"].append(((ratio * mask).sum() / mask.sum().clamp(min=1)).item())
 
-    # Seams 2 and 3: a variable number of rows through a fixed number of steps.
+    # The loss: a weighted sum over tokens.
+
+    @property
+    def _loss_scale(self) -> float:
+        """What the weighted sum is multiplied by.
+
+        The weights of a rollout sum to 1 over all processes. An optimizer step sees a part of the rollout, and
+        processes average their gradients instead of adding them.
+        """
+        share = self.args.chunks / self.current_gradient_accumulation_steps
+        return self.accelerator.num_processes * share
+
+    def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
+        router = {"output_router_logits": True} if self.aux_loss_enabled else {}
+        return self._loss(self._forward(model, inputs, **router), inputs)
+
+    def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
+        """Return the policy's loss of some rows, as their share of the optimizer step."""
+        args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
+        old_logps = inputs.get("old_logps", scores.logps.detach())
+        ratio = probability_ratio(
+            scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level, args.log_ratio_clamp
+        )
+        policy = self._policy_loss(ratio, scores.logps, inputs["advantages"])
+        if "engine_ratio" not in inputs:
+            # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
+            self._add_engine_ratio(inputs, scores.logps.detach())
+        per_token = policy.loss * inputs.get("engine_ratio", 1.0)
+        if self.beta != 0.0:
+            kl = kl_estimate(scores.logps, inputs["ref_logps"], args.log_ratio_clamp)
+            self._means.add("kl", kl, mask)
+            if args.kl_in == "loss":
+                # The sample came from the old policy: weighed by the ratio, the gradient is that of the present KL.
+                per_token = per_token + self.beta * kl * (ratio if args.use_bias_correction_kl else 1.0)
+        per_token = per_token - args.entropy_coef * scores.entropy
+        loss = (per_token * weights).sum() * self._loss_scale
+        if scores.aux_loss is not None and self.aux_loss_enabled:
+            # The load balance of a mixture of experts is a mean over rows and comes once per piece of the batch.
+            aux_loss = scores.aux_loss / self._n_pieces
+            loss = loss + self.router_aux_loss_coef * aux_loss / self.current_gradient_accumulation_steps
+            self._means.add("aux_loss", scores.aux_loss[None], torch.ones_like(mask[:1, 0]))
+        self._means.add("entropy", scores.entropy, mask)
+        self._means.add("clip_ratio/low_mean", policy.low, mask)
+        self._means.add("clip_ratio/high_mean", policy.high, mask)
+        self._means.add("clip_ratio/region_mean", policy.low | policy.high, mask)
+        return loss
+
+    def _policy_loss(self, ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor) -> PolicyLoss:
+        if self.args.loss_type == "cispo":
+            return cispo_loss(ratio, logps, advantages, self.epsilon_high)
+        return clipped_loss(ratio, advantages, self.epsilon_low, self.epsilon_high, self.args.delta)
+
+    # A variable number of rows through a fixed number of steps.
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self.args.chunks
         if not self._generated or self._step % (chunks * self.num_iterations) == 0:
             self._generated = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs = None
         if self._buffered_inputs is None or self._step % chunks == 0:
             # A new permutation for each pass over the rows, from the position in the run and not from global state.
-            count = len(self._generated["prompt_ids"])
             seed = derive_seed(self.args.seed, self.state.global_step, self._step % (chunks * self.num_iterations))
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-            self._buffered_inputs = [take(self._generated, index) for index in order.chunk(chunks)]
+            self._buffered_inputs = [take(self._generated, index) for index in self._minibatches(chunks, seed)]
         return self._buffered_inputs[self._step % chunks]
 
+    def _minibatches(self, count: int, seed: int) -> list[torch.Tensor]:
+        """Divide the rows, or the episodes with all of their rows, into minibatches at random.
+
+        All processes get minibatches of the same number of rows, since they must run equally many passes.
+        """
+        owner = self._generated["episode_of"].cpu()
+        unit = owner if self.args.minibatch_by == "episodes" else torch.where(owner < 0, -1, torch.arange(len(owner)))
+        units = unit[unit >= 0].unique()
+        order = units[torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))]
+        minibatches = [torch.isin(unit, part).nonzero().view(-1) for part in order.tensor_split(count)]
+        sizes = torch.tensor([len(index) for index in minibatches], device=self.accelerator.device)
+        size = max(1, int(self.accelerator.gather(sizes).max()))
+        dummy = len(owner) - 1
+        return [pad(index, (0, size - len(index)), value=dummy) for index in minibatches]
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run one optimizer micro-step: all rows of the chunk, `micro_batch_size` at a time.
+        """Run one optimizer micro-step: all rows of the minibatch, `micro_batch_size` at a time.
 
         Returns:
             The summed loss, detached.
@@ -190,8 +246,8 @@ class RowTrainer(GRPOTrainer):
         chunk = self._prepare_inputs(inputs)
         generated = time.perf_counter()
         # Neighbours of about equal length waste little padding; the loss is a sum over rows, so order is free.
-        order = chunk["completion_mask"].sum(1).argsort(descending=True)
-        pieces = order.split(self.args.micro_batch_size)
+        order = chunk["attention_mask"].sum(1).argsort(descending=True, stable=True)
+        pieces = order.split(self.args.micro_batch_size or 1)
         self._n_pieces = len(pieces)
         sync = self.accelerator.sync_gradients
         total = torch.zeros((), device=self.accelerator.device)
@@ -206,6 +262,8 @@ class RowTrainer(GRPOTrainer):
             total += loss.detach()
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
+        for name, value in self._means.pop(self.accelerator).items():
+            self._metrics["train"][name].append(value)
         self._step += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()

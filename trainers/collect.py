@@ -1,0 +1,118 @@
+"""Playing the episodes of one rollout and choosing those that are trained on.
+
+    tasks of the sampler -> episodes -> (DAPO: replace groups that agree by fresh tasks, again and again)
+                                     -> (StarPO-S: keep the groups of largest spread)
+
+What is logged is every episode that was played, so that a filter cannot make a policy look better than it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from agent_gym.rollout import Episode, derive_seed
+from agent_gym.trainers.episodes import EpisodeTrainer
+from agent_gym.trainers.selection import Refill, fresh_tasks, group_spreads, informative_groups, keep_groups
+from agent_gym.trainers.tasks import COLUMNS, group_specs
+
+
+class Collector:
+    """Plays the rollouts of a trainer.
+
+    Args:
+        trainer: what plays, and whose settings decide.
+    """
+
+    def __init__(self, trainer: EpisodeTrainer) -> None:
+        """Number the tasks of the data set, so that a fresh one can be told from one of the batch."""
+        self.trainer = trainer
+        dataset = trainer.train_dataset
+        self._position = {key: i for i, key in enumerate(zip(*(dataset[name] for name in COLUMNS), strict=True))}
+        self._sources = dataset["source"] if "source" in dataset.column_names else [0] * len(dataset)
+
+    def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
+        """Play one rollout.
+
+        Args:
+            rows: this process's rows of the data set, each task repeated for its group.
+
+        Returns:
+            All episodes of this process, and the groups, of all processes, that are trained on.
+        """
+        trainer, args = self.trainer, self.trainer.args
+        seed = derive_seed(args.seed, trainer._rollout_number)
+        first = trainer.accelerator.process_index * len(rows)
+        episodes = self._play(rows, first, seed)
+        returns, groups = _returns(episodes)
+        self._log(returns, groups)
+        kept = set(groups)
+        if args.max_refills:
+            refill = Refill(args.batch_tasks, args.max_refills)
+            refill.add(informative_groups(returns, groups), drawn=args.batch_tasks)
+            tasks = dict.fromkeys(key for keys in gather_object([[_key(row) for row in rows]]) for key in keys)
+            taken = [self._position[key] for key in tasks]
+            while count := refill.tasks_to_draw:
+                fresh = self._fresh(taken, count, derive_seed(seed, refill.rounds))
+                if not fresh:
+                    break
+                more = self._play_everywhere(fresh, len(taken), seed)
+                taken += fresh
+                episodes += more
+                new_returns, new_groups = _returns(more)
+                returns, groups = returns + new_returns, groups + new_groups
+                refill.add(informative_groups(new_returns, new_groups), drawn=len(fresh))
+            kept = set(refill.kept)
+            trainer._metrics["train"]["rollout/refills"].append(refill.rounds - 1)
+        if args.keep_groups < 1.0:
+            chosen = [i for i, group in enumerate(groups) if group in kept]
+            candidates = [returns[i] for i in chosen], [groups[i] for i in chosen]
+            kept = set(keep_groups(*candidates, args.keep_groups, args.keep_groups_by))
+        trainer._metrics["train"]["rollout/groups_kept"].append(len(kept) / len(set(groups)))
+        return episodes, kept
+
+    def _play(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[Episode]:
+        trainer = self.trainer
+        specs = group_specs(rows, first=first, group_size=trainer.num_generations, sampling_seed=seed)
+        return trainer.rollout(specs, trainer.temperature)
+
+    def _play_everywhere(self, positions: Sequence[int], first_group: int, seed: int) -> list[Episode]:
+        """Play further tasks, each process its share of them."""
+        trainer, size = self.trainer, self.trainer.num_generations
+        rows = [trainer.train_dataset[position] for position in positions for _ in range(size)]
+        rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        start, stop = len(rows) * rank // processes, len(rows) * (rank + 1) // processes
+        return self._play(rows[start:stop], first_group * size + start, seed)
+
+    def _fresh(self, taken: Sequence[int], count: int, seed: int) -> list[int]:
+        """Draw tasks that the batch does not have, from the environments that it has, in their proportions."""
+        wanted = Counter(self._sources[taken[i % len(taken)]] for i in range(count))
+        fresh = []
+        for source, n in wanted.items():
+            pool = [i for i, other in enumerate(self._sources) if other == source]
+            fresh += fresh_tasks(pool, taken, n, derive_seed(seed, source))
+        return fresh
+
+    def _log(self, returns: Sequence[float], groups: Sequence[int]) -> None:
+        """Log the rewards of the sampler's tasks; refills are drawn because of what these earned."""
+        metrics = self.trainer._metrics["train"]
+        scored = [value for value in returns if value == value]
+        spreads = list(group_spreads(returns, groups).values())
+        metrics["reward"].append(sum(scored) / max(1, len(scored)))
+        metrics["reward_std"].append(sum(spreads) / len(spreads))
+        metrics["frac_reward_zero_std"].append(sum(spread < 1e-6 for spread in spreads) / len(spreads))
+        metrics["rollout/failed"].append(1 - len(scored) / len(returns))
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in COLUMNS)
+
+
+def _returns(episodes: Sequence[Episode]) -> tuple[list[float], list[int]]:
+    """Return and group of each episode of all processes, in the order of the tasks."""
+    found = gather_object([(e.spec.group, e.spec.member, e.reward) for e in episodes])
+    found = sorted(found, key=lambda one: one[:2])
+    return [reward for _, _, reward in found], [group for group, _, _ in found]

@@ -1,0 +1,203 @@
+"""`EpisodeTrainer`: tasks in, episodes out. The part of the trainers that plays, evaluates and writes down.
+
+It gives TRL's trainer a data set of tasks, an engine that samples, an evaluation that plays, and an order of tasks that
+survives a restart. What is learned from the episodes is its subclasses' business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from datasets import Dataset
+from transformers.trainer_utils import EvalLoopOutput
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies.base import Engine, Policy
+from agent_gym.rollout import Episode, EpisodeSpec, Runner
+from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.engine import build_policy
+from agent_gym.trainers.logs import write_episodes
+from agent_gym.trainers.metrics import eval_metrics
+from agent_gym.trainers.rows import RowTrainer
+from agent_gym.trainers.sampler import EpochCallback, GroupSampler
+from agent_gym.trainers.tasks import check_task_columns, group_specs, task_dataset
+from agent_gym.trainers.weights import named_weights
+
+
+def _scored_by_the_environment(prompts: Any, **kwargs: Any) -> list[float]:
+    """Stand in where TRL insists on a reward function; the environment is the reward function."""
+    raise RolloutError("rewards come from the environment; this function is never called")
+
+
+class EpisodeTrainer(RowTrainer):
+    """A trainer that plays episodes of Gymnasium environments; see `AgentGRPOTrainer` for its arguments."""
+
+    config_class: type[AgentGRPOConfig] = AgentGRPOConfig
+    # What the base classes set, as this class knows it.
+    train_dataset: Any
+    num_generations: int
+    num_generations_eval: int
+    shuffle_dataset: bool
+    _name: str
+
+    def __init__(
+        self,
+        model: Any,
+        env: str | None = None,
+        args: AgentGRPOConfig | None = None,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        policy: Policy | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Load everything; the engine starts with the first rollout."""
+        if args is None:
+            name = model if isinstance(model, str) else model.config.name_or_path or "model"
+            args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
+        if train_dataset is None:
+            if env is None:
+                raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
+            train_dataset = task_dataset(env, env_kwargs, split="train", seed=args.seed)
+        check_task_columns(train_dataset, "train_dataset")
+        if eval_dataset is not None:
+            check_task_columns(eval_dataset, "eval_dataset")
+        # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
+        wants_vllm, args.use_vllm = args.use_vllm, False
+        try:
+            super().__init__(
+                model,
+                reward_funcs=[cast(Any, _scored_by_the_environment)],
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                **kwargs,
+            )
+        finally:
+            args.use_vllm = wants_vllm
+        self.use_vllm = wants_vllm
+        self.renderer = ChatRenderer.of(self._tokenizer)
+        if args.chat_template_kwargs:
+            self.renderer = ChatRenderer(self._tokenizer, template_kwargs=cast(Any, args.chat_template_kwargs))
+        self.renderer.also_ends_at(self.eos_token_ids)
+        self._epochs = EpochCallback()
+        self.add_callback(self._epochs)
+        self._policy = policy
+        self._runner: Runner | None = None
+
+    # Rollouts.
+
+    @property
+    def runner(self) -> Runner:
+        """The rollout loop with the trainer's engine, started on first use."""
+        if self._runner is None:
+            args = self.args
+            if self._policy is None:
+                self._policy = build_policy(self.accelerator.unwrap_model(self.model), self.renderer, args)
+            show = args.rollout_progress and self.accelerator.is_main_process
+            self._runner = Runner(
+                self._policy,
+                self.renderer,
+                args.budget,
+                workers=args.env_workers,
+                progress=show,
+                context=args.context,
+            )
+        return self._runner
+
+    def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
+        """Play episodes with the current weights and log where the time went."""
+        runner, policy = self.runner, self.runner.policy
+        times = self._metrics[self._mode]
+        started = time.perf_counter()
+        training = self.model.training
+        runner.budget = self._budget(training)
+        if isinstance(policy, Engine):
+            policy.wake()
+            # Every time, even twice in a step: the step says little about the weights (a second `train()`, the best
+            # checkpoint loaded at the end), and an engine that slept has none.
+            policy.sync(named_weights(self.accelerator.unwrap_model(self.model)))
+        times["time/sync"].append(time.perf_counter() - started)
+        episodes = runner.run(specs, temperature=temperature)
+        if isinstance(policy, Engine):
+            policy.sleep()
+        self.model.train(training)
+        for name, value in runner.stats.metrics().items():
+            times[name].append(value)
+        return episodes
+
+    def _budget(self, training: bool) -> Any:
+        """Return the limits of an episode; a curriculum tightens those of training."""
+        budget, curriculum = self.args.budget, self.args.curriculum
+        if curriculum is None or not training:
+            return budget
+        turns = curriculum.turns(self.state.global_step)
+        self._metrics["train"]["rollout/max_turns"].append(turns)
+        return dataclasses.replace(budget, max_turns=min(turns, budget.max_turns or turns))
+
+    # Evaluation plays episodes.
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Play every evaluation task once (`num_generations_eval` times) and report success with a 95% interval."""
+        self.model.eval()
+        accelerator, attempts = self.accelerator, self.num_generations_eval
+        # The data set is divided here and not by the loader, which would repeat tasks until all processes have equally
+        # many.
+        rows = list(dataloader.dataset)
+        mine = range(accelerator.process_index, len(rows), accelerator.num_processes)
+        specs = [
+            spec
+            for i in mine
+            for spec in group_specs(
+                [rows[i]] * attempts, first=i * attempts, group_size=attempts, sampling_seed=self.args.seed
+            )
+        ]
+        # Also without a task for this process: all of them take part in handing over sharded weights.
+        episodes = self.rollout(specs, self.args.eval_temperature)
+        self._write_trajectories(metric_key_prefix, episodes, len(episodes))
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in eval_metrics(episodes).items()}
+        return EvalLoopOutput(cast(Any, None), None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
+
+    # The order of tasks.
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> GroupSampler:
+        dataset = self.train_dataset if dataset is None else dataset
+        self._epochs.sampler = GroupSampler(
+            len(dataset),
+            group_size=self.num_generations,
+            batch_tasks=self.args.batch_tasks,
+            repeats=self.num_iterations * self.args.chunks,
+            seed=self.args.seed,
+            shuffle=self.shuffle_dataset,
+        )
+        return self._epochs.sampler
+
+    # Trajectories on disk.
+
+    def _write_trajectories(
+        self,
+        kind: str,
+        episodes: Sequence[Episode],
+        limit: int,
+        advantages: Sequence[Sequence[float] | None] | None = None,
+    ) -> None:
+        if not limit or not self.args.trajectories_per_step:
+            return
+        name = f"{kind}_{self.state.global_step:06d}_{self.accelerator.process_index}"
+        if self._micro_step:  # a later rollout of the same step
+            name += f"_{self._micro_step}"
+        path = Path(str(self.args.output_dir)) / "trajectories" / f"{name}.jsonl"
+        write_episodes(path, episodes[:limit], self._tokenizer, advantages, step=self.state.global_step)

@@ -1,0 +1,249 @@
+"""`AgentPPOTrainer`: the same episodes, rows and losses, with a critic.
+
+The critic says what the rest of an episode is worth at every token. Credit then needs no other episode of the same
+task: a step is good if the value rose by more than expected. What is added to AgentGRPOTrainer:
+
+    one scoring pass before any update    old logprobs and old values, the same for all epochs
+    credit                                a GAE estimator (estimators/gae.py)
+    loss                                  policy loss + vf_coef x clipped value loss, one forward and backward pass
+    optimizer                             a learning rate and a gradient clip of its own for the critic
+    checkpoints                           the policy's folder stays a plain Hugging Face model, the critic beside it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import TrainerCallback
+
+from agent_gym.errors import ConfigError
+from agent_gym.trainers.batching import Batch
+from agent_gym.trainers.critic import (
+    attach,
+    critic_state,
+    load_critic,
+    make_critic,
+    policy_only,
+    save_critic,
+    without_critic,
+)
+from agent_gym.trainers.estimators import Estimate
+from agent_gym.trainers.grpo import AgentGRPOTrainer
+from agent_gym.trainers.losses import value_loss
+from agent_gym.trainers.normalization import loss_weights
+from agent_gym.trainers.ppo_config import AgentPPOConfig
+from agent_gym.trainers.rows import Scores
+from agent_gym.trainers.timeline import Timeline
+
+
+class AgentPPOTrainer(AgentGRPOTrainer):
+    """Train a language model on an environment by PPO (arXiv:1707.06347) with a critic.
+
+    Args:
+        model: a model id, a folder, or a loaded model.
+        env: the Gymnasium id to train on; may be left out when the data sets name their environments.
+        args: the settings.
+        **kwargs: as for `AgentGRPOTrainer`.
+
+    Raises:
+        ConfigError: for settings, data sets, models or environments that cannot work.
+    """
+
+    _tag_names = ["trl", "agent-gym", "ppo"]
+    _name = "AgentPPO"
+    config_class = AgentPPOConfig
+    args: AgentPPOConfig
+
+    def __init__(self, model: Any, env: str | None = None, args: AgentPPOConfig | None = None, **kwargs: Any) -> None:
+        """Load policy and critic; the engine starts with the first rollout."""
+        kind = "model" if args is None else args.critic
+        init: Any = args.model_init_kwargs if args is not None and isinstance(model, str) else None
+        trunk_gradient = args is not None and args.critic_trunk_gradient
+        # Before TRL puts an adapter into the model: the critic starts from the plain weights.
+        critic = make_critic(model, kind, trunk_gradient=trunk_gradient, **(init or {}))
+        super().__init__(model, env, args, **kwargs)
+        if self.is_deepspeed_enabled and self.args.critic_warmup_steps:
+            raise ConfigError("critic_warmup_steps does not work with DeepSpeed, which steps all parameters at once")
+        if self.args.gradient_checkpointing and critic.backbone is not None:
+            critic.backbone.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
+        attach(self.model, critic.to(self.accelerator.device))
+        self.add_callback(_FreezePolicy(self))
+
+    def check_estimator(self) -> None:
+        """Any estimator goes; one without a critic leaves it unused, which is not what anybody wants."""
+        if not self.args.estimator.needs_critic:
+            raise ConfigError(
+                f"advantage_estimator {self.args.advantage_estimator!r} makes no use of a critic: use "
+                "AgentGRPOTrainer, or one of gae, step_gae, bilevel_gae"
+            )
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether only the critic learns at present."""
+        return self.state.global_step < self.args.critic_warmup_steps
+
+    # Scoring: logprobs and values of one forward pass.
+
+    def _forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
+        model = _WithValues(model)
+        scores = super()._forward(model, batch, **kwargs)
+        return scores._replace(values=model.values)
+
+    @property
+    def _scores_first(self) -> bool:
+        return True
+
+    def _take_scores(self, batch: Batch, scores: Scores) -> None:
+        super()._take_scores(batch, scores)
+        assert scores.values is not None
+        # The value of the state a token was sampled in is that after the token before it.
+        batch["old_values"] = pad(scores.values[:, :-1], (1, 0))
+        last = batch["attention_mask"].sum(1) - 1
+        batch["final_values"] = scores.values.gather(1, last[:, None])[:, 0]
+
+    # Credit.
+
+    def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
+        final = batch["final_values"].detach().to("cpu", torch.float64)[timeline.last_row]
+        return {
+            **super()._evidence(batch, timeline),
+            "values": timeline.read(batch["old_values"]),
+            "last_values": final,
+        }
+
+    def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
+        super()._take_estimate(batch, timeline, estimate)
+        assert estimate.returns is not None and estimate.value_mask is not None
+        device = self.accelerator.device
+        batch["returns"] = timeline.write(estimate.returns, device)
+        batch["value_mask"] = timeline.write(estimate.value_mask, device)
+        batch["value_weights"] = loss_weights(
+            batch["value_mask"], batch["step_of"], batch["episode_of"], self.args.loss_normalization, self._total
+        )
+        self._log_critic(batch)
+
+    def _log_critic(self, batch: Batch) -> None:
+        """Log what the critic knew before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
+        asked = batch["value_mask"]
+        returns, errors = batch["returns"][asked], (batch["returns"] - batch["old_values"])[asked]
+        sums = [torch.tensor(float(len(returns)), device=returns.device)]
+        sums += [part for values in (returns, errors) for part in (values.sum(), (values**2).sum())]
+        count, r, rr, e, ee = self._total(torch.stack(sums).float()).tolist()
+        if not count:
+            return
+        spread, missed = rr / count - (r / count) ** 2, ee / count - (e / count) ** 2
+        metrics = self._metrics["train"]
+        metrics["critic/explained_variance"].append(1 - missed / spread if spread > 1e-8 else 0.0)
+        metrics["critic/return_mean"].append(r / count)
+        metrics["critic/value_mean"].append((r - e) / count)
+
+    # Loss.
+
+    def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
+        assert scores.values is not None
+        values, asked = pad(scores.values[:, :-1], (1, 0)), inputs["value_mask"]
+        clip = self.args.cliprange_value
+        error = value_loss(values, inputs["old_values"], inputs["returns"], clip)
+        self._means.add("critic/loss", error, asked)
+        if clip is not None:
+            self._means.add("critic/clip_ratio", (values - inputs["old_values"]).abs() > clip, asked)
+        critic_loss = (error * inputs["value_weights"]).sum() * self._loss_scale
+        policy_loss = super()._loss(scores, inputs)
+        # Multiplied and not left out: processes wait for the gradient of every parameter.
+        return self.args.vf_coef * critic_loss + policy_loss * (0.0 if self.warming_up else 1.0)
+
+    # Optimizer.
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Give the critic its own learning rate; schedules scale both."""
+        fresh = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if fresh:
+            named = (self.model if model is None else model).named_parameters()
+            critic = {id(parameter) for name, parameter in named if "critic." in name}
+            groups = []
+            for group in optimizer.param_groups:
+                for is_critic in (False, True):
+                    members = [p for p in group["params"] if (id(p) in critic) == is_critic]
+                    rate = self.args.critic_learning_rate if is_critic else group["lr"]
+                    if members:
+                        groups.append({**group, "params": members, "lr": rate})
+            optimizer.param_groups[:] = groups
+        return optimizer
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        """Clip policy and critic apart, so that a critic with large errors does not shrink the policy's step."""
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            return super()._clip_grad_norm(model)  # these clip what they have sharded, as a whole
+        critic = list(self.accelerator.unwrap_model(model).critic.parameters())
+        known = {id(parameter) for parameter in critic}
+        policy = [parameter for parameter in model.parameters() if id(parameter) not in known]
+        norm = self.accelerator.clip_grad_norm_(critic, self.args.max_grad_norm)
+        self._metrics["train"]["critic/grad_norm"].append(float(norm))
+        return self.accelerator.clip_grad_norm_(policy, self.args.max_grad_norm)
+
+    # Checkpoints.
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        folder = str(output_dir if output_dir is not None else self.args.output_dir)
+        model = self.accelerator.unwrap_model(self.model)
+        if state_dict is None:
+            state, policy = model.critic.state_dict(), None
+        else:  # gathered from shards
+            state, policy = critic_state(state_dict), without_critic(state_dict)
+        with policy_only(model):
+            super()._save(folder, state_dict=policy)
+        if state:
+            save_critic(state, folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # its shards hold policy and critic
+            return
+        inner = self.accelerator.unwrap_model(self.model)
+        with policy_only(inner):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_critic(inner.critic, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            super()._load_best_model()
+            return
+        inner = self.accelerator.unwrap_model(self.model)
+        with policy_only(inner):
+            super()._load_best_model()
+        load_critic(inner.critic, str(self.state.best_model_checkpoint))
+
+
+class _WithValues:
+    """A model whose forward pass also asks the critic, and keeps what it said."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.values: torch.Tensor | None = None
+
+    def __call__(self, **inputs: Any) -> Any:
+        output, self.values = self.model(**inputs, critic="both")
+        return output
+
+
+class _FreezePolicy(TrainerCallback):
+    """Keeps the policy where it is while the critic warms up.
+
+    A gradient of zero is not enough: AdamW would still decay the weights, and count steps that make the first real one
+    three times too long (its averages start from zero, and the correction for that would be over). A parameter without
+    gradient is left alone.
+    """
+
+    def __init__(self, trainer: AgentPPOTrainer) -> None:
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Drop the gradients of everything but the critic."""
+        if not self._trainer.warming_up:
+            return
+        for name, parameter in self._trainer.accelerator.unwrap_model(self._trainer.model).named_parameters():
+            if not name.startswith("critic."):
+                parameter.grad = None
