@@ -47,7 +47,7 @@ def gae(
     Returns:
         Advantages and returns = advantages + values, what the critic should have said; (N, T), 0 outside the mask.
     """
-    discounts = torch.as_tensor(gamma).expand_as(values)
+    discounts = torch.as_tensor(gamma, dtype=values.dtype).expand_as(values)
     advantages = torch.zeros_like(values)
     next_value, next_advantage = last_values, torch.zeros_like(last_values)
     for t in reversed(range(values.size(1))):
