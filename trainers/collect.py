@@ -8,7 +8,6 @@ What is logged is every episode that was played, so that a filter cannot make a 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from accelerate.utils import gather_object
 
 from agent_gym.rollout import Episode, derive_seed
 from agent_gym.trainers.episodes import EpisodeTrainer
-from agent_gym.trainers.selection import Refill, fresh_tasks, group_spreads, informative_groups, keep_groups
+from agent_gym.trainers.selection import Refill, group_spreads, informative_groups, keep_groups
 from agent_gym.trainers.tasks import COLUMNS, group_specs
 
 
@@ -32,7 +31,6 @@ class Collector:
         self.trainer = trainer
         dataset = trainer.train_dataset
         self._position = {key: i for i, key in enumerate(zip(*(dataset[name] for name in COLUMNS), strict=True))}
-        self._sources = dataset["source"] if "source" in dataset.column_names else [0] * len(dataset)
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout.
@@ -56,7 +54,7 @@ class Collector:
             tasks = dict.fromkeys(key for keys in gather_object([[_key(row) for row in rows]]) for key in keys)
             taken = [self._position[key] for key in tasks]
             while count := refill.tasks_to_draw:
-                fresh = self._fresh(taken, count, derive_seed(seed, refill.rounds))
+                fresh = trainer.sampler.fresh_tasks(taken, count, derive_seed(seed, refill.rounds))
                 if not fresh:
                     break
                 more = self._play_everywhere(fresh, len(taken), seed)
@@ -86,15 +84,6 @@ class Collector:
         rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         start, stop = len(rows) * rank // processes, len(rows) * (rank + 1) // processes
         return self._play(rows[start:stop], first_group * size + start, seed)
-
-    def _fresh(self, taken: Sequence[int], count: int, seed: int) -> list[int]:
-        """Draw tasks that the batch does not have, from the environments that it has, in their proportions."""
-        wanted = Counter(self._sources[taken[i % len(taken)]] for i in range(count))
-        fresh = []
-        for source, n in wanted.items():
-            pool = [i for i, other in enumerate(self._sources) if other == source]
-            fresh += fresh_tasks(pool, taken, n, derive_seed(seed, source))
-        return fresh
 
     def _log(self, returns: Sequence[float], groups: Sequence[int]) -> None:
         """Log the rewards of the sampler's tasks; refills are drawn because of what these earned."""

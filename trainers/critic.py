@@ -47,7 +47,7 @@ class Critic(nn.Module):
     def __init__(self, hidden_size: int, backbone: nn.Module | None = None, *, trunk_gradient: bool = False) -> None:
         """Start at zero everywhere: an untrained critic should say nothing rather than something random."""
         super().__init__()
-        self.backbone = backbone
+        self.backbone: Any = backbone
         self.head = nn.Linear(hidden_size, 1)
         self.trunk_gradient = trunk_gradient
         nn.init.zeros_(self.head.weight)

@@ -20,9 +20,11 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Engine, Policy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import build_policy
 from agent_gym.trainers.logs import write_episodes
 from agent_gym.trainers.metrics import eval_metrics
+from agent_gym.trainers.mixture import Mixture
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.sampler import EpochCallback, GroupSampler
 from agent_gym.trainers.tasks import check_task_columns, group_specs, task_dataset
@@ -88,6 +90,9 @@ class EpisodeTrainer(RowTrainer):
         self.renderer.also_ends_at(self.eos_token_ids)
         self._epochs = EpochCallback()
         self.add_callback(self._epochs)
+        if args.echo_trap != "off":
+            # In front of the callbacks that report, which shall see what it adds to the logs.
+            self.callback_handler.callbacks.insert(0, EchoTrapCallback(args.echo_trap))
         self._policy = policy
         self._runner: Runner | None = None
 
@@ -182,7 +187,14 @@ class EpisodeTrainer(RowTrainer):
             repeats=self.num_iterations * self.args.chunks,
             seed=self.args.seed,
             shuffle=self.shuffle_dataset,
+            mixture=Mixture.of(dataset),
         )
+        return self._epochs.sampler
+
+    @property
+    def sampler(self) -> GroupSampler:
+        """The order of the training tasks, once training has begun."""
+        assert self._epochs.sampler is not None
         return self._epochs.sampler
 
     # Trajectories on disk.

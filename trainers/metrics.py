@@ -11,12 +11,26 @@ from accelerate.utils import gather_object
 
 from agent_gym.evaluate import episode_metrics, wilson_interval
 from agent_gym.rollout import Episode
+from agent_gym.trainers.mixture import by_env
 
 
 def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Average `episode_metrics` over the episodes of all processes; failed ones are left out."""
+    """Average `episode_metrics` over the episodes of all processes; failed ones are left out.
+
+    Where several environments were played, the means of each follow as `<environment id>/<name>`, with its reward.
+    """
     done = [episode for episode in episodes if not episode.failure]
-    return merge_means(gather_object([(episode_metrics(done), len(done))]))
+    mine = {"": (episode_metrics(done), len(done))}
+    for env_id, part in by_env(done).items():
+        reward = {"reward": sum(episode.reward for episode in part) / len(part)}
+        mine[env_id] = (episode_metrics(part) | reward, len(part))
+    everyone = gather_object([mine])
+    env_ids = sorted({name for part in everyone for name in part if name})
+    means = merge_means([part[""] for part in everyone])
+    for env_id in env_ids if len(env_ids) > 1 else ():
+        merged = merge_means([part[env_id] for part in everyone if env_id in part])
+        means |= {f"{env_id}/{name}": value for name, value in merged.items()}
+    return means
 
 
 def merge_means(parts: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:

@@ -31,13 +31,13 @@ class Scores(NamedTuple):
 
     Attributes:
         logps: (B, T) logprob of each sampled token, 0 elsewhere.
-        entropy: (B, T) entropy of the distribution it was sampled from, 0 elsewhere.
+        entropy: (B, T) entropy of the distribution it was sampled from, 0 elsewhere; None from a reference model.
         aux_loss: load balance of a mixture of experts, None for other models.
         values: (B, T) the critic's value of the state *after* each token, None without a critic.
     """
 
     logps: torch.Tensor
-    entropy: torch.Tensor
+    entropy: torch.Tensor | None = None
     aux_loss: torch.Tensor | None = None
     values: torch.Tensor | None = None
 
@@ -91,19 +91,20 @@ class RowTrainer(GRPOTrainer):
                 **kwargs,
             )
         # Nobody predicts the first token of a row.
-        return Scores(pad(output.log_probs, (1, 0)), pad(output.entropy, (1, 0)), output.aux_loss)
+        entropy = None if output.entropy is None else pad(output.entropy, (1, 0))
+        return Scores(pad(output.log_probs, (1, 0)), entropy, output.aux_loss)
 
     def _score(self, forward: Any, model: Any, batch: Batch) -> Scores:
-        """Run `forward` over all rows without gradient, in micro-batches."""
+        """Run `forward` over all rows without gradient, in micro-batches, for logprobs and values."""
         width = batch["input_ids"].size(1)
         columns: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for index in torch.arange(len(batch["input_ids"])).split(self.args.micro_batch_size or 1):
                 scores = forward(model, take(batch, index))
-                parts = [scores.logps, scores.entropy, *([] if scores.values is None else [scores.values])]
+                parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
                 columns.append([pad(part, (0, width - part.size(1))) for part in parts])
-        logps, entropy, *values = (torch.cat(column) for column in zip(*columns, strict=True))
-        return Scores(logps, entropy, None, values[0] if values else None)
+        logps, *values = (torch.cat(column) for column in zip(*columns, strict=True))
+        return Scores(logps, values=values[0] if values else None)
 
     def _score_rows(self, batch: Batch) -> None:
         """Score the rows before any update, as far as credit and loss will need it."""
@@ -174,6 +175,7 @@ class RowTrainer(GRPOTrainer):
     def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
         """Return the policy's loss of some rows, as their share of the optimizer step."""
         args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
+        assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
         ratio = probability_ratio(
             scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level, args.log_ratio_clamp

@@ -201,9 +201,7 @@ class _Speedrun:
     def _report(self, trainer: AgentGRPOTrainer) -> dict[str, Any]:
         history = trainer.state.log_history
         points = {
-            log["step"]: CurvePoint(
-                log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"]
-            )
+            log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
             for log in history
             if "eval_success" in log
         }
