@@ -103,7 +103,8 @@ def test_a_gradient_without_bounds_is_a_spike_and_no_part_of_the_median() -> Non
 
 
 def test_a_run_that_starts_without_spread_has_nothing_to_lose() -> None:
-    assert play(EchoTrapMonitor(), [{"reward_spread": 0.0, "grad_norm": 0.0} for _ in range(40)]) == []
+    still, found = {"reward_spread": 0.0, "grad_norm": 0.0}, {"reward_spread": 0.4, "grad_norm": 0.3}
+    assert play(EchoTrapMonitor(), [still] * 40 + [found] * 40) == []
 
 
 @pytest.mark.parametrize("limits", [{"warmup": 0}, {"warn_after": 0}, {"warn_after": 11}, {"patience": 2}])
