@@ -1,7 +1,8 @@
-"""From episodes to tensors: the mask that TRL gets, where advantages lie, how rows are shared out and padded."""
+"""From episodes to tensors: whose each token is, what is kept of a row, how rows are shared out and padded."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,19 +14,28 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Step  # noqa: E402
-from agent_gym.trainers.batching import TrainingRow, balance, collate, episode_rows, take  # noqa: E402
+from agent_gym.trainers.batching import (  # noqa: E402
+    WORLD,
+    TrainingEpisode,
+    TrainingRow,
+    balance,
+    collate,
+    take,
+    training_episode,
+)
+from agent_gym.trainers.timeline import Timeline  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")
 
 
-def step(row: int, start: int, stop: int) -> Step:
-    return Step(row, start, stop, "a", "o", 0.0, {}, [], {}, None, "stop", 0.0)
+def step(row: int, start: int, stop: int, **changes: Any) -> Step:
+    return dataclasses.replace(Step(row, start, stop, "a", "o", 0.0, {}, [], {}, None, "stop", 0.0), **changes)
 
 
-def make_episode(rows: Sequence[Sequence[tuple[str, int]]]) -> Episode:
+def make_episode(rows: Sequence[Sequence[tuple[str, int]]], *, truncated: bool = False) -> Episode:
     """Build an episode from the lengths of its spans, for example [[("user", 3), ("agent", 2), ("env", 4)]]."""
-    episode = Episode(EpisodeSpec("Toy/None-v0"))
+    episode = Episode(EpisodeSpec("Toy/None-v0"), truncated=truncated, terminated=not truncated)
     for r, lengths in enumerate(rows):
         row, position = Row(), 0
         for source, n in lengths:
@@ -39,100 +49,158 @@ def make_episode(rows: Sequence[Sequence[tuple[str, int]]]) -> Episode:
     return episode
 
 
-def rows_of(*lengths: int) -> list[TrainingRow]:
-    return [TrainingRow([7] * n, [i > 0 for i in range(n)], [-1.0] * n, [1.0] * n) for n in lengths]
+def made_of(*lengths: int, number: int = 0) -> TrainingEpisode:
+    """An episode with a row and a step of each length; the first token of a row is the world's."""
+    rows = [TrainingRow([7] * n, [WORLD, *[k] * (n - 1)], [-1.0] * n) for k, n in enumerate(lengths)]
+    zeros = [0.0] * len(lengths)
+    return TrainingEpisode(number, 0, True, rows, zeros, zeros, [0] * len(lengths))
 
 
-LENGTHS = st.lists(st.tuples(st.sampled_from(["agent", "env"]), st.integers(1, 5)), min_size=1, max_size=8)
+TURNS = st.lists(st.tuples(st.sampled_from(["agent", "env"]), st.integers(1, 5)), min_size=1, max_size=8)
+LENGTHS = st.lists(TURNS.map(lambda turns: [("user", 2), ("agent", 1), *turns]), min_size=1, max_size=3)
 
 
-@given(st.lists(LENGTHS.map(lambda turns: [("user", 2), ("agent", 1), *turns]), min_size=1, max_size=3))
-def test_advantages_lie_on_the_sampled_tokens_of_their_step_and_nowhere_else(rows: Any) -> None:
-    episode = make_episode(rows)
-    values = [float(i + 1) for i in range(len(episode.steps))]
-    made = episode_rows(episode, values)
+@given(LENGTHS, st.booleans())
+def test_each_token_knows_the_step_that_sampled_it(lengths: Any, truncated: bool) -> None:
+    episode = make_episode(lengths, truncated=truncated)
+    made = training_episode(episode, 5).rows
     assert len(made) == len(episode.rows)
     for row, training in zip(episode.rows, made, strict=True):
-        assert training.token_ids == row.token_ids
-        assert training.logprobs == row.logprobs
-        assert [a != 0 for a in training.advantages] == training.action_mask == row.action_mask
-    for i, (this, value) in enumerate(zip(episode.steps, values, strict=True)):
-        assert set(made[this.row].advantages[this.start : this.stop]) == {value}, f"step {i}"
+        n = len(training.token_ids)
+        assert training.token_ids == row.token_ids[:n]
+        assert training.logprobs == row.logprobs[:n]
+        assert [k != WORLD for k in training.step_of] == row.action_mask[:n]
+    for k, this in enumerate(episode.steps):
+        assert made[this.row].step_of[this.start : this.stop] == [k] * (this.stop - this.start)
 
 
-def test_as_many_advantages_as_steps() -> None:
-    with pytest.raises(ValueError):
-        episode_rows(make_episode([[("user", 2), ("agent", 1)]]), [1.0, 2.0])
+@given(LENGTHS, st.booleans())
+def test_a_row_ends_with_its_last_sampled_token_unless_it_was_cut_off_there(lengths: Any, truncated: bool) -> None:
+    episode = make_episode(lengths, truncated=truncated)
+    made = training_episode(episode, 0).rows
+    for i, (row, training) in enumerate(zip(episode.rows, made, strict=True)):
+        assert sum(row.action_mask) == sum(k != WORLD for k in training.step_of)  # no sampled token is lost
+        if truncated and i == len(made) - 1:
+            assert training.token_ids == row.token_ids
+        else:
+            assert training.step_of[-1] != WORLD
 
 
-def test_the_mask_for_trl_is_the_mask_of_the_spans() -> None:
-    episode = make_episode([[("user", 3), ("agent", 2), ("env", 4), ("agent", 1)], [("user", 1), ("agent", 4)]])
-    batch = collate(episode_rows(episode, [1.0, 2.0, 3.0]), 3, 0, CPU)
+def test_rows_without_a_sampled_token_are_left_out() -> None:
+    episode = make_episode([[("user", 2), ("agent", 1)], [("user", 3)], [("user", 1), ("agent", 2)]])
+    rows = training_episode(episode, 0).rows
+    assert [row.step_of for row in rows] == [[WORLD, WORLD, 0], [WORLD, 1, 1]]
+
+
+def test_what_else_is_kept_of_an_episode() -> None:
+    episode = make_episode([[("user", 2), ("agent", 1), ("env", 1), ("agent", 1), ("env", 1), ("agent", 1)]])
+    episode = dataclasses.replace(
+        episode,
+        spec=EpisodeSpec("Toy/None-v0", group=3),
+        messages=[{"role": "user", "content": "room 1"}, {"role": "assistant", "content": "go"}],
+        steps=[
+            dataclasses.replace(episode.steps[0], observation="room 2", reward=1.0, process_reward=0.25),
+            dataclasses.replace(episode.steps[1], observation="room 1", reward=0.5),
+            dataclasses.replace(episode.steps[2], observation="over", reward=2.0, process_reward=-1.0),
+        ],
+    )
+    kept = training_episode(episode, 13)
+    assert (kept.number, kept.group, kept.terminated, kept.baseline) == (13, 3, True, None)
+    assert (kept.outcome, kept.process) == ([0.75, 0.5, 3.0], [0.25, 0.0, -1.0])
+    # A state is known by what the world said before the step: the first and the third were taken in the same room.
+    first, second, third = kept.anchors
+    assert first == third != second
+    assert kept.n_tokens == 7
+    assert training_episode(dataclasses.replace(episode, terminated=False, truncated=True), 13).terminated is False
+
+
+def test_the_tensors_of_a_batch() -> None:
+    spans = [[("user", 3), ("agent", 2), ("env", 4), ("agent", 1)], [("user", 1), ("agent", 4)]]
+    episode = make_episode(spans)
+    batch = collate([training_episode(episode, 0)], 3, 9, CPU)
     for i, row in enumerate(episode.rows):
         n = len(row.token_ids)
-        mask = batch["completion_mask"][i] * batch["tool_mask"][i]  # what TRL multiplies the loss with
-        # TRL's completion begins with the second token, because no token predicts the first.
-        assert mask.bool().tolist() == [*row.action_mask[1:], *[False] * (10 - n)]
-        assert torch.cat([batch["prompt_ids"][i], batch["completion_ids"][i]]).tolist()[:n] == row.token_ids
-        attended = torch.cat([batch["prompt_mask"][i], batch["completion_mask"][i]])
-        assert attended.tolist() == [1] * n + [0] * (10 - n)
-        assert batch["advantages"][i, : n - 1].ne(0).tolist() == row.action_mask[1:]
-        assert batch["sampling_per_token_logps"][i, : n - 1].tolist() == row.logprobs[1:]
+        assert batch["input_ids"][i].tolist() == [*row.token_ids, *[9] * (10 - n)]
+        assert batch["attention_mask"][i].tolist() == [1] * n + [0] * (10 - n)
+        assert batch["action_mask"][i].tolist() == [*row.action_mask, *[False] * (10 - n)]
+        assert batch["engine_logps"][i].tolist() == [*row.logprobs, *[0.0] * (10 - n)]
+    assert batch["step_of"][0].tolist() == [-1, -1, -1, 0, 0, -1, -1, -1, -1, 1]
+    assert batch["step_of"][1].tolist() == [-1, 2, 2, 2, 2, -1, -1, -1, -1, -1]
+    assert batch["episode_of"].tolist() == [0, 0, -1]
+    assert not batch["action_mask"][:, 0].any()
+
+
+@given(st.lists(LENGTHS, min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_numbers_of_tokens_get_to_their_tokens_and_nowhere_else(several: Any, random: Any) -> None:
+    episodes = [training_episode(make_episode(lengths), number) for number, lengths in enumerate(several)]
+    n_rows = sum(len(episode.rows) for episode in episodes)
+    batch = collate(episodes, n_rows + 1, 0, CPU)
+    # Rows may stand in any order: what belongs together is said by `episode_of` and `step_of`.
+    order = torch.tensor([*random.sample(range(n_rows), n_rows), n_rows])
+    timeline = Timeline(take(batch, order), len(episodes))
+    assert timeline.mask.sum() == batch["action_mask"].sum()
+    numbers = timeline.step_of + 1000.0 * torch.arange(len(episodes))[:, None] + 1
+    laid = timeline.write(numbers, CPU)
+    expected = (batch["step_of"] + 1000.0 * batch["episode_of"][:, None] + 1) * batch["action_mask"]
+    assert torch.equal(laid, expected[order])
+    assert torch.equal(timeline.read(laid), numbers * timeline.mask)
+    for i, episode in enumerate(episodes):
+        steps = timeline.step_of[i][timeline.mask[i]]
+        assert steps.tolist() == sorted(steps.tolist())  # in the order of sampling
+        last = int(timeline.last_row[i])
+        assert int(take(batch, order)["step_of"][last].max()) == len(episode.outcome) - 1
 
 
 def test_missing_rows_are_dummies_that_nothing_is_learned_from() -> None:
-    batch = collate(rows_of(5, 3), 4, 9, CPU)
-    assert batch["completion_ids"].shape == (4, 4)
-    assert batch["prompt_ids"][2:].tolist() == [[9], [9]]
+    batch = collate([made_of(5, 3)], 4, 9, CPU)
+    assert batch["input_ids"].shape == (4, 5)
+    assert batch["input_ids"][2:].tolist() == [[9] * 5] * 2
     # Two attended tokens: with none at all, the softmax of the attention would divide zero by zero.
-    assert batch["prompt_mask"][2:].tolist() == [[1], [1]]
-    assert batch["completion_mask"][2:].tolist() == [[1, 0, 0, 0]] * 2
-    assert batch["tool_mask"][2:].sum() == 0
-    assert batch["advantages"][2:].abs().sum() == 0
+    assert batch["attention_mask"][2:].tolist() == [[1, 1, 0, 0, 0]] * 2
+    assert not batch["action_mask"][2:].any()
+    assert batch["episode_of"].tolist() == [0, 0, -1, -1]
 
 
-def test_a_process_without_rows_gets_dummies_only() -> None:
+def test_a_process_without_episodes_gets_dummies_only() -> None:
     batch = collate([], 2, 0, CPU)
-    assert batch["completion_ids"].shape == (2, 1)
-    assert batch["tool_mask"].sum() == 0
+    assert batch["input_ids"].shape == (2, 2)
+    assert not batch["action_mask"].any()
+    assert Timeline(batch, 0).mask.shape == (0, 0)
 
 
-def test_take_drops_padding_columns_and_keeps_scalars() -> None:
-    batch = {**collate(rows_of(9, 3, 4), 3, 0, CPU), "num_items_in_batch": torch.tensor(13)}
+def test_take_drops_padding_columns_and_keeps_numbers_of_rows() -> None:
+    batch = collate([made_of(9, 3), made_of(4)], 4, 0, CPU) | {
+        "engine_ratio": torch.tensor([[2.0], [3.0], [4.0], [5.0]])
+    }
     part = take(batch, torch.tensor([2, 1]))
     assert {name: tuple(value.shape) for name, value in part.items()} == {
-        "prompt_ids": (2, 1),
-        "prompt_mask": (2, 1),
-        "completion_ids": (2, 3),
-        "completion_mask": (2, 3),
-        "tool_mask": (2, 3),
-        "advantages": (2, 3),
-        "sampling_per_token_logps": (2, 3),
-        "num_items_in_batch": (),
+        "input_ids": (2, 4),
+        "attention_mask": (2, 4),
+        "action_mask": (2, 4),
+        "step_of": (2, 4),
+        "engine_logps": (2, 4),
+        "episode_of": (2,),
+        "engine_ratio": (2, 1),  # of a whole row, where the correction is by sequence
     }
-    assert part["num_items_in_batch"] == 13
-    assert part["completion_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
-
-
-def test_take_keeps_one_ratio_per_row() -> None:
-    batch = {**collate(rows_of(4, 3), 2, 0, CPU), "importance_sampling_ratio": torch.tensor([[2.0], [3.0]])}
-    assert take(batch, torch.tensor([1]))["importance_sampling_ratio"].tolist() == [[3.0]]
+    assert part["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert part["episode_of"].tolist() == [1, 0]
+    assert part["engine_ratio"].tolist() == [[4.0], [3.0]]
 
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=3), max_size=20), st.integers(1, 5))
 def test_every_episode_goes_whole_to_one_share(lengths: list[list[int]], n: int) -> None:
-    episodes = [rows_of(*sizes) for sizes in lengths]
+    episodes = [made_of(*sizes, number=number) for number, sizes in enumerate(lengths)]
     shares = balance(episodes, n)
     assert len(shares) == n
-    where = {id(row): share for share, rows in enumerate(shares) for row in rows}
-    assert len(where) == sum(map(len, episodes))
-    for rows in episodes:
-        assert len({where[id(row)] for row in rows}) == 1
+    assert sorted(episode.number for share in shares for episode in share) == list(range(len(episodes)))
+    # Every process computes the division for itself, from episodes that may arrive in another order.
+    assert balance(episodes[::-1], n) == shares
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 4))
 def test_shares_are_about_equal(lengths: list[int], n: int) -> None:
-    loads = [sum(len(row.token_ids) for row in share) for share in balance([rows_of(x) for x in lengths], n)]
+    episodes = [made_of(length, number=number) for number, length in enumerate(lengths)]
+    loads = [sum(episode.n_tokens for episode in share) for share in balance(episodes, n)]
     # Graham's bound for the longest-first rule, against the trivial lower bound of the best division.
     best = max(max(lengths), sum(lengths) / n)
     assert max(loads) <= (4 / 3) * best + max(lengths)

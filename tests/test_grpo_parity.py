@@ -45,18 +45,16 @@ def watch(trainer: Any) -> list[tuple[float, float]]:
 
     def compare(inputs: Any) -> Any:
         batch = generate(inputs)
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        sampled = batch["tool_mask"].bool()
+        ids, sampled = batch["input_ids"], batch["action_mask"][:, 1:]
         apart = []
         for model in (trainer.model, first):
             training = model.training
             model.eval()
             with torch.no_grad():
-                logits = model(input_ids=ids, attention_mask=attended).logits[:, :-1] / trainer.temperature
+                logits = model(input_ids=ids, attention_mask=batch["attention_mask"]).logits[:, :-1]
             model.train(training)
-            logps = logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
-            apart.append((logps - batch["sampling_per_token_logps"])[sampled].abs().max().item())
+            logps = (logits / trainer.temperature).log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+            apart.append((logps - batch["engine_logps"][:, 1:])[sampled].abs().max().item())
         found.append((apart[0], apart[1]))
         return batch
 
@@ -115,9 +113,9 @@ def test_several_updates_of_one_rollout_are_weighed_against_the_engine(tmp_path:
     trainer.runner.policy.close()
     assert len(batches) == 2
     for batch in batches:
-        mask = batch["tool_mask"].bool()
-        assert torch.allclose(batch["importance_sampling_ratio"][mask], torch.ones(()), atol=1e-4)
-        assert (batch["old_per_token_logps"] - batch["sampling_per_token_logps"])[mask].abs().max() <= TOLERANCE
+        mask = batch["action_mask"]
+        assert torch.allclose(batch["engine_ratio"][mask], torch.ones(()), atol=1e-4)
+        assert (batch["old_logps"] - batch["engine_logps"])[mask].abs().max() <= TOLERANCE
 
 
 def two_engines(folder: str, options: dict[str, Any]) -> Any:

@@ -19,17 +19,41 @@ from agent_gym.trainers import AgentGRPOTrainer, task_dataset  # noqa: E402
 from agent_gym.trainers.config import _FIXED  # noqa: E402
 
 CASES: list[tuple[dict[str, Any], str]] = [
-    ({"loss_type": "grpo"}, r"loss_type is 'grpo'; allowed: dapo, cispo\. The others average"),
-    ({"loss_type": "dr_grpo"}, "loss_type is 'dr_grpo'; allowed: dapo, cispo"),
+    # TRL's names of losses say three things at once, each of which has a setting of its own here.
+    ({"loss_type": "dapo"}, "'dapo' of TRL is called loss_type='clip', loss_normalization='token' here"),
+    ({"loss_type": "grpo"}, "'grpo' of TRL is called loss_type='clip', loss_normalization='sequence' here"),
+    ({"loss_type": "dr_grpo"}, "'dr_grpo' of TRL is called advantage_estimator='dr_grpo', loss_type='clip'"),
+    ({"loss_type": "bnpo"}, "loss_type is 'bnpo'; allowed: clip, cispo"),
+    ({"loss_type": "cispo"}, "epsilon_high is None; with loss_type 'cispo' it is the largest importance weight"),
+    ({"loss_type": "cispo", "epsilon_high": 0.28}, r"epsilon_high is 0\.28; .* must be above 1, for example 5\.0"),
+    ({"delta": 1.2, "epsilon_high": 0.28}, r"delta is 1\.2; the dual clip must lie above 1 \+ epsilon_high"),
+    ({"advantage_estimator": "grop"}, "no advantage estimator is called 'grop'; allowed: grpo, dr_grpo, rloo"),
+    ({"loss_normalization": "row"}, "loss_normalization is 'row'; allowed: token, sequence, step, episode"),
+    ({"importance_sampling_level": "episode"}, "is 'episode'; allowed: token, step, sequence"),
+    ({"process_norm": "mean"}, "process_norm is 'mean'; allowed: None, none, trajectory, group, batch, prime"),
+    ({"outcome_weight": 0.5}, "outcome_weight weighs the outcome against process rewards: set process_norm, too"),
+    ({"kl_in": "advantage"}, "kl_in is 'advantage'; allowed: loss, reward"),
+    ({"minibatch_by": "groups"}, "minibatch_by is 'groups'; allowed: rows, episodes"),
+    ({"keep_groups_by": "top_k"}, "keep_groups_by is 'top_k'; allowed: fraction, top_p"),
+    ({"keep_groups": 0.0}, r"keep_groups is 0\.0; it must be above 0 and at most 1"),
+    ({"echo_trap": "yes"}, "echo_trap is 'yes'; allowed: off, warn, stop"),
+    ({"gamma": 1.5}, r"gamma is 1\.5; it must be from 0 to 1"),
+    ({"step_lam": -0.1}, r"step_lam is -0\.1; it must be from 0 to 1"),
+    ({"max_refills": -1}, "max_refills is -1; it must not be negative"),
+    ({"overlong_buffer": -1}, "overlong_buffer is -1; it must not be negative"),
+    ({"log_ratio_clamp": 0.0}, r"log_ratio_clamp is 0\.0; it must be positive"),
+    ({"turn_curriculum": "5:2"}, "the turn curriculum is .5:2.; its first step must be 0 and not 5"),
+    ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
     ({"top_p": 0.9}, r"top_p is 0\.9; allowed: 1\.0\. Rollouts sample the full distribution"),
     ({"top_k": 50}, "top_k is 50; allowed: 0"),
     ({"min_p": 0.1}, r"min_p is 0\.1; allowed: None"),
     ({"repetition_penalty": 1.1}, r"repetition_penalty is 1\.1; allowed: 1\.0"),
     ({"generation_kwargs": {"top_h": 0.5}}, "generation_kwargs is {'top_h': 0.5}; allowed: None"),
     ({"vllm_structured_outputs_regex": "a+"}, r"vllm_structured_outputs_regex is 'a\+'; allowed: None"),
-    ({"entropy_coef": 0.01}, r"entropy_coef is 0\.01; allowed: 0\.0\. It averages within a micro-batch"),
     ({"use_adaptive_entropy": True}, "use_adaptive_entropy is True; allowed: False"),
     ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile is 0\.2; allowed: 1\.0"),
+    ({"off_policy_mask_threshold": 0.5}, r"off_policy_mask_threshold is 0\.5; allowed: None"),
+    ({"use_liger_kernel": True}, "use_liger_kernel is True; allowed: False. The loss is computed here"),
     ({"vllm_mode": "server"}, "vllm_mode is 'server'; allowed: 'colocate'"),
     ({"vllm_model_impl": "transformers"}, "vllm_model_impl is 'transformers'; allowed: 'vllm'"),
     ({"vllm_tensor_parallel_size": 2}, r"vllm_tensor_parallel_size is 2; allowed: 1\. Each process runs an engine"),
@@ -51,9 +75,20 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"max_turn_tokens": 0}, "max_turn_tokens is 0; it must be positive"),
     ({"max_episode_tokens": -1}, "max_tokens is -1; it must be positive"),
     ({"episode_timeout": 0.0}, r"max_seconds is 0\.0; it must be positive"),
+    # One episode per task: only for estimators that do not compare, and without what compares.
+    ({"num_generations": 1}, "num_generations is 1, but 'grpo' compares episodes .* raise it to 2 or more, or take"),
+    ({"num_generations": 1, "advantage_estimator": "gigpo"}, "num_generations is 1, but 'gigpo' compares"),
+    ({"num_generations": 1, "advantage_estimator": "remax", "max_refills": 1}, "num_generations must be above 1"),
+    ({"num_generations": 1, "advantage_estimator": "remax", "keep_groups": 0.5}, "num_generations must be above 1"),
+    # With a critic.
+    ({"ppo": True, "critic": "tail"}, "critic is 'tail'; allowed: model, head"),
+    ({"ppo": True, "critic_trunk_gradient": True}, "critic_trunk_gradient needs critic='head'"),
+    ({"ppo": True, "critic_learning_rate": -1.0}, r"critic_learning_rate is -1\.0; it must not be negative"),
+    ({"ppo": True, "critic_warmup_steps": -1}, "critic_warmup_steps is -1; it must not be negative"),
+    ({"ppo": True, "vf_coef": -0.5}, r"vf_coef is -0\.5; it must not be negative"),
+    ({"ppo": True, "cliprange_value": 0.0}, r"cliprange_value is 0\.0; it must be positive, or None for no limit"),
     # What TRL itself refuses comes as the same kind of error.
     ({"num_generations": 3}, r"generation_batch_size \(8\) must be divisible by num_generations \(3\)"),
-    ({"num_generations": 1}, "requires at least 2 generations"),
     ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
 ]
 
@@ -74,6 +109,20 @@ def test_each_setting_with_a_fixed_value_is_tried_above_and_defaults_to_it(tmp_p
 def test_neutral_values_in_another_spelling_pass(tmp_path: Path) -> None:
     args = settings(tmp_path, top_k=-1, min_p=0.0, scale_rewards=False, generation_kwargs={})
     assert args.scale_rewards == "none"
+
+
+def test_a_single_episode_per_task_where_the_estimator_allows_it(tmp_path: Path) -> None:
+    for estimator in ("reinforce_pp", "remax", "gae"):
+        args = settings(tmp_path, num_generations=1, advantage_estimator=estimator)
+        assert (args.num_generations, type(args.num_generations), args.batch_tasks) == (1, int, 8)
+    assert settings(tmp_path, ppo=True).num_generations == 1
+
+
+def test_trainer_and_estimator_have_to_match(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'step_gae' needs a critic: use AgentPPOTrainer"):
+        make_trainer(tmp_path, advantage_estimator="step_gae")
+    with pytest.raises(ConfigError, match="'rloo' makes no use of a critic: use AgentGRPOTrainer, or one of gae"):
+        make_trainer(tmp_path, ppo=True, advantage_estimator="rloo", num_generations=4)
 
 
 def test_the_micro_batch_is_the_batch_unless_said(tmp_path: Path) -> None:
