@@ -26,14 +26,13 @@ from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.presets import Imitation, Preset, get_preset
-from agent_gym.trainers.sft import expert_episodes, train_sft
 from agent_gym.trainers.tasks import task_dataset
 from agent_gym.trainers.tiny import make_tiny_model
+from agent_gym.trainers.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.trainers.weights import named_weights
 from agent_gym.viewer import CurvePoint, plot_curve, write_html
 
 Say = Callable[[str], None]
-_QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
 
 
 def run_speedrun(
@@ -85,7 +84,7 @@ class _Speedrun:
             use_vllm=self.use_vllm,
             eval_strategy="steps",
             eval_on_start=True,
-            **{**_QUIET, **preset.grpo},
+            **{**QUIET, **preset.grpo},
         )
         init = cast(dict[str, Any], self.args.model_init_kwargs or {})
         try:
@@ -96,7 +95,8 @@ class _Speedrun:
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self.say(f"model: {source}, {size / 1e6:.2f}M parameters")
         # Before the engine, whose process group transformers would take for a distributed run.
-        phases = [(phase, self._imitation_settings(phase)) for phase in preset.imitation]
+        sft = self.folder / "sft_run"
+        phases = [(p, imitation_settings(preset, p, sft, self.seed, self.args)) for p in preset.imitation]
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
         self.policy = self._timed("engine start", self._start_engine, renderer)
@@ -132,34 +132,9 @@ class _Speedrun:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
         return result
 
-    def _imitation_settings(self, phase: Imitation) -> SFTConfig:
-        return SFTConfig(
-            str(self.folder / "sft_run"),
-            seed=self.seed,
-            max_steps=phase.steps,
-            per_device_train_batch_size=phase.batch,
-            max_length=self.args.max_episode_tokens,
-            bf16=self.args.bf16,
-            use_cpu=self.args.use_cpu,
-            gradient_checkpointing=self.args.gradient_checkpointing,
-            **{**_QUIET, "logging_steps": max(1, phase.steps // 4), **phase.settings},
-        )
-
     def _imitate(self, phase: Imitation, settings: SFTConfig) -> None:
-        preset = self.preset
         self.say(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-        episodes = expert_episodes(
-            preset.env_id,
-            preset.env_kwargs,
-            self.tokenizer,
-            episodes=phase.episodes,
-            seed=self.seed,
-            styles=phase.styles,
-        )
-        # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns
-        # to copy numbers from them. RL afterwards trains on the policy's tokens only.
-        rows = [row for episode in episodes for row in episode.rows]
-        train_sft(self.model, self.tokenizer, rows, settings, train_on="all", callbacks=[_Progress(self.say)])
+        imitate(self.preset, phase, self.model, self.tokenizer, settings, [_Progress(self.say)])
 
     def _evaluate(self, name: str) -> None:
         """Play the test tasks, greedily and sampled, with the engine that also trains."""

