@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from agent_gym.policies import ScriptedPolicy
-from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner
+from agent_gym.policies import Generation, Request, ScriptedPolicy
+from agent_gym.rollout import Budget, Context, Episode, EpisodeSpec, Runner
 from agent_gym.transcript import check_tiling
+
+EOS = 2  # <|im_end|> of the tiny tokenizer
 
 
 def expert(episode: Any) -> str:
@@ -53,3 +56,64 @@ def check_episode(episode: Episode, tokenizer: Any) -> None:
     assert (episode.truncation is None) == episode.terminated
     assert episode.sampled_tokens == len(mine)
     assert row.prompt_length == episode.steps[0].start
+
+
+class RandomWriter(ScriptedPolicy):
+    """Random ids with random logprobs, decided by the seed of each request alone; `log` keeps what it saw and wrote.
+
+    Most of what it writes would not survive decoding and encoding, and a share `cut` of the turns lacks an end.
+    """
+
+    def __init__(self, cut: float = 0.3) -> None:
+        super().__init__(lambda episode: "", lambda text: [])
+        self.cut = cut
+        self.log: list[tuple[Request, Generation]] = []
+
+    def _write(self, request: Request) -> Generation:
+        assert request.params.seed is not None
+        rng = np.random.default_rng(request.params.seed)
+        most, cut = request.params.max_tokens, rng.random() < self.cut
+        ids = rng.integers(3, 512, most if cut else int(rng.integers(0, most))).tolist() + ([] if cut else [EOS])
+        generation = Generation(request.id, ids, (-rng.random(len(ids))).tolist(), "length" if cut else "stop")
+        self.log.append((request, generation))
+        return generation
+
+    def log_of(self, episode: Episode) -> list[tuple[Request, Generation]]:
+        """What it saw and wrote in one episode, in order; a turn that never reached the episode is left out."""
+        return [entry for entry in self.log if entry[0].episode is episode][: len(episode.steps)]
+
+
+def check_contexts(episode: Episode, policy: RandomWriter) -> None:
+    """What holds whichever context policy played: each token is trained once, as sampled, behind what was seen."""
+    log = policy.log_of(episode)
+    assert len(log) == len(episode.steps)
+    for k, (step, (request, generation)) in enumerate(zip(episode.steps, log, strict=True)):
+        row = episode.rows[step.row]
+        assert row.token_ids[: step.start] == request.prompt_ids
+        assert row.token_ids[step.start : step.stop] == generation.token_ids
+        assert row.logprobs[step.start : step.stop] == generation.logprobs
+        assert (step.start, step.stop, "agent", k) in row.spans
+    for row in episode.rows:
+        check_tiling(row.spans, len(row.token_ids))
+        assert row.spans[0][2:] == ("user", -1) and row.spans[0].stop == row.prompt_length
+        assert all(value == 0 for value, mine in zip(row.logprobs, row.action_mask, strict=True) if not mine)
+    assert sum(sum(row.action_mask) for row in episode.rows) == episode.sampled_tokens
+    assert sorted({step.row for step in episode.steps}) == list(range(len(episode.rows)))
+    places = [(step.row, step.start) for step in episode.steps]
+    assert places == sorted(places)
+
+
+def roll_random(
+    tokenizer: Any, specs: list[EpisodeSpec], context: str | Context, budget: Budget | None = None, cut: float = 0.3
+) -> tuple[list[Episode], RandomWriter]:
+    """Roll out random tokens and check every episode that did not fail."""
+    policy = RandomWriter(cut)
+    runner = Runner(policy, tokenizer, budget, context=context, workers=4)
+    try:
+        episodes = runner.run(specs)
+    finally:
+        runner.close()
+    for episode in episodes:
+        if episode.failure is None:
+            check_contexts(episode, policy)
+    return episodes, policy

@@ -21,6 +21,16 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
 
 
+def forward(model: Any, token_ids: list[int]) -> Any:
+    """(T - 1,) logprob of each token but the first, from one pass over the row."""
+    import torch
+
+    ids = torch.tensor([token_ids])
+    with torch.no_grad():
+        logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
+    return logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+
+
 def roll_model(tiny_model: Any, specs: list[EpisodeSpec], temperature: float = 1.0, **kwargs: Any) -> list[Episode]:
     from agent_gym.chat import ChatRenderer
     from agent_gym.policies import TransformersPolicy
@@ -62,13 +72,25 @@ def test_logprobs_of_a_rollout_are_those_of_one_forward_pass(tiny_model: Any) ->
     model, _ = tiny_model
     for episode in roll_model(tiny_model, counting(4, max_turns=3)):
         (row,) = episode.rows
-        ids = torch.tensor([row.token_ids])
-        with torch.no_grad():
-            logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
-        scored = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
         mine = torch.tensor(row.action_mask[1:])
-        assert torch.allclose(scored[mine], torch.tensor(row.logprobs[1:])[mine], atol=1e-5)
+        assert torch.allclose(forward(model, row.token_ids)[mine], torch.tensor(row.logprobs[1:])[mine], atol=1e-5)
         assert len(episode.steps) == 3
+
+
+@pytest.mark.parametrize("context", ["window:2", "summarize:420"])
+def test_logprobs_of_rewritten_contexts_are_those_of_their_rows(tiny_model: Any, context: str) -> None:
+    """Each row by itself: what stood in an earlier context and was forgotten has no part in it."""
+    import torch
+
+    model, _ = tiny_model
+    compared = 0
+    for episode in roll_model(tiny_model, counting(4, max_turns=10), context=context):
+        assert len(episode.rows) > 1 and episode.turns > 3
+        for row in episode.rows:
+            mine = torch.tensor(row.action_mask[1:])
+            compared += int(mine.sum())
+            assert torch.allclose(forward(model, row.token_ids)[mine], torch.tensor(row.logprobs[1:])[mine], atol=1e-5)
+    assert compared > 300
 
 
 def test_sampling_does_not_depend_on_workers_or_company(tiny_model: Any) -> None:

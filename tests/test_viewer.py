@@ -126,6 +126,50 @@ def test_records_without_token_texts_and_failed_episodes_are_shown(tokenizer: An
     assert embedded(render_html([]))["episodes"] == []
 
 
+def rewritten(tokenizer: Any) -> list[dict[str, Any]]:
+    """An episode in several contexts, with summaries."""
+
+    def act(episode: Any) -> str:
+        return "<tool_call>{</tool_call>" if episode.asked == "act" else "nothing worked"
+
+    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+    runner = Runner(policy, tokenizer, Budget(40, 800), context="summarize")
+    played = runner.run(
+        make_specs("AgentR1/GSM8K-v0", {"system_prompt": "", "max_turns": 9}, split="train", episodes=1)
+    )
+    runner.close()
+    return records(tokenizer, played)
+
+
+def test_summaries_are_told_from_turns_and_old_files_have_none(tokenizer: Any) -> None:
+    (record,) = rewritten(tokenizer)
+    kinds = [step["kind"] for step in record["steps"]]
+    assert kinds.count("act") == 9 and "summary" in kinds and len(record["rows"]) > 1
+    assert [step["kind"] for step in compact([record], "t")["episodes"][0]["steps"]] == kinds
+    for step in record["steps"]:
+        del step["kind"], step["process_reward"]
+    assert {step["kind"] for step in compact([record], "t")["episodes"][0]["steps"]} == {"act"}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path) -> None:
+    (record,) = rewritten(tokenizer)
+    page = write_html(tmp_path / "page.html", [record])
+    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page)]
+    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    n, summaries = len(record["rows"]), sum(step["kind"] == "summary" for step in record["steps"])
+    assert re.findall(r'h3\.context "(.*)"', drawn) == [f"context {i + 1} of {n}" for i in range(n)]
+    assert re.findall(r'h3 "(turn \d+)"', drawn) == [f"turn {k + 1}" for k in range(9)]
+    assert drawn.count("section.turn.summary") == summaries
+    assert f'dd "9 turns, {summaries} summar' in drawn and f'dd "{n}, the longest of ' in drawn
+    assert drawn.count('summary "the prompt of this context (') == n - 1
+    # Every sampled token once, wherever it is quoted.
+    sampled = sum(
+        stop - start for row in record["rows"] for start, stop, source, _ in row["spans"] if source == "agent"
+    )
+    assert drawn.count("span.token.agent") == sampled
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
 def test_a_browser_draws_the_page_and_runs_nothing_else(tokenizer: Any, tmp_path: Path) -> None:
     def act(episode: Any) -> str:

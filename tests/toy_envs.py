@@ -78,6 +78,17 @@ class BrokenEnv(CountingEnv):
         raise RuntimeError("a bug in the environment")
 
 
+class WordyEnv(CountingEnv):
+    """Answers action k with `lengths[k]` letters, each of which is a token; the last length holds from then on."""
+
+    def __init__(self, lengths: tuple[int, ...] = (10,), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lengths = lengths
+
+    def respond(self, action: str) -> Reply:
+        return Reply("z" * self.lengths[min(self._turn, len(self.lengths) - 1)], terms={"turn": 1.0})
+
+
 class GatedEnv(CountingEnv):
     """Task 0 does not answer before `needed` turns of other tasks are done; its reward says whether it had to give up.
 
@@ -216,6 +227,7 @@ TOYS = {
     "Toy/Inline-v0": InlineEnv,
     "Toy/Broken-v0": BrokenEnv,
     "Toy/Gated-v0": GatedEnv,
+    "Toy/Wordy-v0": WordyEnv,
     "Toy/World-v0": WorldEnv,
     "Toy/TwoTools-v0": TwoToolEnv,
 }

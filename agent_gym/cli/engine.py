@@ -63,7 +63,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     Args:
         model: a folder or a hub id.
         engine: one of `ENGINES`.
-        context: longest episode in tokens.
+        context: longest context in tokens.
         seed: of the engine's own sampling stream.
 
     Returns:
@@ -120,7 +120,9 @@ def expert(model: str | None, env_id: str, env_kwargs: Mapping[str, Any]) -> tup
         tokenizer = load_tokenizer(model)
 
     def act(episode: Any) -> str:
-        return episode.env.unwrapped.expert_action()
+        env = episode.env.unwrapped
+        # An expert knows how to act. Asked for a summary, it tells what happened.
+        return env.expert_action() if episode.asked == "act" else env.history()
 
     return tokenizer, ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
 

@@ -11,7 +11,7 @@ from agent_gym.cli import engine
 from agent_gym.cli.parser import Parser, positive
 from agent_gym.errors import ConfigError
 from agent_gym.registry import check_env_id
-from agent_gym.rollout import Budget, Runner
+from agent_gym.rollout import CONTEXTS, Budget, Context, Runner, make_context, tighten
 
 
 def add_player(parser: Parser) -> None:
@@ -35,9 +35,15 @@ def add_limits(parser: Parser) -> None:
         "--max_turn_tokens", type=int, metavar="N", default=budget.max_turn_tokens, help="tokens sampled per turn"
     )
     group.add_argument(
-        "--max_tokens", type=int, metavar="N", default=budget.max_tokens, help="tokens of an episode, prompt included"
+        "--max_tokens", type=int, metavar="N", default=budget.max_tokens, help="tokens of a context, prompt included"
     )
     group.add_argument("--max_seconds", type=float, metavar="S", help="wall-clock time of an episode")
+    group.add_argument(
+        "--context",
+        metavar="POLICY",
+        default="append",
+        help=f"what the model sees next: {', '.join(CONTEXTS)}; write numbers for the capitals",
+    )
     group.add_argument("--workers", type=positive, metavar="N", default=32, help="threads that run environments")
 
 
@@ -45,12 +51,20 @@ def check_player(arguments: argparse.Namespace, env_ids: list[str]) -> None:
     """Find the cheap mistakes before an engine is started.
 
     Raises:
-        ConfigError: for an unknown environment, or not exactly one of model and expert where that matters.
+        ConfigError: for an unknown environment, not exactly one of model and expert where that matters, or a context
+            policy that cannot be had.
     """
     for env_id in env_ids:
         check_env_id(env_id)
     if arguments.model is None and not arguments.expert:
         raise ConfigError("who plays? give --model with a folder or hub id, or --expert")
+    _limits(arguments)
+
+
+def _limits(arguments: argparse.Namespace) -> tuple[Budget, Context]:
+    context = make_context(arguments.context)
+    budget = Budget(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns, arguments.max_seconds)
+    return tighten(budget, context), context
 
 
 @contextmanager
@@ -64,14 +78,14 @@ def open_runner(arguments: argparse.Namespace, env_id: str) -> Iterator[tuple[An
     Yields:
         The tokenizer and the runner.
     """
-    budget = Budget(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns, arguments.max_seconds)
+    budget, context = _limits(arguments)
     if arguments.expert:
         tokenizer, policy = engine.expert(arguments.model, env_id, arguments.env_kwargs)
     else:
         tokenizer, policy = engine.build(
             arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed
         )
-    runner = Runner(policy, tokenizer, budget, workers=arguments.workers, progress=True)
+    runner = Runner(policy, tokenizer, budget, context=context, workers=arguments.workers, progress=True)
     try:
         yield tokenizer, runner
     finally:

@@ -1,7 +1,7 @@
 """Rollouts: environments meet a policy, and episodes come out."""
 
 from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
-from agent_gym.rollout.contexts import CONTEXTS, Context, make_context
+from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
 from agent_gym.rollout.envs import EnvPool, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.runner import Runner
@@ -23,6 +23,7 @@ __all__ = [
     "make_env",
     "read_trajectories",
     "replay",
+    "tighten",
     "to_record",
     "write_trajectories",
 ]

@@ -7,7 +7,7 @@ time has run out stays as it was, however late a worker comes back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 
@@ -30,7 +30,7 @@ class Turn(NamedTuple):
 
     generation: Generation
     text: str
-    answer: tuple[str, float, bool, bool, dict[str, Any]]
+    answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
     seconds: float
 
 
@@ -65,7 +65,7 @@ def record_turn(episode: Episode, turn: Turn) -> None:
             stop=start + len(sampled),
             action=text,
             observation=observation,
-            reward=reward,
+            reward=float(reward),
             reward_terms=info["reward_terms"],
             tool_calls=info["tool_calls"],
             metrics=info["metrics"],

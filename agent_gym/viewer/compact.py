@@ -68,7 +68,8 @@ def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table) -> dict[s
 
 
 def _step(number: int, step: Mapping[str, Any], row: Mapping[str, Any], texts: _Table) -> dict[str, Any]:
-    entry = {key: step[key] for key in _KEPT_OF_STEPS}
+    # Files written before there were summaries do not say what kind a step is.
+    entry = {key: step[key] for key in _KEPT_OF_STEPS} | {"kind": step.get("kind", "act")}
     if not _is_readable(number, row):
         entry["action"], entry["observation"] = texts.number(step["action"]), texts.number(step["observation"])
     return entry

@@ -18,7 +18,12 @@ const count = (n, noun) => n + " " + noun + (n === 1 ? "" : "s");
 
 // ---- the data, unpacked
 
-const EPISODES = DATA.episodes.map((episode, number) => ({ ...episode, number }));
+const EPISODES = DATA.episodes.map((episode, number) => {
+  // Summaries are steps, but no turns: the environment takes no part in them.
+  let turns = 0;
+  for (const step of episode.steps) step.turn = step.kind === "act" ? ++turns : null;
+  return { ...episode, number, turns };
+});
 const ROWS = EPISODES.flatMap((episode) => episode.rows);
 
 function unpack(row) {
@@ -110,7 +115,7 @@ function listEntry(episode) {
     el("span", "task", episode.task_id || episode.spec.env_id, el("small", "", place(episode))),
     el("span", "reward", episode.failure ? "\u2013" : signed(episode.reward)),
     el("span", "question", question.slice(0, 160)));
-  button.title = OUTCOMES[outcome(episode)] + ", " + count(episode.steps.length, "turn");
+  button.title = OUTCOMES[outcome(episode)] + ", " + count(episode.turns, "turn");
   button.addEventListener("click", () => { location.hash = episode.number; });
   const entry = el("li", "", button);
   entry.dataset.number = episode.number;
@@ -158,7 +163,11 @@ function head(episode) {
   fact("seed", spec.seed + (spec.sampling_seed === null ? "" : ", sampling " + spec.sampling_seed));
   fact("group", spec.group + ", member " + spec.member);
   fact("end", ending);
-  fact("length", count(episode.steps.length, "turn") + ", " + count(sampledTokens(episode), "token") + " sampled");
+  const summaries = episode.steps.length - episode.turns;
+  fact("length", count(episode.turns, "turn") + (summaries ? ", " + summaries + (summaries > 1 ? " summaries" : " summary") : "")
+    + ", " + count(sampledTokens(episode), "token") + " sampled");
+  if (episode.rows.length > 1) fact("contexts", episode.rows.length + ", the longest of "
+    + count(Math.max(...episode.rows.map((row) => row.tokens.length)), "token"));
   fact("time", trim(episode.seconds) + " s");
   fact("tools", episode.tools.join(", "));
   for (const [name, value] of Object.entries(episode.extra)) fact(name, typeof value === "object" ? JSON.stringify(value) : value);
@@ -197,10 +206,14 @@ function lazyDetails(summary, draw) {
 function context(episode, row, i) {
   const parts = [];
   if (episode.rows.length > 1) {
-    parts.push(el("h3", "", "context " + (i + 1) + " of " + episode.rows.length));
+    const sampled = row.tokens.reduce((n, token) => n + (token.source === AGENT), 0);
+    parts.push(el("h3", "context", "context " + (i + 1) + " of " + episode.rows.length,
+      el("small", "", count(row.tokens.length, "token") + ", " + sampled + " sampled")));
     if (i > 0) {
+      // Rewritten for this context: what it quotes of earlier turns is no longer anybody's action.
       const prompt = promptTokens(row);
-      parts.push(lazyDetails("rewritten prompt (" + count(prompt.length, "token") + ")", () => tokenLine(prompt)));
+      const summary = "the prompt of this context (" + count(prompt.length, "token") + ")";
+      parts.push(showsTokens({ tokens: prompt }) ? lazyDetails(summary, () => tokenLine(prompt)) : el("p", "note", summary));
     }
   }
   const first = row.spans.findIndex((span) => span.source === AGENT);
@@ -222,12 +235,14 @@ const showsTokens = (span) => span.tokens.length > 0 && span.tokens[0].text !== 
 
 function turn(episode, span) {
   const step = episode.steps[span.step];
-  const section = el("section", "turn", el("h3", "", "turn " + (span.step + 1)));
+  const summary = step && step.kind === "summary";
+  const title = summary ? "summary of the work so far" : "turn " + (step ? step.turn : span.step + 1);
+  const section = el("section", summary ? "turn summary" : "turn", el("h3", "", title));
   if (step) {
     const notes = [];
     if (step.finish_reason === "length") notes.push("cut off at the token limit");
     if (step.finish_reason === "stop_string") notes.push("ended at a stop string");
-    if (step.env_seconds !== null) notes.push("world took " + milliseconds(step.env_seconds));
+    if (step.env_seconds !== null && !summary) notes.push("world took " + milliseconds(step.env_seconds));
     section.firstChild.append(el("span", "reward", signed(step.reward)), terms(step.reward_terms), el("small", "", notes.join(" \u00b7 ")));
   }
   const text = step && "action" in step ? el("div", "text", DATA.texts[step.action]) : null;

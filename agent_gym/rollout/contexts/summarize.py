@@ -21,6 +21,8 @@ REQUEST = (
 )
 SUMMARY_HEADING = "Your summary of your work so far:"
 OBSERVATION_HEADING = "The last answer that you received:"
+_FRAME = 64
+"""More tokens than any template puts around a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,10 @@ class SummaryContext:
         """After a summary, and as soon as an action and a summary after it might not fit any more."""
         if episode.steps[-1].kind == "summary":
             return True
-        # No token is shorter than a byte, so that this bound is safe; `rewrite` knows the tokens and may still wait.
-        return _room(episode, budget) < 2 * _turn_room(budget) + len(REQUEST)
+        # No token of the request is shorter than a byte, so this asks too early rather than too late; `_ask` knows the
+        # tokens and may still wait.
+        room = budget.max_tokens - len(episode.rows[-1].token_ids)
+        return room < 2 * _turn_room(budget) + len(REQUEST) + _FRAME
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
         """Ask for a summary, or use the one that was just written.
@@ -50,36 +54,36 @@ class SummaryContext:
         return _ask(episode, renderer, budget)
 
 
-def _room(episode: Episode, budget: Budget) -> int:
-    return budget.max_tokens - len(episode.rows[-1].token_ids)
-
-
 def _turn_room(budget: Budget) -> int:
     # A quarter, so that there is half a context to fill between two summaries, however long a turn may be.
     return min(budget.max_turn_tokens, budget.max_tokens // 4)
 
 
 def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
-    """Ask for a summary if it must be now; None if there is room for another action, or for nothing at all."""
+    """Ask for a summary if it must be now; None if it can wait, or if there is no room for one any more."""
     assert episode.env is not None
     step, row = episode.steps[-1], episode.rows[-1]
     sampled = row.token_ids[step.start : step.stop]
     answers = episode.last_answers or [{"role": renderer.observation_role, "content": ""}]
     inline = episode.env.get_wrapper_attr("inline")
 
+    last = answers[-1]
+    request: Message = {**last, "content": REQUEST}
+    # Rendered as if the next turn were cut off and its end had to be written, too: the longest that it can be.
+    reserve = 2 * _turn_room(budget) + len(renderer.reply([], [request]))
+    if len(row.token_ids) + reserve <= budget.max_tokens:
+        # Room for an action, and then for a summary, however long the world's answer to the action may be.
+        return None
+
     def render(messages: list[Message]) -> list[int]:
         if inline:
             return renderer.inline_reply(sampled, "\n".join(message["content"] for message in messages))
         return renderer.reply(sampled, messages)
 
-    last = answers[-1]
     ids = render([*answers[:-1], {**last, "content": "\n\n".join(filter(None, [last["content"], REQUEST]))}])
-    request = step.stop + len(ids) - len(row.token_ids)
-    if _room(episode, budget) >= 2 * _turn_room(budget) + request:
-        return None
     if step.stop + len(ids) + _turn_room(budget) > budget.max_tokens:
-        # The answer is so long that no summary fits behind it. It will stand in the new context anyway.
-        ids = render([{**last, "content": REQUEST}])
+        # No summary fits behind this answer, so it is left out here. It will stand in the new context anyway.
+        ids = render([request])
     return AskSummary(ids, REQUEST) if step.stop + len(ids) < budget.max_tokens else None
 
 

@@ -1,0 +1,243 @@
+"""Failures, time, turns and scheduling under each context policy, and policies that a user writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout_tools import counting, roll, roll_random, scripted
+from toy_envs import CountingEnv, SlowWriter
+
+from agent_gym import ConfigError
+from agent_gym.cli.main import main
+from agent_gym.evaluate import summarize
+from agent_gym.rollout import Budget, Runner, derive_seed, read_trajectories, replay, to_record
+from agent_gym.rollout.contexts import NewContext
+
+POLICIES = pytest.mark.parametrize(
+    "context", ["append", "window:1", "budget:300", "summarize:400", "rebuild", "template"]
+)
+
+
+@POLICIES
+@pytest.mark.parametrize(("how", "when"), [("crash", 3), ("failure", 0), ("crash", -1)])
+def test_a_broken_environment_is_one_failed_episode(tokenizer: Any, context: str, how: str, when: int) -> None:
+    specs = [
+        dataclasses.replace(spec, sampling_seed=spec.index)
+        for spec in counting(4, "Toy/Broken-v0", how=how, when=when, tasks=(1,), max_turns=6)
+    ]
+    episodes, _ = roll_random(tokenizer, specs, context, Budget(20, 500))
+    for i, episode in enumerate(episodes):
+        if i == 1:
+            assert episode.failure and math.isnan(episode.reward) and episode.env is None
+            assert episode.turns == max(0, when)
+            # A prompt that nobody answered is not kept.
+            assert not episode.steps or len(episode.rows) == 1 + episode.steps[-1].row
+        else:
+            assert episode.failure is None and episode.turns == 6 and replay(to_record(episode)) == []
+
+
+@POLICIES
+def test_turns_count_actions(tokenizer: Any, context: str) -> None:
+    budget = Budget(20, 500, max_turns=5)
+    for episode in roll_random(tokenizer, counting(3, max_turns=9), context, budget)[0]:
+        assert episode.turns == 5 and episode.truncation == "turns"
+        assert episode.steps[-1].kind == "act", "no summary is asked for when nothing will follow it"
+
+
+@POLICIES
+def test_time_runs_out_in_the_middle(tokenizer: Any, context: str) -> None:
+    """While the model writes its fifth turn or so: what was there stays, and prompts without an answer go."""
+
+    class Dawdler(SlowWriter):
+        def poll(self) -> Any:
+            if any(len(request.episode.steps) > 4 for request, *_ in self.running.values()):
+                time.sleep(0.01)
+            return super().poll()
+
+    policy = Dawdler(lambda e: "word " * (3 if len(e.steps) <= 4 else 10_000), scripted(tokenizer)._encode)
+    runner = Runner(policy, tokenizer, Budget(10_000, 1200, max_seconds=2.0), context=context.replace("400", "900"))
+    episodes = runner.run(counting(3, max_turns=20))
+    runner.close()
+    assert policy.pending == 0
+    for episode in episodes:
+        if episode.truncation == "seconds":
+            assert len(episode.rows) == 1 + episode.steps[-1].row and len(episode.steps) >= 4
+        assert episode.truncated and episode.failure is None and replay(to_record(episode)) == []
+    assert any(episode.truncation == "seconds" for episode in episodes)
+
+
+class _Stuck:
+    """Makes the second context only when it is let go."""
+
+    tokens = None
+
+    def __init__(self) -> None:
+        self.go, self.done = threading.Event(), threading.Event()
+
+    def is_due(self, episode: Any, budget: Budget) -> bool:
+        return len(episode.steps) == 2 and episode.spec.index == 0
+
+    def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
+        self.go.wait(30)
+        self.done.set()
+        return NewContext(list(episode.rows[0].token_ids[:5]))
+
+
+def test_a_late_context_changes_nothing(tokenizer: Any) -> None:
+    context = _Stuck()
+    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.0), context=context, workers=2)
+    late, fine = runner.run(counting(2))
+    # The policy and the environment did what they had to, so this is no failure.
+    assert late.truncation == "seconds" and len(late.steps) == 2 and late.failure is None and late.env is None
+    record = to_record(late)
+    context.go.set()
+    assert context.done.wait(30)
+    assert all(episode.success for episode in runner.run(counting(4)[1:]))  # through the same workers and queue
+    assert to_record(late) == record and fine.success
+    runner.close()
+
+
+def test_a_thread_that_hangs_in_a_context_does_not_use_up_the_workers(tokenizer: Any) -> None:
+    context = _Stuck()
+    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.0), context=context, workers=1, max_live=1)
+    episodes = runner.run(counting(3))
+    context.go.set()
+    runner.close()
+    assert [episode.success for episode in episodes] == [False, True, True]
+
+
+def test_a_context_that_breaks_is_a_failed_episode_and_a_mistake_is_an_error(tokenizer: Any) -> None:
+    class Broken:
+        tokens = None
+        error: Any = KeyError("no such turn")
+
+        def is_due(self, episode: Any, budget: Budget) -> bool:
+            return episode.spec.index == 1
+
+        def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
+            raise self.error
+
+    first, second = roll(tokenizer, counting(2), context=Broken())
+    assert first.success and second.failure == "KeyError: 'no such turn'" and len(second.steps) == 1
+    Broken.error = ConfigError("the setting 'colour' is 'loud'")
+    with pytest.raises(ConfigError, match="loud"):
+        roll(tokenizer, counting(2), context=Broken())
+
+
+def test_a_policy_of_ones_own(tokenizer: Any) -> None:
+    """Every second turn forgets everything but the opening."""
+
+    class Forgetful:
+        tokens = None
+
+        def is_due(self, episode: Any, budget: Budget) -> bool:
+            return len(episode.steps) % 2 == 0
+
+        def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
+            return NewContext(renderer.prompt(episode.opening, episode.tools))
+
+    (episode,), policy = roll_random(tokenizer, counting(1, max_turns=6), Forgetful(), Budget(20, 600))
+    assert [step.row for step in episode.steps] == [0, 0, 1, 1, 2, 2]
+    opening = policy.log[0][0].prompt_ids
+    assert [row.token_ids[: row.prompt_length] for row in episode.rows] == [opening] * 3
+
+
+@POLICIES
+def test_seeds_are_those_of_the_steps(tokenizer: Any, context: str) -> None:
+    (episode,), policy = roll_random(tokenizer, counting(1, max_turns=8), context, Budget(20, 500))
+    seeds = [request.params.seed for request, _ in policy.log_of(episode)]
+    assert seeds == [derive_seed(100, k) for k in range(len(episode.steps))]
+
+
+def test_appending_costs_no_work_beside_the_environment(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def jobs(context: str) -> Counter[str]:
+        runner = Runner(scripted(tokenizer), tokenizer, context=context)
+        found: Counter[str] = Counter()
+        submit = runner._workers.submit
+        monkeypatch.setattr(runner._workers, "submit", lambda job: (found.update(["job"]), submit(job))[1])
+        assert all(episode.success for episode in runner.run(counting(5)))
+        runner.close()
+        return found
+
+    assert jobs("append")["job"] == jobs("budget")["job"] == jobs("summarize")["job"] == 5 * (1 + 4)
+    assert jobs("rebuild")["job"] == 5 * (1 + 4 + 3)
+
+
+def test_every_row_keeps_to_the_budget(tokenizer: Any) -> None:
+    """An answer that no row had room for must not reach the trainer's memory by way of a row that ended with it."""
+    specs = counting(1, "Toy/Wordy-v0", lengths=(10, 2000, 10), max_turns=5)
+    (episode,) = roll(tokenizer, specs, lambda episode: "on", Budget(20, 300), context=_Opening())
+    assert episode.turns == 5 and len(episode.rows) == 5
+    assert [len(row.token_ids) for row in episode.rows][1] == 300
+    assert max(len(row.token_ids) for row in episode.rows) == 300
+
+
+class _Opening:
+    """Shows the opening alone, each time."""
+
+    tokens = None
+
+    def is_due(self, episode: Any, budget: Budget) -> bool:
+        return True
+
+    def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
+        return NewContext(renderer.prompt(episode.opening, episode.tools))
+
+
+def test_the_situation_of_an_environment_with_a_state(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = CountingEnv(system_prompt="Be brief.")
+    env.reset(seed=0, options={"task": "T"})
+    opening = env.situation()
+    assert [message["role"] for message in opening] == ["system", "user"]
+    assert opening[1]["content"].startswith("Task T: ") and env.history() == ""
+    answers = [env.step("one")[0], env.step("two")[0]]
+    assert env.history() == f"1. You: one\n   Answer: {answers[0]}\n2. You: two\n   Answer: {answers[1]}"
+    assert env.situation()[1]["content"] == f"{opening[1]['content']}\n\nWhat happened so far:\n{env.history()}"
+    monkeypatch.setattr(
+        CountingEnv, "situation", lambda self: [{"role": "user", "content": f"You are in turn {self.turn}."}]
+    )
+    (episode,) = roll(tokenizer, counting(1), context="rebuild")
+    shown = [tokenizer.decode(row.token_ids[: row.prompt_length]) for row in episode.rows[1:]]
+    assert [f"turn {k}." in text and len(text) < 70 for k, text in enumerate(shown, 1)] == [True] * 3
+
+
+def test_metrics_count_turns_and_not_summaries(tokenizer: Any) -> None:
+    episodes, _ = roll_random(tokenizer, counting(2, max_turns=12), "summarize:500", Budget(20, 500))
+    assert any(len(episode.steps) > 12 for episode in episodes)
+    assert summarize(episodes).metrics["episode/turns"] == 12
+
+
+# The command line.
+
+
+def test_rollout_and_eval_take_a_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env_id, output = "AgentR1/GSM8K-v0", tmp_path / "t.jsonl"
+    flags = ["--expert", "--episodes", "4", "--context", "window:1"]
+    assert main(["rollout", env_id, *flags, "--output", str(output)]) == 0
+    records = list(read_trajectories(output))
+    assert max(len(record["rows"]) for record in records) > 1
+    assert all(replay(record) == [] for record in records)
+    assert main(["eval", env_id, *flags, "--output", str(tmp_path / "e.json")]) == 0
+    assert '"context": "window:1"' in (tmp_path / "e.json").read_text()
+    capsys.readouterr()
+    for bad, words in (("windw", "known: append, window:TURNS"), ("budget:99999", "max_tokens is 4096")):
+        assert main(["eval", env_id, "--model", "./nope", "--context", bad]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_an_expert_that_is_asked_for_a_summary_tells_what_happened(tmp_path: Path) -> None:
+    output = tmp_path / "t.jsonl"
+    limits = ["--context", "summarize", "--max_tokens", "420", "--max_turn_tokens", "100"]
+    arguments = ["rollout", "AgentR1/GSM8K-v0", "--expert", "--episodes", "12", "--output", str(output), *limits]
+    assert main([*arguments, "--env_kwargs", '{"system_prompt": ""}']) == 0
+    records = list(read_trajectories(output))
+    summaries = [step["action"] for record in records for step in record["steps"] if step["kind"] == "summary"]
+    assert summaries and all(text.startswith("1. You: ") for text in summaries)
+    assert all(replay(record) == [] for record in records)
