@@ -70,7 +70,7 @@ def test_accumulation_over_the_same_episodes(tmp_path: Path, straight: Any, opti
 
 
 def test_several_rollouts_in_one_step(tmp_path: Path) -> None:
-    # Two rollouts of 8 episodes each per update: each is divided by its own number of tokens, whatever the pieces.
+    # Two rollouts of 8 episodes each per update: the weights of each sum to 1, whatever the pieces.
     options = {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "per_device_train_batch_size": 4}
     one = train(tmp_path, **options, **OPTIMIZERS["sgd"])
     same(one, train(tmp_path, **options, **OPTIMIZERS["sgd"], micro_batch_size=1))
@@ -82,10 +82,25 @@ def test_other_scales_of_the_reward(tmp_path: Path, scale: str) -> None:
     same(train(tmp_path, **options), train(tmp_path, **options, micro_batch_size=5))
 
 
-def test_cispo_and_sequence_ratios(tmp_path: Path) -> None:
-    for options in ({"loss_type": "cispo"}, {"importance_sampling_level": "sequence"}):
-        options |= {**BATCH, **OPTIMIZERS["sgd"], "num_iterations": 2}
-        same(train(tmp_path, **options), train(tmp_path, **options, micro_batch_size=5))
+# The third turn has a context of its own: episodes of two rows, which no piece need hold together.
+SEVERAL_ROWS = {"context": "window:1", "env_kwargs": {"patient": True}, "max_turns": 3}
+LOSSES: list[dict[str, Any]] = [
+    {"loss_type": "cispo", "epsilon_high": 5.0},
+    {"importance_sampling_level": "sequence", "loss_normalization": "sequence"},
+    {"importance_sampling_level": "step", "loss_normalization": "step"},
+    {"loss_normalization": "episode", "delta": 2.0, "epsilon_high": 0.28},
+    {"entropy_coef": 0.05},
+    {"beta": 0.1, "use_bias_correction_kl": True},
+    {"beta": 0.1, "kl_in": "reward", "advantage_estimator": "reinforce_pp"},
+    {**SEVERAL_ROWS, "loss_normalization": "episode", "importance_sampling_level": "step"},
+    {**SEVERAL_ROWS, "steps_per_generation": 2, "minibatch_by": "episodes", "per_device_train_batch_size": 8},
+]
+
+
+@pytest.mark.parametrize("options", LOSSES, ids=str)
+def test_other_losses(tmp_path: Path, options: dict[str, Any]) -> None:
+    options = {**BATCH, **OPTIMIZERS["sgd"], "num_iterations": 2, **options}
+    same(train(tmp_path, **options), train(tmp_path, **options, micro_batch_size=5))
 
 
 def test_gradient_checkpointing(tmp_path: Path, straight: Any) -> None:
@@ -113,14 +128,17 @@ def test_a_mixture_of_experts_balances_its_load_once_per_step(tmp_path: Path) ->
         trainer.current_gradient_accumulation_steps = 1
         # Four times the same row, so that the mean over rows is the same however they are cut.
         ids = torch.arange(3, 13).repeat(4, 1)
-        trainer._generated = trainer._buffered_inputs = None
-        ones = torch.ones(4, 9, dtype=torch.long)
+        sampled = torch.arange(10).repeat(4, 1) > 0
         rows = {
-            "prompt_ids": ids[:, :1], "prompt_mask": ones[:, :1], "completion_ids": ids[:, 1:],
-            "completion_mask": ones, "tool_mask": ones, "advantages": ones.float(),
-            "sampling_per_token_logps": -ones.float(), "num_items_in_batch": ones.sum(),
+            "input_ids": ids, "attention_mask": torch.ones_like(ids), "action_mask": sampled,
+            "step_of": sampled.long() - 1, "engine_logps": -sampled.float(), "advantages": sampled.float(),
+            "weights": sampled / sampled.sum(), "episode_of": torch.arange(4),
         }  # fmt: skip
-        trainer._generate_and_score_completions = lambda inputs: rows
+        # The last row of a batch is a dummy, which no minibatch of four rows takes.
+        dummy = {name: torch.zeros_like(value[:1]) for name, value in rows.items()}
+        dummy |= {"attention_mask": dummy["attention_mask"] + 1, "episode_of": torch.tensor([-1])}
+        batch = {name: torch.cat([value, dummy[name]]) for name, value in rows.items()}
+        trainer._generate_and_score_completions = lambda inputs: batch
         trainer.training_step(trainer.model, [])
         return {name: p.grad.numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
 
@@ -167,8 +185,23 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
         {**OPTIMIZERS["adamw"], "num_iterations": 2, "scale_rewards": "batch", "env_kwargs": {"fail": 3}},
         {**OPTIMIZERS["sgd"], "beta": 0.1, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
         {**OPTIMIZERS["adamw"], "lora": True, "gradient_checkpointing": True},
+        # Weights by episode and credit over the batch are sums over both ranks, whoever holds which rows.
+        {
+            **OPTIMIZERS["sgd"],
+            **SEVERAL_ROWS,
+            "loss_normalization": "episode",
+            "advantage_estimator": "reinforce_pp_baseline",
+        },
     ],
-    ids=["adamw", "straddling groups", "accumulation", "two passes, half failed", "kl, two rollouts", "lora"],
+    ids=[
+        "adamw",
+        "straddling groups",
+        "accumulation",
+        "two passes, half failed",
+        "kl, two rollouts",
+        "lora",
+        "rows of one episode",
+    ],
 )
 def test_two_ranks_and_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
     options = {**FAILING, "per_device_train_batch_size": 8, "micro_batch_size": 3, **options}

@@ -1,11 +1,12 @@
 """No gradient comes from a token of the world, and none of the policy's is lost: shown in four independent ways.
 
-There are two nets. The world's tokens have no label, so that no logprob of theirs exists; and the mask that TRL
-multiplies the loss with leaves them out. Each net is tested with the other one removed.
+There are two nets. The world's tokens have no label, so that no logprob of theirs exists; and their weight in the loss
+is 0. Each net is tested with the other one removed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from trainer_tools import make_trainer  # noqa: E402
-from trl import GRPOTrainer  # noqa: E402
 from trl.trainer.utils import FusedCausalLMOutput  # noqa: E402
 
 from agent_gym.rollout import Episode  # noqa: E402
+from agent_gym.trainers.rows import RowTrainer  # noqa: E402
 from agent_gym.transcript import action_mask  # noqa: E402
 
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -28,6 +29,17 @@ ENDINGS: dict[str, dict[str, Any]] = {
     "truncated by tokens": {"env_kwargs": {"patient": True}, "max_episode_tokens": 100},
     "terminated without a last word": {"env_kwargs": {"goodbye": False}},
 }
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"num_iterations": 2},
+    {"beta": 0.1},
+    {"num_iterations": 2, "beta": 0.1, "importance_sampling_level": "step", "loss_normalization": "step"},
+    {"num_iterations": 2, "importance_sampling_level": "sequence", "use_vllm": True},
+    {"loss_type": "cispo", "epsilon_high": 5.0, "entropy_coef": 0.1, "use_vllm": True},
+]
+"""Losses that look at logprobs in different ways; `use_vllm` weighs them against those of the engine."""
 
 
 def rollout(trainer: Any) -> tuple[list[Episode], dict[str, Any]]:
@@ -42,13 +54,13 @@ def rollout(trainer: Any) -> tuple[list[Episode], dict[str, Any]]:
     return played, batch
 
 
-def by_ids(batch: dict[str, Any]) -> dict[tuple[int, ...], int]:
-    """Find rows of a batch by their ids."""
-    found = {}
-    for i in range(len(batch["prompt_ids"])):
-        n = int(batch["completion_mask"][i].sum())
-        found[(int(batch["prompt_ids"][i, 0]), *batch["completion_ids"][i, :n].tolist())] = i
-    return found
+def row_of(batch: dict[str, Any], ids: list[int]) -> tuple[int, int]:
+    """Find the one row of a batch that begins like these ids, and its length."""
+    lengths = batch["attention_mask"].sum(1).tolist()
+    starts = [batch["input_ids"][i, :n].tolist() == ids[:n] for i, n in enumerate(lengths)]
+    assert sum(starts) == 1
+    i = starts.index(True)
+    return i, lengths[i]
 
 
 def gradients(trainer: Any, batch: dict[str, Any], model: Any = None) -> dict[str, Any]:
@@ -64,33 +76,36 @@ def worst(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 def world(batch: dict[str, Any]) -> Any:
     """(B, T) True where the token is attended and not the policy's."""
-    return batch["completion_mask"].bool() & ~batch["tool_mask"].bool()
+    return batch["attention_mask"].bool() & ~batch["action_mask"]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_mask_trl_multiplies_with_is_the_one_of_the_spans(
+def test_the_weights_of_the_loss_lie_on_the_spans_of_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     seen: list[dict[str, Any]] = []
-    stock = GRPOTrainer._compute_loss
+    whole = RowTrainer._loss
     monkeypatch.setattr(
-        GRPOTrainer, "_compute_loss", lambda self, model, inputs: (seen.append(inputs), stock(self, model, inputs))[1]
+        RowTrainer, "_loss", lambda self, scores, inputs: (seen.append(inputs), whole(self, scores, inputs))[1]
     )
     trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **ENDINGS[ending])
     played: list[Episode] = []
     play = trainer.rollout
     trainer.rollout = lambda *args: played.extend(play(*args)) or played
     trainer.train()
-    masks = {}
+    laid = {}
     for inputs in seen:
-        for ids, i in by_ids(inputs).items():
-            masks[ids] = (inputs["completion_mask"][i] * inputs["tool_mask"][i])[: len(ids) - 1].bool().tolist()
+        for i, n in enumerate(inputs["attention_mask"].sum(1).tolist()):
+            assert torch.equal(inputs["weights"][i] > 0, inputs["action_mask"][i])
+            laid[tuple(inputs["input_ids"][i, :n].tolist())] = inputs["action_mask"][i, :n].tolist()
     assert len(played) == 8
     for episode in played:
         (row,) = episode.rows
         expected = action_mask(row.spans, len(row.token_ids))
         assert sum(expected) == episode.sampled_tokens > 0
-        assert masks[tuple(row.token_ids)] == expected[1:]
+        # The world's last word is left out, unless we stopped the episode: a critic is asked what would have come.
+        end = len(expected) if episode.truncated else episode.steps[-1].stop
+        assert laid[tuple(row.token_ids[:end])] == expected[:end]
 
 
 def test_tokens_of_the_world_have_no_label(tmp_path: Path) -> None:
@@ -103,14 +118,15 @@ def test_tokens_of_the_world_have_no_label(tmp_path: Path) -> None:
     gradients(trainer, batch)
     hook.remove()
     assert world(batch).any()
-    scored = batch["tool_mask"].bool()
-    assert torch.equal(labels[0][:, 1:] != -100, scored)
-    assert torch.equal(labels[0][:, 1:][scored], batch["completion_ids"][scored])
+    scored = batch["action_mask"]
+    assert torch.equal(labels[0] != -100, scored)
+    assert torch.equal(labels[0][scored], batch["input_ids"][scored])
     assert (labels[0][:, 0] == -100).all()
 
 
-def test_other_labels_for_the_world_change_no_gradient(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_other_labels_for_the_world_change_no_gradient(tmp_path: Path, options: dict[str, Any]) -> None:
+    trainer = make_trainer(tmp_path, **options)
     _, batch = rollout(trainer)
     model, generator = trainer.model, torch.Generator().manual_seed(0)
     usual = gradients(trainer, batch)
@@ -130,40 +146,60 @@ def test_other_labels_for_the_world_change_no_gradient(tmp_path: Path) -> None:
     assert worst(usual, scored(everywhere=True)) > 1e-3  # the comparison sees a label that does count
 
 
-@pytest.mark.parametrize("options", [{"num_iterations": 2}, {"beta": 0.1}, {"num_iterations": 2, "beta": 0.1}])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_logprobs_and_advantages_of_the_world_change_no_gradient(tmp_path: Path, options: dict[str, Any]) -> None:
     trainer = make_trainer(tmp_path, **options)
     _, batch = rollout(trainer)
-    usual, outside = gradients(trainer, batch), ~batch["tool_mask"].bool()
-    names = {"sampling_per_token_logps", "old_per_token_logps", "ref_per_token_logps", "advantages"} & set(batch)
+    # Computed before the loss only where several updates share a rollout; from the engine's logprobs, which are noisy.
+    batch.pop("engine_ratio", None)
+    usual, outside = gradients(trainer, batch), ~batch["action_mask"]
+    names = {"engine_logps", "old_logps", "ref_logps", "advantages"} & set(batch)
     assert len(names) == 2 + ("num_iterations" in options) + ("beta" in options)
     noise = torch.randn(outside.shape, generator=torch.Generator().manual_seed(0))
     other = {n: v + noise * outside if n in names else v for n, v in batch.items()}
     assert worst(usual, gradients(trainer, other)) == 0.0
-    inside = {n: v + noise * ~outside if n in names else v for n, v in batch.items()}
-    assert worst(usual, gradients(trainer, inside)) > 1e-3
+    for name in names - set(() if "use_vllm" in options else ("engine_logps",)):
+        inside = batch | {name: batch[name] + noise * ~outside}
+        assert worst(usual, gradients(trainer, inside)) > 1e-5, name
 
 
-def test_the_gradient_of_each_logprob_is_its_advantage_or_exactly_zero(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
+def unit_of(batch: dict[str, Any], by: str) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Name, for each sampled token (row, column), the unit whose vote it shares."""
+    units = {}
+    for i, t in batch["action_mask"].nonzero().tolist():
+        episode, step = int(batch["episode_of"][i]), int(batch["step_of"][i, t])
+        units[i, t] = {"token": (i, t), "sequence": (i,), "step": (episode, step), "episode": (episode,)}[by]
+    return units
+
+
+@pytest.mark.parametrize("by", ["token", "sequence", "step", "episode"])
+def test_the_gradient_of_each_logprob_is_its_share_of_the_advantage_or_exactly_zero(tmp_path: Path, by: str) -> None:
+    # The third turn has a context of its own: rows that hold several steps, episodes that hold several rows.
+    several = {"env_kwargs": {"patient": True}, "max_turns": 3, "context": "window:1"}
+    trainer = make_trainer(tmp_path, loss_normalization=by, **several)
     _, batch = rollout(trainer)
     outputs = []
-    score = trainer._sampled_logps
+    forward = trainer._forward
 
     def keep(*args: Any, **kwargs: Any) -> Any:
-        output = score(*args, **kwargs)
-        output.log_probs.retain_grad()
-        outputs.append(output.log_probs)
-        return output
+        scores = forward(*args, **kwargs)
+        scores.logps.retain_grad()
+        outputs.append(scores.logps)
+        return scores
 
-    trainer._sampled_logps = keep
+    trainer._forward = keep
     trainer.compute_loss(trainer.model, dict(batch)).backward()
     (logps,) = outputs
-    mask = batch["tool_mask"]
-    # The mean over all sampled tokens of -advantage * ratio, whose ratio is 1 with a gradient of 1.
-    assert torch.allclose(logps.grad, -batch["advantages"] * mask / mask.sum(), atol=1e-9)
-    assert (logps.grad[world(batch)] == 0.0).all()
-    assert (logps.grad[mask.bool()] != 0.0).float().mean() > 0.9
+    units = unit_of(batch, by)
+    sizes = Counter(units.values())
+    share = torch.zeros(batch["weights"].shape)
+    for place, unit in units.items():
+        share[place] = 1 / len(sizes) / sizes[unit]
+    # The loss is -advantage * ratio, whose ratio is 1 with a gradient of 1.
+    assert torch.allclose(logps.grad, -batch["advantages"] * share, atol=1e-9)
+    assert (logps.grad[~batch["action_mask"]] == 0.0).all()
+    assert (logps.grad[batch["action_mask"]] != 0.0).float().mean() > 0.9
+    assert len(sizes) == {"token": len(units), "sequence": 16, "step": 24, "episode": 8}[by]
 
 
 class LogitTable(torch.nn.Module):
@@ -181,19 +217,23 @@ class LogitTable(torch.nn.Module):
         return FusedCausalLMOutput(log_probs=chosen, entropy=-(logps.exp() * logps).sum(-1))
 
 
-def test_finite_differences_in_the_logits(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
+@pytest.mark.parametrize(
+    "options", [{}, {"beta": 0.2}, {"beta": 0.2, "use_bias_correction_kl": True}, {"entropy_coef": 0.3}]
+)
+def test_finite_differences_in_the_logits(tmp_path: Path, options: dict[str, Any]) -> None:
+    trainer = make_trainer(tmp_path, **options)
     rows, length, vocabulary = 2, 7, 5
     ids = torch.randint(0, vocabulary, (rows, length), generator=torch.Generator().manual_seed(1))
-    mask = torch.tensor([[0, 1, 1, 0, 0, 1], [1, 0, 1, 0, 0, 0]])
-    attended = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    advantages = torch.tensor([[1.5] * 6, [-0.5] * 6], dtype=torch.float64) * mask
+    mask = torch.tensor([[0, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 0, 0]]).bool()
+    advantages = torch.tensor([[1.5] * 7, [-0.5] * 7], dtype=torch.float64) * mask
     batch = {
-        "prompt_ids": ids[:, :1], "prompt_mask": torch.ones(rows, 1, dtype=torch.long), "completion_ids": ids[:, 1:],
-        "completion_mask": attended, "tool_mask": mask, "advantages": advantages,
-        "sampling_per_token_logps": torch.zeros(rows, 6), "num_items_in_batch": mask.sum(),
+        "input_ids": ids, "attention_mask": torch.tensor([[1] * 7, [1, 1, 1, 1, 1, 0, 0]]), "action_mask": mask,
+        "step_of": torch.tensor([[-1, -1, 0, 0, -1, -1, 1], [-1, 0, -1, 1, -1, -1, -1]]),
+        "episode_of": torch.arange(rows), "engine_logps": torch.zeros(rows, length),
+        "advantages": advantages, "weights": mask / mask.sum(),
         # Given, because the loss would otherwise take the present logprobs, and the ratio would always be 1.
-        "old_per_token_logps": torch.full((rows, 6), -1.6, dtype=torch.float64),
+        "old_logps": torch.full((rows, length), -1.6, dtype=torch.float64),
+        "ref_logps": torch.full((rows, length), -1.2, dtype=torch.float64),
     }  # fmt: skip
     trainer.current_gradient_accumulation_steps = 1
     trainer.epsilon_low = trainer.epsilon_high = 1e6
@@ -217,31 +257,29 @@ def test_finite_differences_in_the_logits(tmp_path: Path) -> None:
             toy.logits[at] = value
             numeric[at] = (losses[0] - losses[1]) / (2 * step)
     assert torch.allclose(numeric, analytic, atol=1e-8)
-    # The logits at position t decide token t + 1, which is entry t of the completion.
-    assert (numeric[:, :-1][mask == 0] == 0.0).all()
+    # The logits at position t decide token t + 1.
+    assert (numeric[:, :-1][~mask[:, 1:]] == 0.0).all()
     assert (numeric[:, -1] == 0.0).all()
-    assert (numeric[:, :-1][mask == 1].abs().sum(-1) > 1e-3).all()
+    assert (numeric[:, :-1][mask[:, 1:]].abs().sum(-1) > 1e-3).all()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_reward_reaches_the_last_agent_token_however_the_episode_ends(tmp_path: Path, ending: str) -> None:
     trainer = make_trainer(tmp_path, **ENDINGS[ending])
     episodes, batch = rollout(trainer)
-    rows = by_ids(batch)
-    in_loss = batch["advantages"] * batch["completion_mask"] * batch["tool_mask"]
+    in_loss = batch["advantages"] * (batch["weights"] > 0)
     returns = torch.tensor([episode.reward for episode in episodes]).view(-1, 4)
     expected = ((returns - returns.mean(1, keepdim=True)) / (returns.std(1, keepdim=True) + 1e-4)).view(-1)
     assert (expected.abs() > 1e-3).all()
     ends_with_world = 0
     for episode, value in zip(episodes, expected, strict=True):
         (row,) = episode.rows
-        at = in_loss[rows[tuple(row.token_ids)]]
+        at = in_loss[row_of(batch, row.token_ids)[0]]
         last = episode.steps[-1]
         ends_with_world += row.spans[-1].source == "env"
-        # Entry t of the completion is token t + 1 of the row.
         for step in episode.steps:
-            assert torch.allclose(at[step.start - 1 : step.stop - 1], value.expand(step.stop - step.start), rtol=1e-4)
-        assert at[last.stop - 2] != 0.0
+            assert torch.allclose(at[step.start : step.stop], value.expand(step.stop - step.start), rtol=1e-4)
+        assert at[last.stop - 1] != 0.0
         assert at.ne(0).sum() == episode.sampled_tokens
         why = {"turns": "turns", "tokens": "tokens"}.get(ending.split()[-1])
         assert episode.truncation == why
