@@ -82,6 +82,14 @@ def test_replay_agrees_with_what_was_recorded(records: list[dict[str, Any]], tmp
         assert replay(record) == []
 
 
+def test_records_from_before_there_were_summaries_replay(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        old = json.loads(json.dumps(record))
+        for step in old["steps"]:
+            del step["kind"], step["process_reward"]
+        assert replay(old) == []
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
