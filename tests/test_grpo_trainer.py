@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  #
 
 from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.advantages import group_advantages  # noqa: E402
+from agent_gym.trainers.estimators.groups import grpo  # noqa: E402
 
 SGD = {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 0.0}
 
@@ -61,10 +61,13 @@ def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **SGD)
     (batch,) = [batches := record(trainer), trainer.train()][0]
     assert batches == [batch]
-    mask = batch["tool_mask"]
+    mask = batch["action_mask"]
     expected = -(batch["advantages"] * mask).sum() / mask.sum()
     assert history(trainer, "loss")[0] == pytest.approx(expected.item(), abs=5e-5)  # logs are rounded
-    assert batch["num_items_in_batch"] == mask.sum()
+    assert torch.equal(batch["weights"], mask / mask.sum())
+    # One row more than there are episodes: the last is a dummy, which stands in wherever a row is missing.
+    assert batch["episode_of"].tolist() == [*range(8), -1]
+    assert not mask[-1].any()
 
 
 # Several updates from one rollout.
@@ -82,14 +85,14 @@ def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path, options:
     window = math.prod(options.values())
     assert len(batches) == 4 // window
     start = AutoModelForCausalLM.from_pretrained(model_folder())
-    ids = torch.cat([batches[0]["prompt_ids"], batches[0]["completion_ids"]], dim=1)
-    attended = torch.cat([batches[0]["prompt_mask"], batches[0]["completion_mask"]], dim=1)
+    ids, mask = batches[0]["input_ids"], batches[0]["action_mask"]
     with torch.no_grad():
-        logps = start(input_ids=ids, attention_mask=attended).logits[:, :-1].log_softmax(-1)
-    expected = logps.gather(-1, ids[:, 1:, None]).squeeze(-1) * batches[0]["tool_mask"]
+        logps = start(input_ids=ids, attention_mask=batches[0]["attention_mask"]).logits[:, :-1].log_softmax(-1)
+    expected = logps.gather(-1, ids[:, 1:, None]).squeeze(-1) * mask[:, 1:]
     for batch in batches:
-        assert batch["old_per_token_logps"].isfinite().all()
-    assert torch.allclose(batches[0]["old_per_token_logps"], expected, atol=1e-5)
+        assert batch["old_logps"].isfinite().all()
+    assert torch.allclose(batches[0]["old_logps"][:, 1:], expected, atol=1e-5)
+    assert (batches[0]["old_logps"][:, 0] == 0.0).all()
     # The second update is taken at other weights than the rollout, which clips some ratios.
     clipped = history(trainer, "clip_ratio/region_mean")
     assert clipped[0] == 0.0 and max(clipped[1:window]) > 0.0
@@ -104,7 +107,7 @@ def test_old_logprobs_are_left_out_where_the_loss_has_them_anyway(tmp_path: Path
         trainer = make_trainer(tmp_path, max_steps=1, **options)
         batches = record(trainer)
         trainer.train()
-        assert "old_per_token_logps" not in batches[0]
+        assert "old_logps" not in batches[0]
 
 
 def test_the_loss_of_one_rollout_falls_while_it_is_used(tmp_path: Path) -> None:
@@ -125,8 +128,8 @@ def test_each_pass_over_the_rows_has_its_own_order(tmp_path: Path) -> None:
 
     def keep(inputs: Any) -> Any:
         chunk = prepare(inputs)
-        masks = chunk["completion_mask"].bool()
-        chunks.append(sorted(row[mask].tolist() for row, mask in zip(chunk["completion_ids"], masks, strict=True)))
+        rows = zip(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["action_mask"].any(1), strict=True)
+        chunks.append(sorted(row[attended].tolist() for row, attended, sampled in rows if sampled))
         return chunk
 
     trainer._prepare_inputs = keep
@@ -148,7 +151,7 @@ def test_kl_to_the_reference_model(tmp_path: Path) -> None:
     assert kl[0] == pytest.approx(0.0, abs=1e-6)
     assert kl[2] > 1e-3
     assert distance(weights(trainer.ref_model), before) == 0.0
-    assert all((batch["ref_per_token_logps"][batch["tool_mask"] == 0] == 0).all() for batch in batches)
+    assert all((batch["ref_logps"][~batch["action_mask"]] == 0).all() for batch in batches)
 
 
 def test_kl_pulls_towards_the_reference(tmp_path: Path) -> None:
@@ -176,8 +179,8 @@ def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> 
     assert history(trainer, "kl")[2] > 1e-4
     base = make_trainer(tmp_path / "base")
     base.model.eval()
-    expected = base._score(base.model, batches[2]) * batches[2]["tool_mask"]
-    assert torch.allclose(batches[2]["ref_per_token_logps"], expected, atol=1e-5)
+    expected = base._score(base._forward, base.model, batches[2]).logps
+    assert torch.allclose(batches[2]["ref_logps"], expected, atol=1e-5)
 
 
 # What fails.
@@ -194,19 +197,20 @@ def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
     assert 0 < sum(failed) < 8
     assert all(math.isnan(episode.reward) == bool(episode.failure) for episode in played)
     assert history(trainer, "rollout/failed") == [sum(failed) / 8]
-    rows = {tuple(e.rows[0].token_ids): a for e, a in zip(played, group_advantages(
-        torch.tensor([e.reward for e in played]), 4).tolist(), strict=True) if not e.failure}  # fmt: skip
+    done = [episode for episode in played if not episode.failure]
+    # The others of its group are compared without it.
+    groups = torch.tensor([episode.spec.group for episode in done])
+    advantages = grpo(torch.tensor([episode.reward for episode in done]), groups).tolist()
+    expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]): a for e, a in zip(done, advantages, strict=True)}
     (batch,) = batches
-    seen = 0
-    for i in range(len(batch["prompt_ids"])):
-        n = int(batch["completion_mask"][i].sum())
-        ids = (int(batch["prompt_ids"][i, 0]), *batch["completion_ids"][i, :n].tolist())
-        if batch["tool_mask"][i].sum() == 0:
-            continue  # a dummy in place of a failed episode
-        seen += 1
-        inside = batch["advantages"][i][batch["tool_mask"][i].bool()]
-        assert torch.allclose(inside, torch.full_like(inside, rows[ids]), atol=1e-5)
-    assert seen == 8 - sum(failed) == len(rows)
+    found = {}
+    for i, n in enumerate(batch["attention_mask"].sum(1).tolist()):
+        inside = batch["advantages"][i][batch["action_mask"][i]]
+        if len(inside):  # no dummy
+            assert torch.equal(inside, inside[:1].expand(len(inside)))
+            found[tuple(batch["input_ids"][i, :n].tolist())] = inside[0].item()
+    assert len(found) == 8 - sum(failed)
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 class FailFirstGroup(RandomPolicy):
@@ -226,7 +230,7 @@ def test_a_group_that_failed_as_a_whole_is_left_out(tmp_path: Path) -> None:
     trainer.train()
     assert history(trainer, "rollout/failed") == [0.5, 0.5]
     assert all(batch["advantages"].isfinite().all() and batch["advantages"].any() for batch in batches)
-    assert all((batch["tool_mask"].sum(1) > 0).sum() == 4 for batch in batches)
+    assert all((batch["action_mask"].sum(1) > 0).sum() == 4 for batch in batches)
     assert distance(before, weights(trainer.model)) > 1e-5
 
 
@@ -265,7 +269,7 @@ def test_truncated_episodes_can_be_left_out(tmp_path: Path) -> None:
     trainer.train()
     truncated = history(trainer, "episode/truncated")[0]
     assert 0.0 < truncated < 1.0
-    assert (batches[0]["tool_mask"].sum(1) > 0).sum() == round(12 * (1 - truncated))
+    assert (batches[0]["action_mask"].sum(1) > 0).sum() == round(12 * (1 - truncated))
 
 
 # Adapters.
