@@ -1,0 +1,142 @@
+"""With a critic and with rewritten contexts too: how the work is cut, shared out or interrupted changes no weight.
+
+The companion of test_grpo_equivalence.py, on the settings where rows and episodes are not the same thing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from trainer_tools import ENV, RandomPolicy, distance, in_ranks, make_trainer, model_folder, train, weights  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from agent_gym.trainers import task_dataset  # noqa: E402
+
+TOLERANCE = 1e-6
+SGD: dict[str, Any] = {"optim": "sgd", "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "max_grad_norm": 0.0}
+ADAMW: dict[str, Any] = {"learning_rate": 2e-4, "critic_learning_rate": 2e-4, "adam_epsilon": 1e-5}
+PPO: dict[str, Any] = {"ppo": True, "lam": 0.9, "gamma": 0.99, "step_lam": 0.8, "step_gamma": 0.95}
+STEP = {"advantage_estimator": "step_gae", "importance_sampling_level": "step", "loss_normalization": "step"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gae": {**PPO, **SGD},
+    "gae, window": {**PPO, **ADAMW, "context": "window:1"},
+    "head on the trunk, rebuild": {
+        **PPO, **SGD, "critic": "head", "critic_trunk_gradient": True, "context": "rebuild",
+        "loss_normalization": "episode",
+    },
+    "StepPO, window": {**PPO, **ADAMW, **STEP, "context": "window:1"},
+    "bi-level, KL in the reward": {
+        **PPO, **SGD, "advantage_estimator": "bilevel_gae", "beta": 0.1, "kl_in": "reward", "context": "window:1",
+    },
+    "grpo, window": {"num_generations": 4, "optim": "sgd", "learning_rate": 1e-2, "context": "window:1"},
+    "gigpo, rebuild, StarPO-S": {
+        "num_generations": 4, "optim": "sgd", "learning_rate": 1e-2, "context": "rebuild",
+        "advantage_estimator": "gigpo", "keep_groups": 0.5, "loss_normalization": "step",
+    },
+    "grpo, refills": {"num_generations": 4, "optim": "sgd", "learning_rate": 1e-2, "max_refills": 2},
+}  # fmt: skip
+COMMON: dict[str, Any] = {"per_device_train_batch_size": 16, "env_kwargs": {"fail": 7}, "max_steps": 3}
+
+
+def moved(found: dict[str, Any]) -> float:
+    start = weights(AutoModelForCausalLM.from_pretrained(model_folder()))
+    return distance(start, {name: value for name, value in found.items() if not name.startswith("critic.")})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_micro_batches(tmp_path: Path, name: str) -> None:
+    whole = train(tmp_path, **COMMON, **SETTINGS[name])
+    assert moved(whole) > 1e-4
+    assert distance(whole, train(tmp_path, **COMMON, **SETTINGS[name], micro_batch_size=3)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gae, window", "StepPO, window", "grpo, window"])
+def test_accumulation(tmp_path: Path, name: str) -> None:
+    whole = train(tmp_path, **COMMON, **SETTINGS[name])
+    halves = {**COMMON, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    assert distance(whole, train(tmp_path, **halves, **SETTINGS[name], minibatch_by="episodes")) <= TOLERANCE
+
+
+def run_rank(folder: str, options: dict[str, Any]) -> Any:
+    trainer = make_trainer(folder, **options)
+    assert trainer.accelerator.num_processes == 2
+    trainer.train()
+    return weights(trainer.model), [log for log in trainer.state.log_history if "reward" in log]
+
+
+def two_ranks(folder: Path, name: str) -> None:
+    options = {**COMMON, **SETTINGS[name]}
+    half = {**options, "per_device_train_batch_size": 8, "micro_batch_size": 3}
+    (one, logs), (other, _) = in_ranks(run_rank, 2, str(folder / "two"), half)
+    assert distance(one, other) == 0.0
+    trainer = make_trainer(folder / "one", **options)
+    trainer.train()
+    assert distance(one, weights(trainer.model)) <= TOLERANCE
+    assert moved(one) > 1e-4
+    for mine, theirs in zip([log for log in trainer.state.log_history if "reward" in log], logs, strict=True):
+        for key in mine:
+            if not key.startswith(("time/", "step_time", "rollout/tokens_per_s", "rollout/repeated")):
+                assert theirs[key] == pytest.approx(mine[key], rel=1e-4, abs=1e-5), key
+
+
+def test_two_ranks_with_a_critic_and_a_window(tmp_path: Path) -> None:
+    two_ranks(tmp_path, "gae, window")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "gae, window"])
+def test_two_ranks(tmp_path: Path, name: str) -> None:
+    two_ranks(tmp_path, name)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("kind", ["model", "head"])
+def test_a_run_taken_up_again_equals_the_straight_one(tmp_path: Path, kind: str, lora: bool) -> None:
+    def build(folder: str, steps: int) -> Any:
+        from peft import LoraConfig
+
+        config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights="gaussian") if lora else None
+        return make_trainer(
+            tmp_path / folder,
+            **{**PPO, **ADAMW, "critic": kind, "critic_warmup_steps": 1, "micro_batch_size": 3},
+            peft_config=config,
+            # Six tasks and two per step: an epoch has three steps, and the restart is in the second.
+            train_dataset=task_dataset(ENV, tasks=24),
+            lr_scheduler_type="cosine",
+            max_steps=8,
+            save_strategy="steps",
+            save_steps=4,
+            policy=RandomPolicy(),
+        )
+
+    straight = build("straight", 8)
+    straight.train()
+    shutil.copytree(tmp_path / "straight" / "checkpoint-4", tmp_path / "again" / "checkpoint-4")
+    again = build("again", 8)
+    again.train(resume_from_checkpoint=str(tmp_path / "again" / "checkpoint-4"))
+    assert again.state.global_step == 8
+    assert distance(weights(straight.model), weights(again.model)) == 0.0
+
+
+def test_minibatches_of_whole_episodes(tmp_path: Path) -> None:
+    options = {**COMMON, **SETTINGS["gae, window"], "per_device_train_batch_size": 4, "steps_per_generation": 4}
+    for by in ("rows", "episodes"):
+        trainer = make_trainer(tmp_path, **options, minibatch_by=by)
+        seen = []
+        prepare = trainer._prepare_inputs
+        trainer._prepare_inputs = lambda inputs, seen=seen, prepare=prepare: seen.append(prepare(inputs)) or seen[-1]
+        trainer.max_steps = trainer.args.max_steps = 4
+        trainer.train()
+        held = [{int(i) for i in minibatch["episode_of"] if i >= 0} for minibatch in seen[:4]]
+        split = any(a & b for i, a in enumerate(held) for b in held[:i])
+        assert split == (by == "rows")
+        assert set().union(*held) == set(range(len(set().union(*held))))
+        # However they are cut, the minibatches of a rollout weigh as much as the rollout.
+        assert sum(minibatch["weights"].sum().item() for minibatch in seen[:4]) == pytest.approx(1.0)

@@ -1,0 +1,276 @@
+"""The trainer with a critic: what it scores, learns, saves, and keeps from everybody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from trainer_tools import RandomPolicy, distance, make_trainer, model_folder, settings, weights  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers.critic import load_critic, make_critic  # noqa: E402
+from agent_gym.trainers.weights import named_weights  # noqa: E402
+
+KINDS: dict[str, dict[str, Any]] = {
+    "model": {},
+    "head": {"critic": "head"},
+    "head with trunk": {"critic": "head", "critic_trunk_gradient": True},
+}
+PATIENT = {"env_kwargs": {"patient": True}, "max_turns": 2}
+
+
+def record(trainer: Any) -> list[dict[str, Any]]:
+    """Keep the batches that are made."""
+    batches: list[dict[str, Any]] = []
+    make = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(make(inputs)) or batches[-1]
+    return batches
+
+
+def split(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide weights into those of the policy and those of the critic."""
+    policy = {name: value for name, value in found.items() if not name.startswith("critic.")}
+    return policy, {name: value for name, value in found.items() if name.startswith("critic.")}
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    return [log[name] for log in trainer.state.log_history if name in log]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_policy_and_critic_both_learn(tmp_path: Path, kind: str) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=2, **KINDS[kind])
+    before = weights(trainer.model)
+    trainer.train()
+    for one, other in zip(split(before), split(weights(trainer.model)), strict=True):
+        assert distance(one, other) > 1e-4
+    for name in ("critic/explained_variance", "critic/loss", "critic/value_mean", "critic/return_mean"):
+        assert len(logged(trainer, name)) == 2
+    assert logged(trainer, "critic/value_mean")[0] == 0.0  # an untrained critic says nothing
+    assert logged(trainer, "critic/value_mean")[1] != 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_a_head_that_may_sends_its_gradient_into_the_trunk(tmp_path: Path, kind: str) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=1, vf_coef=1.0, **KINDS[kind])
+    (batch,) = (record(trainer), trainer.train())[0]
+    trainer.model.zero_grad()
+    ids, attended = batch["input_ids"], batch["attention_mask"]
+    trainer.model(input_ids=ids, attention_mask=attended, critic="only").sum().backward()
+    reached = {name for name, p in trainer.model.named_parameters() if p.grad is not None and p.grad.any()}
+    policy = {name for name in reached if not name.startswith("critic.")}
+    assert reached - policy
+    assert bool(policy) == (kind == "head with trunk")
+
+
+def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=3, critic_learning_rate=1e-2, micro_batch_size=3, **PATIENT)
+    batches = record(trainer)
+    trainer.train()
+    batch = batches[-1]
+    again = trainer._score(trainer._forward, trainer.model, batch)
+    # The last update has moved the critic; score with the present one and compare its own two ways.
+    critic = trainer.model.critic
+    with torch.no_grad():
+        for i in range(len(batch["input_ids"]) - 1):
+            n = int(batch["attention_mask"][i].sum())
+            for t in batch["action_mask"][i].nonzero().view(-1).tolist()[:3]:
+                seen = batch["input_ids"][i : i + 1, :t]  # everything before token t and nothing else
+                hidden = critic.backbone(input_ids=seen, use_cache=False).last_hidden_state
+                assert critic(hidden)[0, -1].item() == pytest.approx(again.values[i, t - 1].item(), abs=1e-5)
+            assert batch["final_values"][i].isfinite() and n > 1
+    assert (batch["old_values"][batch["action_mask"]] != 0).all()
+
+
+def test_truncated_episodes_bootstrap_after_the_worlds_last_word(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=2, critic_learning_rate=1e-1, gamma=0.9, lam=0.0, **PATIENT)
+    batches = record(trainer)
+    trainer.train()
+    batch = batches[1]
+    found = 0
+    for i in range(len(batch["input_ids"]) - 1):
+        actions = batch["action_mask"][i].nonzero().view(-1)
+        last, end = int(actions[-1]), int(batch["attention_mask"][i].sum()) - 1
+        found += end > last  # the world's answer and the generation prompt are kept
+        # With lambda 0 the target of the last token is its reward plus the discounted value of what comes after.
+        tail = batch["returns"][i, last] - 0.9 * batch["final_values"][i]
+        assert batch["final_values"][i].abs() > 1e-4
+        assert -0.5 < tail < 1.5  # a reward of the toy environment
+        middle = int(actions[0])
+        following = int(actions[1]) if len(actions) > 1 else last
+        if batch["step_of"][i, middle] == batch["step_of"][i, following] and middle != following:
+            expected = 0.9 * batch["old_values"][i, following]
+            assert batch["returns"][i, middle].item() == pytest.approx(expected.item(), abs=1e-5)
+    assert found == 8
+
+
+def test_old_values_and_logprobs_are_made_once_per_rollout(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=4, num_iterations=2, steps_per_generation=2)
+    batches, seen = record(trainer), []
+    prepare = trainer._prepare_inputs
+    trainer._prepare_inputs = lambda inputs: seen.append(prepare(inputs)) or seen[-1]
+    calls = []
+    score = trainer._score
+    trainer._score = lambda *args: calls.append(1) or score(*args)
+    trainer.train()
+    assert len(batches) == 1 and len(seen) == 4 and len(calls) == 1
+
+    def rows(minibatches: list[Any]) -> list[tuple[Any, ...]]:
+        return [
+            (int(m["episode_of"][i]), m["old_values"][i].sum().item(), m["old_logps"][i].sum().item())
+            for m in minibatches
+            for i in range(len(m["episode_of"]))
+            if m["episode_of"][i] >= 0
+        ]
+
+    first, second = rows(seen[:2]), rows(seen[2:])
+    assert sorted(first) == sorted(second)  # the same numbers in both epochs
+    assert first != second  # in another order
+    assert {row[0] for row in first} == set(range(16))
+
+
+def test_the_critic_warms_up_alone(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"ppo": True, "weight_decay": 0.1, "lr_scheduler_type": "constant"}
+    trainer = make_trainer(tmp_path, max_steps=2, critic_warmup_steps=2, **options)
+    before = weights(trainer.model)
+    trainer.train()
+    (policy, critic), (policy_now, critic_now) = split(before), split(weights(trainer.model))
+    assert distance(policy, policy_now) == 0.0
+    assert distance(critic, critic_now) > 1e-4
+    # AdamW has not even begun to count steps for the policy, so its first real step is a first step.
+    of = {name: trainer.optimizer.state.get(p) for name, p in trainer.model.named_parameters()}
+    assert all(bool(state) == name.startswith("critic.") for name, state in of.items())
+    assert logged(trainer, "grad_norm") == [0.0, 0.0]
+
+
+def test_the_critic_has_its_own_rate_on_the_same_schedule(tmp_path: Path) -> None:
+    rates: dict[str, Any] = {"learning_rate": 2e-4, "critic_learning_rate": 5e-3, "lr_scheduler_type": "linear"}
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=4, **rates)
+    trainer.create_optimizer_and_scheduler(4)
+    names = {id(p): name for name, p in trainer.model.named_parameters()}
+    for step in range(3):
+        for group in trainer.optimizer.param_groups:
+            owners = {names[id(p)].startswith("critic.") for p in group["params"]}
+            assert len(owners) == 1
+            assert group["lr"] == pytest.approx((5e-3 if owners.pop() else 2e-4) * (1 - step / 4))
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    assert sum(len(group["params"]) for group in trainer.optimizer.param_groups) == len(names)
+
+
+def test_a_wild_critic_does_not_shrink_the_policys_step(tmp_path: Path) -> None:
+    def moved(vf_coef: float) -> dict[str, Any]:
+        options = {"optim": "sgd", "max_grad_norm": 0.5, "max_steps": 1, "learning_rate": 1e-2}
+        trainer = make_trainer(tmp_path, ppo=True, vf_coef=vf_coef, **options)
+        trainer.train()
+        return split(weights(trainer.model))[0]
+
+    assert distance(moved(0.5), moved(1e4)) == 0.0
+
+
+# Folders and engines.
+
+
+@pytest.mark.parametrize("kind", ["model", "head"])
+def test_the_saved_policy_is_a_plain_model_with_the_critic_beside_it(tmp_path: Path, kind: str) -> None:
+    trainer = make_trainer(tmp_path / "run", ppo=True, max_steps=1, **KINDS[kind])
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    again, report = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    policy, critic = split(weights(trainer.model))
+    assert distance(policy, weights(again)) == 0.0
+    loaded = make_critic(again, kind)
+    load_critic(loaded, tmp_path / "saved")
+    assert distance(critic, {f"critic.{name}": value for name, value in weights(loaded).items()}) == 0.0
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved").chat_template
+    with pytest.raises(ConfigError, match="holds another kind of critic"):
+        load_critic(make_critic(again, "head" if kind == "model" else "model"), tmp_path / "saved")
+    with pytest.raises(ConfigError, match="there is no critic at .*: was this folder saved by AgentPPOTrainer"):
+        load_critic(loaded, tmp_path)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_no_weight_of_the_critic_reaches_an_engine(tmp_path: Path, lora: bool) -> None:
+    from peft import LoraConfig
+
+    config = LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.0) if lora else None
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=1, peft_config=config)
+    names = [name for name, _ in named_weights(trainer.accelerator.unwrap_model(trainer.model))]
+    plain = [name for name, _ in AutoModelForCausalLM.from_pretrained(model_folder()).named_parameters()]
+    assert names == plain
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    files = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert "critic" in files and ("adapter_model.safetensors" in files) == lora
+    if lora:
+        from safetensors.torch import load_file
+
+        assert not any("critic" in name for name in load_file(tmp_path / "saved" / "adapter_model.safetensors"))
+
+
+def test_with_an_adapter_only_adapter_and_critic_learn(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=3, learning_rate=1e-2, peft_config=config, beta=0.05)
+    before = weights(trainer.model)
+    trainer.train()
+    after = weights(trainer.model)
+    moved = {name for name in before if (before[name] != after[name]).any()}
+    assert all("lora_" in name or name.startswith("critic.") for name in moved)
+    assert any("lora_" in name for name in moved) and any(name.startswith("critic.backbone") for name in moved)
+    assert logged(trainer, "kl")[0] == pytest.approx(0.0, abs=1e-6) and logged(trainer, "kl")[-1] > 0.0
+
+
+@pytest.mark.vllm
+def test_vllm_plays_with_the_policy_alone(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    model = AutoModelForCausalLM.from_pretrained(model_folder())
+    model.config._name_or_path = ""  # made in memory: the engine's folder is written with the critic attached
+    trainer = make_trainer(
+        tmp_path, ppo=True, model=model, policy=None, use_vllm=True, max_steps=2, max_num_seqs=8, learning_rate=1e-2
+    )
+    trainer.train()
+    trainer.runner.policy.close()
+    assert max(logged(trainer, "sampling/logp_difference_max")) < 1e-5
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"critic": "lora"}, "critic is 'lora'; allowed: model, head"),
+        ({"critic_trunk_gradient": True}, "critic_trunk_gradient needs critic='head'"),
+        ({"critic_learning_rate": -1.0}, r"critic_learning_rate is -1\.0; it must not be negative"),
+        ({"cliprange_value": 0.0}, r"cliprange_value is 0\.0; it must be positive, or None"),
+        ({"advantage_estimator": "grpo"}, "num_generations is 1, but 'grpo' compares episodes of the same task"),
+        ({"keep_groups": 0.5}, "keep_groups and max_refills compare episodes of a task"),
+        ({"num_generations": 2, "advantage_estimator": "rloo"}, "makes no use of a critic: use AgentGRPOTrainer"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(tmp_path, ppo=True, **changes)
+
+
+def test_a_trainer_without_critic_names_the_one_that_has_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="advantage_estimator 'gae' needs a critic: use AgentPPOTrainer"):
+        make_trainer(tmp_path, advantage_estimator="gae")
+    assert settings(tmp_path, ppo=True).num_generations == 1
+
+
+def test_groups_of_one_see_every_task_once(tmp_path: Path) -> None:
+    policy = RandomPolicy()
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=1, policy=policy)
+    trainer.train()
+    groups = {request.episode.spec.index for request in policy.seen}
+    assert len(groups) == 8
