@@ -82,6 +82,12 @@ def test_every_preset_is_one_that_accelerate_reads() -> None:
         (["--learning_rate", "fast"], "invalid float value: 'fast'"),
         (["--accelerate_config", "zero9"], "presets: ddp, fsdp2, single, zero2"),
         (["--num_generations", "3"], "must be divisible by num_generations"),
+        (
+            ["--loss_type", "dapo"],
+            "loss_type 'dapo' of TRL is called loss_type='clip', loss_normalization='token' here",
+        ),
+        (["--advantage_estimator", "grop"], "no advantage estimator is called 'grop'; allowed: grpo, dr_grpo"),
+        (["--advantage_estimator", "gae"], "'gae' needs a critic"),
         (["--model_name_or_path", "./nope"], "no model folder at ./nope"),
         (["--env_kwargs", "[1]"], "env_kwargs: expected a JSON object"),
         (["--env_kwargs", '{"data": "/no/such.jsonl"}'], "no such file or folder: '/no/such.jsonl'"),

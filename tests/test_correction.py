@@ -14,7 +14,7 @@ from agent_gym.trainers.correction import engine_ratio  # noqa: E402
 NAN = float("nan")
 LOGPS = torch.tensor([[-1.0, -2.0, -3.0, -9.0], [-1.0, -1.0, -1.0, -1.0]])
 ENGINE = torch.tensor([[-2.0, -2.0, -5.0, -1.0], [-1.5, -0.5, 0.0, 7.0]])
-MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
 
 
 def ratio(**options: Any) -> list[list[float]]:
@@ -52,14 +52,14 @@ def test_a_missing_engine_logprob_counts_as_no_difference() -> None:
 
 
 def test_tokens_of_the_world_count_for_nothing_whatever_the_engine_says() -> None:
-    engine = torch.where(MASK.bool(), ENGINE, torch.full_like(ENGINE, NAN))
+    engine = torch.where(MASK, ENGINE, torch.full_like(ENGINE, NAN))
     for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
         assert torch.equal(engine_ratio(LOGPS, engine, MASK, mode=mode), engine_ratio(LOGPS, ENGINE, MASK, mode=mode))
 
 
 def test_a_long_row_with_rounding_noise_is_kept_by_the_default_and_lost_by_the_whole_row() -> None:
     # 4096 tokens whose logprobs differ by 1e-3, as bf16 engines do: the product is e**4.
-    logps, mask = torch.zeros(1, 4096), torch.ones(1, 4096)
+    logps, mask = torch.zeros(1, 4096), torch.ones(1, 4096).bool()
     engine = logps - 1e-3
     assert engine_ratio(logps, engine, mask).mean().item() == pytest.approx(1.001, abs=1e-4)
     assert engine_ratio(logps, engine, mask, mode="sequence_mask").item() == 0.0

@@ -200,11 +200,12 @@ def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.Monk
     board.Reload()
     names = set(board.Tags()["scalars"])
     expected = {
-        "reward", "reward_std", "reward/answer", "reward/format", "episode/turns", "episode/tokens",
-        "episode/truncated", "episode/success", "tool/calculator/calls", "tool/calculator/errors",
-        "tool/calculator/latency",
-        "rollout/tokens_per_s", "rollout/failed", "time/sync", "time/rollout", "time/engine", "time/env_wait",
-        "time/rollout_overhead", "time/score", "time/update", "entropy", "loss", "grad_norm",
+        "reward", "reward_std", "frac_reward_zero_std", "reward/answer", "reward/format", "episode/turns",
+        "episode/tokens", "episode/truncated", "episode/success", "tool/calculator/calls", "tool/calculator/errors",
+        "tool/calculator/latency", "rollout/tokens_per_s", "rollout/failed", "rollout/groups_kept", "rollout/repeated",
+        "time/sync", "time/rollout", "time/engine", "time/env_wait", "time/rollout_overhead", "time/score",
+        "time/update", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "entropy", "loss",
+        "grad_norm",
     }  # fmt: skip
     assert {f"train/{name}" for name in expected} <= names, sorted(names)
     measured = {"success", "success_low", "success_high", "reward", "episodes", "failed", "tool/calculator/calls"}

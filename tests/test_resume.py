@@ -105,8 +105,9 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
         {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "per_device_train_batch_size": 4},
         {"lora": True},
         {"beta": 0.1},
+        {"ppo": True, "num_generations": 4, "num_iterations": 2, "critic_warmup_steps": 5},
     ],
-    ids=["end of an epoch", "transformers", "two passes", "off policy", "uneven epochs", "lora", "kl"],
+    ids=["end of an epoch", "transformers", "two passes", "off policy", "uneven epochs", "lora", "kl", "critic"],
 )
 def test_killed_under_other_settings(tmp_path: Path, options: dict[str, Any]) -> None:
     check(tmp_path, options)

@@ -14,6 +14,7 @@ from trainer_tools import model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers.critic import attach, make_critic  # noqa: E402
 from agent_gym.trainers.weights import named_weights  # noqa: E402
 
 
@@ -73,6 +74,20 @@ def test_an_adapter_is_merged_as_peft_merges_it(options: dict[str, Any]) -> None
     plain = dict(load().named_parameters())
     assert any(not torch.equal(got[name], plain[name]) for name in got)
     close(got, merged(adapted))
+
+
+@pytest.mark.parametrize("kind", ["model", "head"])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_critic_is_no_weight_of_the_policy(kind: str, adapted: bool) -> None:
+    plain = load()
+    critic = make_critic(plain, kind)
+    model = adapt(plain) if adapted else plain
+    expected = {name: weight.clone() for name, weight in named_weights(model)}
+    attach(model, critic)
+    assert any("critic." in name for name, _ in model.named_parameters())
+    got = dict(named_weights(model))
+    assert got.keys() == expected.keys() == {name for name, _ in load().named_parameters()}
+    assert all(torch.equal(got[name], expected[name]) for name in got)
 
 
 def test_only_the_active_adapters_count() -> None:
