@@ -22,7 +22,7 @@ def reinforce_pp(rewards: torch.Tensor, mask: torch.Tensor, gamma: float, whiten
     so one episode per task is enough, and a hard task looks like bad play.
 
     Args:
-        rewards: (N, L) per token, 0 outside the mask.
+        rewards: (N, L) per token, 0 in padding on the right.
         mask: (N, L) True where there is a token.
         gamma: discount per token.
         whitened: whether to whiten.
@@ -31,7 +31,7 @@ def reinforce_pp(rewards: torch.Tensor, mask: torch.Tensor, gamma: float, whiten
         (N, L)
     """
     returns = returns_to_go(rewards, gamma)
-    return whiten(returns, mask) if whitened else torch.where(mask, returns, 0.0)
+    return whiten(returns, mask) if whitened else returns
 
 
 def reinforce_pp_baseline(returns: torch.Tensor, groups: torch.Tensor, whitened: bool = True) -> torch.Tensor:
