@@ -24,12 +24,13 @@ def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for env_id, part in by_env(done).items():
         reward = {"reward": sum(episode.reward for episode in part) / len(part)}
         mine[env_id] = (episode_metrics(part) | reward, len(part))
-    everyone = gather_object([mine])
-    env_ids = sorted({name for part in everyone for name in part if name})
+    everyone, played = gather_object([mine]), gather_object([list(by_env(episodes))])
     means = merge_means([part[""] for part in everyone])
+    env_ids = sorted({env_id for ids in played for env_id in ids})
     for env_id in env_ids if len(env_ids) > 1 else ():
-        merged = merge_means([part[env_id] for part in everyone if env_id in part])
-        means |= {f"{env_id}/{name}": value for name, value in merged.items()}
+        parts = [part[env_id] for part in everyone if env_id in part]
+        if parts:  # all of its episodes may have failed
+            means |= {f"{env_id}/{name}": value for name, value in merge_means(parts).items()}
     return means
 
 

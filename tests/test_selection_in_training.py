@@ -1,0 +1,248 @@
+"""Which episodes are trained on, in whole runs: refills, StarPO-S, penalties, curricula, mixtures, the monitor."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from trainer_tools import ENV, RandomPolicy, make_trainer, settings  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.policies import Generation, Request  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.mixture import mix_datasets  # noqa: E402
+
+
+class Parrot(RandomPolicy):
+    """Says the same in every attempt at some tasks, so that their groups agree.
+
+    Args:
+        tasks: the tasks, by index; None for all.
+        after: rollouts before it begins.
+    """
+
+    def __init__(self, tasks: Sequence[int] | None, after: int = 0) -> None:
+        super().__init__(cut=0.0)
+        self.tasks, self.after = tasks, after
+
+    def _write(self, request: Request) -> Generation:
+        generation = super()._write(request)
+        index = request.episode.spec.index
+        if self.synced > self.after and (self.tasks is None or index in self.tasks):
+            ids = [40, 41, 42, 43, 44, 45, 2]
+            return Generation(request.id, ids, [-6.0] * len(ids), "stop")
+        return generation
+
+
+def played(trainer: Any) -> list[Any]:
+    """Keep all episodes that the trainer plays."""
+    found: list[Any] = []
+    play = trainer.rollout
+    trainer.rollout = lambda *args: [found.append(e) or e for e in play(*args)]
+    return found
+
+
+def batches_of(trainer: Any) -> list[dict[str, Any]]:
+    batches: list[dict[str, Any]] = []
+    make = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(make(inputs)) or batches[-1]
+    return batches
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    return [log[name] for log in trainer.state.log_history if name in log]
+
+
+# Group filters.
+
+
+def test_groups_that_agree_are_replaced_by_fresh_tasks(tmp_path: Path) -> None:
+    agreeing = range(0, 64, 2)
+    trainer = make_trainer(
+        tmp_path, policy=Parrot(agreeing), max_steps=3, max_refills=4, per_device_train_batch_size=16
+    )
+    episodes, batches = played(trainer), batches_of(trainer)
+    trainer.train()
+    assert max(logged(trainer, "rollout/refills")) >= 1
+    for batch in batches:
+        rows = (batch["episode_of"] >= 0).sum()
+        assert rows == 16  # four groups of four, none of which agrees
+        assert (batch["advantages"][batch["action_mask"]] != 0).all()
+    # Reward statistics are those of the sampler's tasks: half of them agree.
+    assert max(logged(trainer, "frac_reward_zero_std")) > 0
+    # No task comes twice in one rollout, and groups are whole.
+    groups: dict[int, set[Any]] = {}
+    rollout = [e for e in episodes if e.spec.sampling_seed is not None][:16]
+    for episode in rollout:
+        groups.setdefault(episode.spec.group, set()).add(episode.spec.index)
+    assert all(len(tasks) == 1 for tasks in groups.values())
+
+
+def test_refills_stop_at_their_limit_and_train_on_what_there_is(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, policy=Parrot(None), max_steps=2, max_refills=2)
+    episodes = played(trainer)
+    trainer.train()
+    assert logged(trainer, "rollout/refills") == [2.0, 2.0]
+    assert logged(trainer, "rollout/groups_kept") == [0.0, 0.0]
+    assert logged(trainer, "grad_norm") == [0.0, 0.0]  # nothing to learn from, and no error
+    assert len(episodes) == 2 * 8 * 3
+
+
+def test_refills_run_out_of_tasks(tmp_path: Path) -> None:
+    dataset = task_dataset(ENV, tasks=3)
+    trainer = make_trainer(tmp_path, policy=Parrot(None), max_steps=1, max_refills=9, train_dataset=dataset)
+    episodes = played(trainer)
+    trainer.train()
+    assert {episode.spec.index for episode in episodes} == {0, 1, 2}
+
+
+def test_starpo_s_trains_on_the_groups_of_largest_spread(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, policy=Parrot([0, 3, 6, 9, 12]), max_steps=2, keep_groups=0.5, per_device_train_batch_size=24
+    )
+    episodes, batches = played(trainer), batches_of(trainer)
+    trainer.train()
+    for i, batch in enumerate(batches):
+        rollout = episodes[24 * i : 24 * (i + 1)]
+        spreads = {}
+        for group in {e.spec.group for e in rollout}:
+            rewards = torch.tensor([e.reward for e in rollout if e.spec.group == group])
+            spreads[group] = rewards.std().item()
+        best = sorted(spreads, key=lambda g: -spreads[g])[:3]
+        expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]) for e in rollout if e.spec.group in best}
+        found = set()
+        for row in range(len(batch["input_ids"]) - 1):
+            n = int(batch["attention_mask"][row].sum())
+            found.add(tuple(batch["input_ids"][row, :n].tolist()))
+        assert found == expected
+    assert logged(trainer, "rollout/groups_kept") == [0.5, 0.5]
+
+
+# Rewards.
+
+
+def test_the_overlong_penalty_rises_before_the_limit(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1, overlong_buffer=4, overlong_penalty=2.0, max_turn_tokens=8)
+    episodes = played(trainer)
+    trainer.train()
+    for episode in episodes:
+        kept = trainer._training_episode(episode, {})
+        for step, outcome in zip(episode.steps, kept.outcome, strict=True):
+            length = step.stop - step.start
+            due = 0.0 if length <= 4 else -2.0 * (length - 4) / 4
+            assert outcome == pytest.approx(step.reward + due)
+    lengths = {step.stop - step.start for episode in episodes for step in episode.steps}
+    assert 8 in lengths and min(lengths) < 4
+
+
+def test_a_kl_penalty_in_the_reward_lowers_the_return(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"advantage_estimator": "reinforce_pp", "whiten_advantages": False, "max_steps": 3}
+    trainer = make_trainer(tmp_path, beta=0.5, kl_in="reward", learning_rate=1e-2, **options)
+    batches, episodes = batches_of(trainer), played(trainer)
+    trainer.train()
+    batch = batches[-1]
+    drift = (batch["old_logps"] - batch["ref_logps"]) * batch["action_mask"]
+    assert drift.abs().max() > 1e-3
+    rewards = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]): e.reward for e in episodes}
+    for row in range(len(drift) - 1):
+        ids = tuple(batch["input_ids"][row, : int(batch["attention_mask"][row].sum())].tolist())
+        first = int(batch["action_mask"][row].nonzero()[0])
+        expected = rewards[ids] - 0.5 * drift[row].sum().item()
+        assert batch["advantages"][row, first].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_remax_plays_each_task_once_more_greedily(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, advantage_estimator="remax", num_generations=1, max_steps=1)
+    policy = trainer.runner.policy
+    batches = batches_of(trainer)
+    trainer.train()
+    temperatures = list({id(request.episode): request.params.temperature for request in policy.seen}.values())
+    assert temperatures.count(1.0) == 8 and temperatures.count(0.0) == 8
+    # The toy policy answers by seed alone, so that the greedy episode is the sampled one and there is no advantage.
+    assert batches[0]["advantages"].abs().max() < 1e-6
+
+
+# Stages and mixtures.
+
+
+def test_the_turn_budget_grows_in_training_and_not_in_evaluation(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path,
+        max_steps=4,
+        turn_curriculum="0:1,2:3",
+        env_kwargs={"patient": True},
+        max_turns=5,
+        max_episode_tokens=400,
+        eval_dataset=task_dataset(ENV, {"patient": True}, split="test", tasks=2),
+    )
+    trainer.train()
+    assert logged(trainer, "episode/turns") == [1.0, 1.0, 3.0, 3.0]
+    assert logged(trainer, "rollout/max_turns") == [1.0, 1.0, 3.0, 3.0]
+    assert trainer.evaluate()["eval_episode/turns"] == 5.0
+
+
+def test_two_environments_in_one_run_with_their_own_metrics(tmp_path: Path) -> None:
+    other = "AgentR1/GSM8K-NoTool-v0"
+    data = mix_datasets([task_dataset(ENV, tasks=32), task_dataset(other, tasks=32)], [3, 1])
+    options: dict[str, Any] = {"per_device_train_batch_size": 16, "max_episode_tokens": 600}
+    trainer = make_trainer(tmp_path, env=None, train_dataset=data, max_steps=3, **options)
+    episodes = played(trainer)
+    trainer.train()
+    for step in range(3):
+        ids = [e.spec.env_id for e in episodes[16 * step : 16 * (step + 1)]]
+        assert (ids.count(ENV), ids.count(other)) == (12, 4)
+        mine = [e for e in episodes[16 * step : 16 * (step + 1)] if e.spec.env_id == ENV]
+        assert logged(trainer, f"{ENV}/reward")[step] == pytest.approx(sum(e.reward for e in mine) / 12)
+        assert logged(trainer, f"{other}/episode/turns")[step] == 1.0
+
+
+# The monitor.
+
+
+def test_a_collapse_is_reported_and_can_stop_the_run(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_steps": 40, "per_device_train_batch_size": 8, "learning_rate": 1e-5}
+    trainer = make_trainer(tmp_path, policy=Parrot(None, after=12), echo_trap="stop", **options)
+    with pytest.warns(RuntimeWarning, match="echo trap: at step 15 reward_std"):
+        trainer.train()
+    levels = logged(trainer, "echo_trap/reward_spread")
+    assert levels[:14] == [0] * 14 and levels[14] == 1 and levels[-1] == 2
+    assert trainer.state.global_step == 22  # ten rollouts without spread
+    assert logged(trainer, "rollout/repeated")[-1] > 0.9 > logged(trainer, "rollout/repeated")[0]
+
+
+def test_the_monitor_can_be_left_out(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, policy=Parrot(None), echo_trap="off", max_steps=16, learning_rate=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        trainer.train()
+    assert not logged(trainer, "echo_trap/reward_spread")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"advantage_estimator": "grop"}, "no advantage estimator is called 'grop'; allowed: grpo, dr_grpo, rloo"),
+        ({"loss_type": "dapo"}, "loss_type 'dapo' of TRL is called loss_type='clip', loss_normalization='token' here"),
+        ({"loss_type": "cispo"}, "epsilon_high is None; with loss_type 'cispo' .* must be above 1"),
+        ({"delta": 1.1}, r"delta is 1\.1; the dual clip must lie above 1 \+ epsilon_high"),
+        ({"keep_groups": 0.0}, r"keep_groups is 0\.0; it must be above 0"),
+        ({"max_refills": -1}, "max_refills is -1; it must not be negative"),
+        ({"lam": 1.5}, r"lam is 1\.5; it must be from 0 to 1"),
+        ({"process_norm": "zscore"}, "process_norm is 'zscore'; allowed: None, none, trajectory, group, batch, prime"),
+        ({"outcome_weight": 0.5}, "set process_norm, too"),
+        ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
+        ({"turn_curriculum": "5:2"}, "its first step must be 0"),
+        ({"echo_trap": "halt"}, "echo_trap is 'halt'; allowed: off, warn, stop"),
+        ({"log_ratio_clamp": 0.0}, r"log_ratio_clamp is 0\.0; it must be positive"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, **changes)
