@@ -1,9 +1,10 @@
 """What an optimizer step costs: `AgentGRPOTrainer` beside stock `trl.GRPOTrainer`, on identical single-turn rows.
 
 Both trainers get the same tiny model and the same finished rows in place of their rollouts, TRL in its own layout
-(prompts padded on the left, completions on the right), agent_gym in its own (`trainers/batching.py`). Timed is
-everything between the rows and the new weights: `training_step` and the step of the optimizer. The sides take turns, so
-that a busy machine slows both. The losses are compared: a faster step that computes something else would be no result.
+(prompts padded on the left, completions on the right), agent_gym in its own (`trainers/batching.py`). Each computes its
+own loss. Timed is everything between the rows and the new weights: `training_step` and the step of the optimizer. The
+sides take turns, so that a busy machine slows both. The losses are compared: a faster step that computes something else
+would be no result.
 
     python benchmarks/train_step.py [--quick] [--json FILE]
 """
@@ -28,7 +29,8 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
-from agent_gym.trainers.batching import TrainingRow, collate
+from agent_gym.trainers.batching import WORLD, TrainingEpisode, TrainingRow, collate
+from agent_gym.trainers.normalization import loss_weights
 from agent_gym.trainers.tiny import make_tiny_model
 
 ENV = "AgentR1/GSM8K-v0"
@@ -62,18 +64,17 @@ def stock_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> 
 
 
 def agent_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> dict[str, torch.Tensor]:
-    """The same rows as `AgentGRPOTrainer` lays them out."""
-    laid = [
-        TrainingRow(
-            prompt + completion,
-            [False] * len(prompt) + [True] * len(completion),
-            [0.0] * (len(prompt) + len(completion)),
-            [0.0] * len(prompt) + [advantage] * len(completion),
-        )
-        for prompt, completion, advantage in rows
-    ]
-    batch = collate(laid, len(laid), pad_id, torch.device("cpu"))
-    batch["num_items_in_batch"] = batch["tool_mask"].sum()
+    """The same rows as `AgentGRPOTrainer` lays them out: episodes of one step."""
+    episodes = []
+    for number, (prompt, completion, _) in enumerate(rows):
+        step_of = [WORLD] * len(prompt) + [0] * len(completion)
+        row = TrainingRow(prompt + completion, step_of, [0.0] * len(step_of))
+        episodes.append(TrainingEpisode(number, number, True, [row], outcome=[0.0], process=[0.0], anchors=[0]))
+    batch = collate(episodes, len(rows) + 1, pad_id, torch.device("cpu"))
+    mask = batch["action_mask"]
+    advantages = torch.tensor([advantage for _, _, advantage in rows] + [0.0])
+    batch["advantages"] = advantages[:, None] * mask
+    batch["weights"] = loss_weights(mask, batch["step_of"], batch["episode_of"], "token")
     return batch
 
 
@@ -96,7 +97,7 @@ def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
     stock = GRPOTrainer(
         str(folder),
         reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
-        args=GRPOConfig(str(folder / "stock"), **common),
+        args=GRPOConfig(str(folder / "stock"), loss_type="dapo", **common),
         train_dataset=Dataset.from_list([{"prompt": "x"}] * n_rows),
     )
     ours = AgentGRPOTrainer(
