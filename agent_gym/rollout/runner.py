@@ -269,9 +269,6 @@ class _Rollout:
         if isinstance(change, AskSummary):
             record_request(self.episodes[index], change)
         elif change is not None:
-            if len(change.token_ids) >= self.budget.max_tokens:
-                self._truncate(index, "tokens")
-                return
             record_context(self.episodes[index], change.token_ids, extends)
         self._ask(index)
 
