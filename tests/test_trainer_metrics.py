@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
+from accelerate import Accelerator  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.evaluate import episode_metrics  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Step  # noqa: E402
-from agent_gym.trainers.metrics import eval_metrics, mean_metrics, merge_means  # noqa: E402
+from agent_gym.trainers.metrics import RunningMeans, eval_metrics, mean_metrics, merge_means  # noqa: E402
 
 TOOLS = [{"function": {"name": "add"}}]
 
@@ -49,3 +53,30 @@ def test_failed_episodes_count_as_failed_and_as_nothing_else() -> None:
 def test_no_episode_at_all_is_no_success_and_no_knowledge() -> None:
     metrics = eval_metrics([])
     assert (metrics["success"], metrics["success_low"], metrics["success_high"], metrics["episodes"]) == (0, 0, 1, 0)
+
+
+def test_several_environments_are_also_reported_apart() -> None:
+    here = [make_episode((1, True, 0)), make_episode((3, False, 2))]
+    there = [dataclasses.replace(make_episode((2, True, 1)), spec=EpisodeSpec("Toy/Other-v0"))]
+    found = mean_metrics([*here, *there])
+    for env_id, part in (("Toy/None-v0", here), ("Toy/Other-v0", there)):
+        for name, value in episode_metrics(part).items():
+            assert found[f"{env_id}/{name}"] == pytest.approx(value)
+    assert (found["Toy/None-v0/reward"], found["Toy/Other-v0/reward"]) == (2.0, 2.0)
+    assert found["episode/turns"] == 2.0
+    assert not any(name.startswith("Toy") for name in mean_metrics(here))
+
+
+@given(st.lists(st.lists(st.tuples(st.floats(-10, 10), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_means_over_tokens_do_not_depend_on_the_pieces(pieces: list[list[tuple[float, bool]]]) -> None:
+    means, accelerator = RunningMeans(), Accelerator(cpu=True)
+    for piece in pieces:
+        values, mask = (torch.tensor(column) for column in zip(*piece, strict=True))
+        means.add("some", values, mask)
+        means.add("all", values, torch.ones_like(mask))
+    counted = [value for piece in pieces for value, mine in piece if mine]
+    everything = [value for piece in pieces for value, _ in piece]
+    found = means.pop(accelerator)
+    assert found["some"] == pytest.approx(sum(counted) / max(1, len(counted)), abs=1e-5)
+    assert found["all"] == pytest.approx(sum(everything) / len(everything), abs=1e-5)
+    assert means.pop(accelerator) == {}

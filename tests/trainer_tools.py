@@ -97,8 +97,6 @@ class RandomPolicy:
 
     continuous = True
 
-    continuous = True
-
     def __init__(self, cut: float = 0.2) -> None:
         self.cut = cut
         self._queue: dict[int, Request] = {}
