@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import complaint
 from tiny import make_tiny_model
 
 from agent_gym.cli.eval import effective_samples
@@ -30,14 +31,6 @@ def command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
     return done
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must fail by the user's fault, and return its one line."""
-    assert main(arguments) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line]
-    assert len(lines) == 1
-    return lines[0]
 
 
 # What every command is held to.
@@ -78,7 +71,7 @@ def test_every_flag_of_the_light_commands_is_explained(monkeypatch: pytest.Monke
     assert not [action.dest for parser in parsers for action in parser._actions if not action.help]
 
 
-@pytest.mark.parametrize("name", ["sft", "grpo"])
+@pytest.mark.parametrize("name", ["sft", "grpo", "ppo"])
 def test_training_without_trl_names_the_extra(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import complaint
 from tiny import make_tiny_model
 
 pytest.importorskip("trl")
@@ -34,13 +35,6 @@ def config(model: str, tmp_path: Path) -> Path:
         "learning_rate: 1.0e-4\n"
     )
     return path
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line]
-    assert len(lines) == 1
-    return lines[0]
 
 
 def test_yaml_and_command_line_part_into_settings_and_launcher(config: Path, monkeypatch: Any) -> None:
@@ -87,7 +81,7 @@ def test_every_preset_is_one_that_accelerate_reads() -> None:
             "loss_type 'dapo' of TRL is called loss_type='clip', loss_normalization='token' here",
         ),
         (["--advantage_estimator", "grop"], "no advantage estimator is called 'grop'; allowed: grpo, dr_grpo"),
-        (["--advantage_estimator", "gae"], "'gae' needs a critic"),
+        (["--advantage_estimator", "gae"], "'gae' needs a critic: use agent-gym ppo, or one of grpo, dr_grpo"),
         (["--model_name_or_path", "./nope"], "no model folder at ./nope"),
         (["--env_kwargs", "[1]"], "env_kwargs: expected a JSON object"),
         (["--env_kwargs", '{"data": "/no/such.jsonl"}'], "no such file or folder: '/no/such.jsonl'"),

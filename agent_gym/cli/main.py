@@ -20,7 +20,8 @@ COMMANDS = {
     "rollout": "let a model or the expert play, and write the trajectories",
     "eval": "measure how often a model succeeds, with 95% intervals",
     "sft": "train a model on the expert's episodes (supervised warm start)",
-    "grpo": "train a model by reinforcement learning (GRPO)",
+    "grpo": "train a model by reinforcement learning that compares episodes (GRPO)",
+    "ppo": "train a model by reinforcement learning with a critic (PPO)",
     "view": "turn trajectories into one HTML page",
     "speedrun": "all of it in minutes: tiny model, warm start, GRPO, results",
 }

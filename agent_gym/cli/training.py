@@ -1,4 +1,4 @@
-"""What `sft` and `grpo` do alike: model arguments for TRL, resuming, saving."""
+"""What the training commands do alike: model arguments for TRL, resuming, saving."""
 
 from __future__ import annotations
 
