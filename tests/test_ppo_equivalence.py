@@ -140,3 +140,14 @@ def test_minibatches_of_whole_episodes(tmp_path: Path) -> None:
         assert set().union(*held) == set(range(len(set().union(*held))))
         # However they are cut, the minibatches of a rollout weigh as much as the rollout.
         assert sum(minibatch["weights"].sum().item() for minibatch in seen[:4]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("context", ["budget:170", "summarize:560"])
+def test_the_bound_of_a_context_holds_in_training(tmp_path: Path, context: str) -> None:
+    bound = int(context.partition(":")[2])
+    options = {"env_kwargs": {"patient": True, "max_turns": 24}, "max_episode_tokens": 999, "max_steps": 1}
+    trainer = make_trainer(tmp_path, **PPO, **SGD, **options, context=context)
+    trainer.train()
+    batch = trainer._generated
+    assert batch["attention_mask"].sum(1).max() <= bound
+    assert (batch["episode_of"] >= 0).sum() > 8  # contexts were rewritten

@@ -239,6 +239,7 @@ def test_the_monitor_can_be_left_out(tmp_path: Path) -> None:
         ({"outcome_weight": 0.5}, "set process_norm, too"),
         ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
         ({"turn_curriculum": "5:2"}, "its first step must be 0"),
+        ({"overlong_buffer": 9}, "overlong_buffer is 9; it must be at most max_turn_tokens, here 8"),
         ({"echo_trap": "halt"}, "echo_trap is 'halt'; allowed: off, warn, stop"),
         ({"log_ratio_clamp": 0.0}, r"log_ratio_clamp is 0\.0; it must be positive"),
     ],

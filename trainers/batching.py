@@ -85,7 +85,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         asked = episode.truncated and episode.steps[-1].row == i
         stop = len(row.token_ids) if asked else sampled[-1] + 1
         kept.append(TrainingRow(row.token_ids[:stop], row.step_of[:stop], row.logprobs[:stop]))
-    said = [" ".join(str(message["content"]) for message in _opening(episode))]
+    said = [" ".join(str(message["content"]) for message in episode.opening)]
     said += [step.observation for step in episode.steps[:-1]]
     process = [step.process_reward for step in episode.steps]
     return TrainingEpisode(
@@ -97,11 +97,6 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         process=process,
         anchors=[_number(text) for text in said[: len(episode.steps)]],
     )
-
-
-def _opening(episode: Episode) -> list[dict]:
-    roles = [message["role"] for message in episode.messages]
-    return episode.messages[: roles.index("assistant") if "assistant" in roles else len(roles)]
 
 
 def _number(text: str) -> int:

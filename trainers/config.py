@@ -14,7 +14,7 @@ from trl import GRPOConfig
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import MIN_TEMPERATURE
-from agent_gym.rollout import Budget, make_context
+from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.algorithm import AlgorithmConfig
 from agent_gym.trainers.correction import MODES
 from agent_gym.trainers.estimators import SCALES
@@ -154,8 +154,13 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
             )
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
-        make_context(self.context)
-        self.budget  # noqa: B018  (checks the limits now and not after the model is loaded)
+        if self.overlong_buffer > self.max_turn_tokens:
+            raise ConfigError(
+                f"overlong_buffer is {self.overlong_buffer}; it must be at most max_turn_tokens, here "
+                f"{self.max_turn_tokens}"
+            )
+        # The limits are checked now and not after the model is loaded.
+        tighten(self.budget, make_context(self.context))
 
     @property
     def chunks(self) -> int:

@@ -55,8 +55,7 @@ def completion_table(episodes: Sequence[Episode], advantages: Sequence[Sequence[
     """
     rows = []
     for episode, found in zip(episodes, advantages, strict=True):
-        roles = [message["role"] for message in episode.messages]
-        first = roles.index("assistant") if "assistant" in roles else len(roles)
+        first = len(episode.opening)
         advantage = sum(found) / len(found) if found else 0.0
         rows.append((episode.messages[:first], episode.messages[first:], episode.reward, advantage))
     prompts, completions, rewards, values = zip(*gather_object(rows), strict=True)

@@ -9,6 +9,7 @@ subclass's business (`_generate_and_score_completions`).
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ class RowTrainer(GRPOTrainer):
         self._micro_step = 0  # within the optimizer step
         self._n_pieces = 1
         self._means = RunningMeans()
+        self._engine_gap = 0.0  # largest difference between engine and trainer since the last step, nats
 
     @property
     def _rollout_number(self) -> int:
@@ -152,9 +154,8 @@ class RowTrainer(GRPOTrainer):
             high=self.vllm_importance_sampling_clip_max,
         )
         batch["engine_ratio"] = ratio
-        metrics = self._metrics[self._mode]
-        metrics["sampling/logp_difference_max"].append(((logps - engine) * mask).abs().max().item())
-        metrics["sampling/ratio_mean"].append(((ratio * mask).sum() / mask.sum().clamp(min=1)).item())
+        self._means.add("sampling/ratio_mean", ratio.expand_as(mask), mask)
+        self._engine_gap = max(self._engine_gap, ((logps - engine) * mask).abs().max().item())
 
     # The loss: a weighted sum over tokens.
 
@@ -237,6 +238,16 @@ class RowTrainer(GRPOTrainer):
         dummy = len(owner) - 1
         return [pad(index, (0, size - len(index)), value=dummy) for index in minibatches]
 
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Return the gradient's norm; one that is no number stops the run before it reaches the weights."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        # In fp16 an overflow is part of the method: the scaler skips the step and lowers its scale.
+        if norm is not None and self.accelerator.scaler is None and not math.isfinite(norm):
+            raise RolloutError(
+                f"the gradient norm is {float(norm)} at step {self.state.global_step}; nothing was updated"
+            )
+        return norm
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run one optimizer micro-step: all rows of the minibatch, `micro_batch_size` at a time.
 
@@ -264,8 +275,12 @@ class RowTrainer(GRPOTrainer):
             total += loss.detach()
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
-        for name, value in self._means.pop(self.accelerator).items():
+        means = self._means.pop(self.accelerator)
+        for name, value in means.items():
             self._metrics["train"][name].append(value)
+        if "sampling/ratio_mean" in means:
+            self._metrics["train"]["sampling/logp_difference_max"].append(self._engine_gap)
+            self._engine_gap = 0.0
         self._step += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()

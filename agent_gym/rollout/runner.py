@@ -75,12 +75,21 @@ class Runner:
         self.policy = policy
         self.renderer = ChatRenderer.of(tokenizer)
         self.context = make_context(context)
-        self.budget = tighten(budget or Budget(), self.context)
+        self.budget = budget or Budget()
         self.stats = RolloutStats()
         self._envs = EnvPool(self.renderer)
         self._workers = Workers(workers)
         self._max_live = max_live
         self._progress = progress
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of each episode; a context policy with a bound of its own tightens what it is set to."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: Budget) -> None:
+        self._budget = tighten(budget, self.context)
 
     def run(self, specs: Sequence[EpisodeSpec], *, temperature: float = 1.0) -> list[Episode]:
         """Play one episode per spec.
