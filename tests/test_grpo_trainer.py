@@ -261,6 +261,18 @@ def test_a_loss_that_is_no_number_stops_the_run_without_an_update(tmp_path: Path
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_a_gradient_that_is_no_number_stops_the_run_without_an_update(tmp_path: Path, max_grad_norm: float) -> None:
+    trainer = make_trainer(tmp_path, max_grad_norm=max_grad_norm)
+    before = weights(trainer.model)
+    # The loss of a square root at 0 is finite, and its gradient is not.
+    whole = trainer._loss
+    trainer._loss = lambda scores, inputs: whole(scores, inputs) + (scores.logps.sum() * 0).abs().sqrt()
+    with pytest.raises(RolloutError, match="the gradient norm is nan at step 0; nothing was updated"):
+        trainer.train()
+    assert distance(before, weights(trainer.model)) == 0.0
+
+
 def test_truncated_episodes_can_be_left_out(tmp_path: Path) -> None:
     # Tasks last one to three turns, so that with one turn only the shortest end by themselves.
     options = {"max_turns": 1, "per_device_train_batch_size": 12, "max_steps": 1}

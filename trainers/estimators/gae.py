@@ -70,9 +70,9 @@ def bilevel_gae(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run GAE over the tokens of each step by itself, with all that comes after the step as one last reward.
 
-    The lower level of VAGEN's bi-level GAE, arXiv:2510.16907, which RAGEN's code has, too. The upper level is `gae` over
-    steps. Its target for a step, R_k = A_k + V_k, becomes the return of the step's last token here, and no value crosses
-    the border of a step: discounts can be mild between steps and strong between tokens, or the other way round.
+    The lower level of VAGEN's bi-level GAE, arXiv:2510.16907, which RAGEN's code has, too. The upper level is `gae`
+    over steps. Its target for a step, R_k = A_k + V_k, becomes the return of the step's last token here, and no value
+    crosses the border of a step: discounts can be mild between steps and strong between tokens, or the other way round.
 
     R_k is made of what the step earned and of a future. What it earned stays where it was earned, so a token's own KL
     penalty charges it and the tokens before it, not those after, and counts once; only the future,
