@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.curriculum import TurnCurriculum
-from agent_gym.trainers.estimators import PROCESS_NORMS, Credit, Estimator, get_estimator
+from agent_gym.trainers.estimators import ESTIMATORS, PROCESS_NORMS, Credit, Estimator, get_estimator
 from agent_gym.trainers.losses import LOSSES, RATIO_LEVELS
 from agent_gym.trainers.normalization import NORMALIZATIONS
 
@@ -26,7 +26,8 @@ class AlgorithmConfig:
     """What is learned from an episode, and how."""
 
     advantage_estimator: str = field(
-        default="grpo", metadata={"help": "How credit is given; agent_gym.trainers.estimators.ESTIMATORS lists all."}
+        default="grpo",
+        metadata={"help": f"How credit is given: {', '.join(ESTIMATORS)}. The last three need a critic."},
     )
     gamma: float = field(default=1.0, metadata={"help": "Discount per sampled token."})
     lam: float = field(default=1.0, metadata={"help": "Lambda of the GAE over tokens."})
