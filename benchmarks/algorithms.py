@@ -23,6 +23,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,14 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing, print the table of what is there")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
-    _common.print_provenance(_common.provenance(PACKAGES))
+    facts = _common.provenance(PACKAGES)
+    _common.print_provenance(facts)
     if not options.table:
         for seed in options.seeds:
             Seed(seed, options.out, options.steps, quick=options.quick).run(options.only)
     results = [json.loads(file.read_text()) for file in sorted(options.out.glob("*.json"))]
     print(table(results))
-    _common.write_json(options.json, results=results)
+    _common.write_json(options.json, facts=facts, results=results)
 
 
 class Seed:
@@ -122,8 +124,9 @@ class Seed:
             tokenizer = AutoTokenizer.from_pretrained(tiny)
             model = AutoModelForCausalLM.from_pretrained(tiny, dtype="float32")
             for phase in preset.imitation:
+                if self.quick:
+                    phase = replace(phase, episodes=64, steps=4)
                 settings = imitation_settings(preset, phase, scratch / "sft", self.seed, self.args)
-                settings.max_steps = 4 if self.quick else settings.max_steps
                 imitate(preset, phase, model, tokenizer, settings, [TrainerCallback()])
             tokenizer.save_pretrained(folder)
             model.save_pretrained(folder)

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.slow
 
 
-def run(script: str, folder: Path, **env: str) -> tuple[str, Any]:
+def run(script: str, folder: Path, *arguments: str | Path, **env: str) -> tuple[str, Any]:
     """Run a benchmark with --quick; return what it printed and what it wrote."""
     file = folder / "results.json"
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / script, "--quick", "--json", file],
+        [sys.executable, ROOT / "benchmarks" / script, "--quick", "--json", file, *arguments],
         env={**os.environ, **env},
         capture_output=True,
         text=True,
@@ -75,3 +75,28 @@ def test_both_sides_of_the_step_benchmark_compute_the_same_loss(tmp_path):
     printed, results = run("train_step.py", tmp_path)  # the script stops if the losses differ
     assert "agent_gym / trl" in printed
     assert all(len(times) == 3 for times in results["rows"]["16"]["seconds"].values())
+
+
+def test_the_context_policies_are_compared_on_the_same_episodes(tmp_path):
+    _, results = run("contexts.py", tmp_path)
+    rows = {row[0]: dict(zip(results["head"], row, strict=True)) for row in results["rows"]}
+    append, rebuild = rows["append"], rows["rebuild"]
+    assert append["rows"] == 1 and rebuild["rows"] == rebuild["steps"] == append["steps"] > 10
+    assert all(row["sampled"] == append["sampled"] for name, row in rows.items() if "summarize" not in name)
+    assert append["tokens"] < rows["budget:384"]["tokens"] < rebuild["tokens"]
+    assert 1 < rows["budget:384"]["rows"] < rows["window:3"]["rows"] < rebuild["rows"]
+
+
+@pytest.mark.vllm
+def test_every_algorithm_of_the_table_runs(tmp_path):
+    pytest.importorskip("vllm")
+    names = ["gigpo", "ppo (step_gae)", "starpo-s", "grpo, no mask"]
+    out = tmp_path / "out"
+    printed, results = run("algorithms.py", tmp_path, "--seeds", "0", "--only", *names, "--out", out)
+    assert {result["name"] for result in results["results"]} == set(names)
+    assert all(len(result["rewards"]) == 2 for result in results["results"])
+    assert all(f"| {name} |" in printed for name in ("start", *names))
+    (out / "gigpo.seed0.json").unlink()  # what is there is kept, what is missing is made
+    before = {file.name: file.stat().st_mtime for file in out.glob("*.json")}
+    run("algorithms.py", tmp_path, "--seeds", "0", "--only", *names, "--out", out)
+    assert {name: (out / name).stat().st_mtime for name in before} == before and (out / "gigpo.seed0.json").is_file()

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
@@ -41,6 +42,8 @@ FALLEN = 0.1
 VARIETY = 0.5
 # Ours: norms that differ by a factor of three from batch to batch are common, a factor of ten is not.
 SPIKE = 10.0
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number without pattern: 2^64 / golden ratio (Knuth, TAOCP 6.4)
 
 _MEANING = {
     "reward_spread": "the members of a group earn the same, so that their advantages are zero, be it that they all "
@@ -168,12 +171,17 @@ def repeated_share(sequences: Sequence[Sequence[int]], n: int = 4) -> float:
     Returns:
         In [0, 1); 0 where no sequence has n tokens.
     """
-    distinct: set[tuple[int, ...]] = set()
-    total = 0
+    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
+    hashes = [np.zeros(0, dtype=np.uint64)]
     for tokens in sequences:
-        distinct.update(zip(*(tokens[i:] for i in range(n)), strict=False))
-        total += max(0, len(tokens) - n + 1)
-    return 1 - len(distinct) / total if total else 0.0
+        ids = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
+        found = np.zeros(max(0, len(ids) - n + 1), dtype=np.uint64)
+        for i in range(n):
+            found = (found + ids[i : i + len(found)]) * _MIX  # modulo 2^64
+            found ^= found >> np.uint64(29)
+        hashes.append(found)
+    grams = np.concatenate(hashes)
+    return 1 - len(np.unique(grams)) / len(grams) if len(grams) else 0.0
 
 
 class EchoTrapCallback(TrainerCallback):
