@@ -10,10 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import RandomPolicy, distance, make_trainer, model_folder, settings, weights  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, distance, make_trainer, model_folder, settings, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers import AgentPPOTrainer  # noqa: E402
 from agent_gym.trainers.critic import load_critic, make_critic  # noqa: E402
 from agent_gym.trainers.weights import named_weights  # noqa: E402
 
@@ -266,6 +267,18 @@ def test_a_trainer_without_critic_names_the_one_that_has_one(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="advantage_estimator 'gae' needs a critic: use AgentPPOTrainer"):
         make_trainer(tmp_path, advantage_estimator="gae")
     assert settings(tmp_path, ppo=True).num_generations == 1
+
+
+def test_the_critic_has_the_precision_of_the_policy_whatever_it_was_stored_in(tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16")
+    trainer = make_trainer(tmp_path, ppo=True, model=str(tmp_path / "bf16"), model_init_kwargs=None)
+    assert trainer.model.critic.backbone.dtype == trainer.model.dtype
+    assert trainer.model.critic.head.weight.dtype == torch.float32
+
+
+def test_settings_of_the_other_trainer_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="args is of class AgentGRPOConfig; AgentPPOTrainer takes AgentPPOConfig"):
+        AgentPPOTrainer(model_folder(), ENV, settings(tmp_path))
 
 
 def test_groups_of_one_see_every_task_once(tmp_path: Path) -> None:

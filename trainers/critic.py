@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from agent_gym.errors import ConfigError
 
@@ -74,21 +74,19 @@ def make_critic(model: PreTrainedModel | str, kind: str, *, trunk_gradient: bool
     """
     if kind not in KINDS:
         raise ConfigError(f"critic is {kind!r}; allowed: {', '.join(KINDS)}")
-    if isinstance(model, str):
-        backbone = AutoModel.from_pretrained(model, **init)
-    elif hasattr(model, "peft_config"):
-        raise ConfigError(
-            "the critic starts as a copy of the policy without adapter: hand in the model, and peft_config"
-        )
-    else:
-        backbone = model.base_model
-    hidden_size = backbone.config.get_text_config().hidden_size
+    if hasattr(model, "peft_config"):
+        raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")
     if kind == "head":
-        return Critic(hidden_size, trunk_gradient=trunk_gradient)
-    if not isinstance(model, str):
-        backbone = copy.deepcopy(backbone)
+        config = AutoConfig.from_pretrained(model, **_shared(init)) if isinstance(model, str) else model.config
+        return Critic(config.get_text_config().hidden_size, trunk_gradient=trunk_gradient)
+    backbone = AutoModel.from_pretrained(model, **init) if isinstance(model, str) else copy.deepcopy(model.base_model)
     backbone.requires_grad_(True)
-    return Critic(hidden_size, backbone)
+    return Critic(backbone.config.get_text_config().hidden_size, backbone)
+
+
+def _shared(init: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that say where a model is, and not what to do with its weights."""
+    return {name: init[name] for name in ("revision", "trust_remote_code") if name in init}
 
 
 def attach(model: Any, critic: Critic) -> None:

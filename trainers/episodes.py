@@ -63,6 +63,7 @@ class EpisodeTrainer(RowTrainer):
         if args is None:
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
+        self.check_settings(args)
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
@@ -95,6 +96,9 @@ class EpisodeTrainer(RowTrainer):
             self.callback_handler.callbacks.insert(0, EchoTrapCallback(args.echo_trap))
         self._policy = policy
         self._runner: Runner | None = None
+
+    def check_settings(self, args: AgentGRPOConfig) -> None:
+        """Raise `ConfigError` for settings that this trainer cannot serve; called before anything is loaded."""
 
     # Rollouts.
 

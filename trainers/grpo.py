@@ -16,6 +16,7 @@ scalar reward per episode. None of it is used.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.rollout import Episode
 from agent_gym.trainers.batching import Batch, TrainingEpisode, balance, collate, training_episode
 from agent_gym.trainers.collect import Collector
+from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.credit import experience, merge, shape_rewards
 from agent_gym.trainers.echo_trap import repeated_share
 from agent_gym.trainers.episodes import EpisodeTrainer
@@ -62,18 +64,14 @@ class AgentGRPOTrainer(EpisodeTrainer):
     _name = "AgentGRPO"
     _logs: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Load everything; the engine starts with the first rollout."""
-        super().__init__(*args, **kwargs)
-        self.check_estimator()
-        self._collector = Collector(self)
-
-    def check_estimator(self) -> None:
+    def check_settings(self, args: AgentGRPOConfig) -> None:
         """Raise `ConfigError` if this trainer cannot serve the estimator."""
-        if self.args.estimator.needs_critic:
-            raise ConfigError(
-                f"advantage_estimator {self.args.advantage_estimator!r} needs a critic: use AgentPPOTrainer"
-            )
+        if args.estimator.needs_critic:
+            raise ConfigError(f"advantage_estimator {args.advantage_estimator!r} needs a critic: use AgentPPOTrainer")
+
+    @functools.cached_property
+    def _collector(self) -> Collector:
+        return Collector(self)
 
     # From tasks to tensors.
 

@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batching import Batch
+from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import (
     attach,
     critic_state,
@@ -58,25 +59,29 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
     def __init__(self, model: Any, env: str | None = None, args: AgentPPOConfig | None = None, **kwargs: Any) -> None:
         """Load policy and critic; the engine starts with the first rollout."""
-        kind = "model" if args is None else args.critic
+        if args is not None and not isinstance(args, AgentPPOConfig):
+            raise ConfigError(f"args is of class {type(args).__name__}; AgentPPOTrainer takes AgentPPOConfig")
+        settings = AgentPPOConfig if args is None else args  # the class holds the defaults
         init: Any = args.model_init_kwargs if args is not None and isinstance(model, str) else None
-        trunk_gradient = args is not None and args.critic_trunk_gradient
         # Before TRL puts an adapter into the model: the critic starts from the plain weights.
-        critic = make_critic(model, kind, trunk_gradient=trunk_gradient, **(init or {}))
+        critic = make_critic(model, settings.critic, trunk_gradient=settings.critic_trunk_gradient, **(init or {}))
         super().__init__(model, env, args, **kwargs)
         if self.is_deepspeed_enabled and self.args.critic_warmup_steps:
             raise ConfigError("critic_warmup_steps does not work with DeepSpeed, which steps all parameters at once")
         if self.args.gradient_checkpointing and critic.backbone is not None:
             critic.backbone.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
+        if critic.backbone is not None:
+            # Whatever the checkpoint is stored in: updates of 1e-5 vanish in bf16 weights.
+            critic.backbone.to(self.model.dtype)
         attach(self.model, critic.to(self.accelerator.device))
         self.add_callback(_FreezePolicy(self))
 
-    def check_estimator(self) -> None:
-        """Any estimator goes; one without a critic leaves it unused, which is not what anybody wants."""
-        if not self.args.estimator.needs_critic:
+    def check_settings(self, args: AgentGRPOConfig) -> None:
+        """Raise `ConfigError` for an estimator that would leave the critic unused, which nobody can want."""
+        if not args.estimator.needs_critic:
             raise ConfigError(
-                f"advantage_estimator {self.args.advantage_estimator!r} makes no use of a critic: use "
-                "AgentGRPOTrainer, or one of gae, step_gae, bilevel_gae"
+                f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
+                "one of gae, step_gae, bilevel_gae"
             )
 
     @property
