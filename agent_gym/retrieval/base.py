@@ -1,0 +1,61 @@
+"""What a search engine is here: queries in, documents with scores out, many at a time.
+
+Everything that searches has this one method (BM25, FAISS, their fusion, a server somewhere else, a cache, a
+micro-batcher), so that they can be put behind each other in any order, and an environment knows none of them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class Document(NamedTuple):
+    """A passage that can be found.
+
+    Attributes:
+        id: its name in the corpus, unique.
+        title: what it is about; may be empty.
+        text: what it says, without the title.
+    """
+
+    id: str
+    title: str
+    text: str
+
+
+class Hit(NamedTuple):
+    """A document that was found.
+
+    Attributes:
+        document: the passage.
+        score: how well it fits; higher is better. Scores of different engines are not comparable.
+    """
+
+    document: Document
+    score: float
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """Finds documents."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find the best documents for each query.
+
+        Safe to call from several threads at once. The same queries give the same documents in the same order; equal
+        scores are ordered by the document's place in the corpus.
+
+        Args:
+            queries: any texts, also empty ones, very long ones, and ones in which nothing can be searched for.
+            k: documents per query, at least 1.
+
+        Returns:
+            One list per query, best first, of at most k hits; fewer where the corpus has no more, or nothing fits at
+            all.
+
+        Raises:
+            ConfigError: for k below 1.
+            EnvFailure: if the machinery behind it breaks.
+        """
+        ...
