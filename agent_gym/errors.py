@@ -7,6 +7,9 @@ matters: a failed machine must never look like a wrong answer, because a reward 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 class AgentGymError(Exception):
     """Base of every error that agent_gym raises on purpose."""
@@ -25,3 +28,19 @@ class EnvFailure(AgentGymError, RuntimeError):
 
 class RolloutError(AgentGymError, RuntimeError):
     """A whole rollout cannot go on, for example because every one of its episodes failed."""
+
+
+def require(module: str, extra: str) -> Any:
+    """Import an optional package.
+
+    Args:
+        module: what to import.
+        extra: the extra of this package that brings it.
+
+    Raises:
+        ConfigError: that names the pip extra, if it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"this needs the package {module!r}: pip install 'agent-gym[{extra}]' ({error})") from error

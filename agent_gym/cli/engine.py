@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.cli.parser import one_line, require
-from agent_gym.errors import ConfigError
+from agent_gym.cli.parser import one_line
+from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.vllm_environment import set_environment
 

@@ -9,11 +9,10 @@ import argparse
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, require
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -177,18 +176,6 @@ def check_output(path: str) -> None:
 def as_text(value: Any) -> str:
     """Write a yaml value as it would stand on the command line."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def require(module: str, extra: str) -> Any:
-    """Import an optional package.
-
-    Raises:
-        ConfigError: that names the pip extra, if it is not installed.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"this needs the package {module!r}: pip install 'agent-gym[{extra}]' ({error})") from error
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_gym.cli.arguments import RLArguments, kwargs_by_env
 from agent_gym.cli.engine import load_tokenizer
-from agent_gym.cli.parser import require
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm_environment import set_environment
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent_gym.cli.arguments import SFTArguments
 from agent_gym.cli.engine import load_tokenizer
-from agent_gym.cli.parser import require
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import make_specs
 
 if TYPE_CHECKING:

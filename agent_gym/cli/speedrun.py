@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent_gym.cli.engine import ENGINES
-from agent_gym.cli.parser import Parser, require
+from agent_gym.cli.parser import Parser
+from agent_gym.errors import require
 from agent_gym.policies.vllm_environment import set_environment
 
 
