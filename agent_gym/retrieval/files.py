@@ -1,0 +1,85 @@
+"""Files that are whole or not there: written under a temporary name, flushed to the disk, then renamed.
+
+Whoever reads them compares sizes and checksums with a manifest, which is written last: without it, nothing counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_gym.errors import ConfigError
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file, about a second per gigabyte."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return what a manifest holds about a file: its size in bytes and its checksum."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def check(path: Path, described: Mapping[str, Any], cure: str, *, verify: bool = True) -> None:
+    """Compare a file with what the manifest says about it.
+
+    Args:
+        path: the file.
+        described: what `describe` returned when it was written.
+        cure: what to do about a broken file, for the message.
+        verify: whether to read it all and compare the checksum; else only the size is compared.
+
+    Raises:
+        ConfigError: if it is missing or another one.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing; {cure}")
+    size = path.stat().st_size
+    if size != described["bytes"]:
+        raise ConfigError(f"{path} has {size} bytes and was written with {described['bytes']}; {cure}")
+    if verify and sha256_of(path) != described["sha256"]:
+        raise ConfigError(f"{path} is damaged: its checksum is not the one it was written with; {cure}")
+
+
+def flush(path: Path) -> None:
+    """Bring a file, or the names in a folder, from memory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename what is complete to its final name, so that a power failure leaves the old state or the new one."""
+    flush(source)
+    os.replace(source, target)
+    flush(target.parent)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a manifest in one go."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    replace(partial, path)
+
+
+def read_json(path: Path, cure: str) -> dict[str, Any]:
+    """Read a manifest.
+
+    Raises:
+        ConfigError: if it is missing or holds no JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; {cure}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must hold a JSON object; {cure}")
+    return value
