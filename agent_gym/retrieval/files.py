@@ -41,9 +41,9 @@ def check(path: Path, described: Mapping[str, Any], cure: str, *, verify: bool =
     if not path.is_file():
         raise ConfigError(f"{path} is missing; {cure}")
     size = path.stat().st_size
-    if size != described["bytes"]:
-        raise ConfigError(f"{path} has {size} bytes and was written with {described['bytes']}; {cure}")
-    if verify and sha256_of(path) != described["sha256"]:
+    if size != described.get("bytes"):
+        raise ConfigError(f"{path} has {size} bytes and was written with {described.get('bytes')}; {cure}")
+    if verify and sha256_of(path) != described.get("sha256"):
         raise ConfigError(f"{path} is damaged: its checksum is not the one it was written with; {cure}")
 
 
@@ -71,7 +71,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, cure: str) -> dict[str, Any]:
-    """Read a manifest.
+    """Read a manifest of any kind.
 
     Raises:
         ConfigError: if it is missing or holds no JSON object.
@@ -83,3 +83,25 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path} must hold a JSON object; {cure}")
     return value
+
+
+def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...], cure: str) -> dict[str, Any]:
+    """Read a manifest and check that it is the one for this purpose.
+
+    Args:
+        path: the file.
+        expected: entries it must have with exactly these values, for example its kind and version.
+        keys: further entries it must have.
+        cure: what to do about one that does not fit, for the message.
+
+    Raises:
+        ConfigError: if it is missing, is no JSON object, or does not fit.
+    """
+    manifest = read_json(path, cure)
+    for key in (*expected, *keys):
+        if key not in manifest:
+            raise ConfigError(f"{path} has no {key!r}; {cure}")
+    for key, value in expected.items():
+        if manifest[key] != value:
+            raise ConfigError(f"{path} was written for {key} {manifest[key]!r}, and this is {value!r}; {cure}")
+    return manifest
