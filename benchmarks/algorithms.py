@@ -213,12 +213,12 @@ def leaky(base: Any) -> Any:
 def table(results: list[dict[str, Any]]) -> str:
     """Lay the results out: one line per algorithm, its seeds side by side, and the mean of them."""
     seeds = sorted({result["seed"] for result in results})
-    head = ["algorithm", *(f"seed {seed}, greedy" for seed in seeds), "mean", "mean, sampled", "seconds"]
+    head = ["algorithm", *(f"seed {seed}, greedy" for seed in seeds), "mean", "mean, sampled"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     of = {(result["name"], result["seed"]): result for result in results}
     starts = {seed: next(r["before"] for r in results if r["seed"] == seed) for seed in seeds}
 
-    def line(name: str, found: dict[int, dict[str, Any]], seconds: str) -> str:
+    def line(name: str, found: dict[int, dict[str, Any]]) -> str:
         cells = []
         for seed in seeds:
             if seed not in found:
@@ -229,15 +229,14 @@ def table(results: list[dict[str, Any]]) -> str:
         for decoding in ("greedy", "sampled"):
             values = [one[decoding][0] for one in found.values()]
             cells.append(f"{sum(values) / len(values):.1%}")
-        return "| " + " | ".join([name, *cells, seconds]) + " |"
+        return "| " + " | ".join([name, *cells]) + " |"
 
     if results:
-        lines.append(line("start", starts, ""))
+        lines.append(line("start", starts))
     for name in VARIANTS:
         done = {seed: of[name, seed] for seed in seeds if (name, seed) in of}
         if done:
-            seconds = sum(result["seconds"] for result in done.values()) / len(done)
-            lines.append(line(name, {seed: result["after"] for seed, result in done.items()}, f"{seconds:.0f}"))
+            lines.append(line(name, {seed: result["after"] for seed, result in done.items()}))
     return "\n".join(lines)
 
 

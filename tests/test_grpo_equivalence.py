@@ -228,6 +228,7 @@ trainer = make_trainer(sys.argv[1], per_device_train_batch_size=8, optim="sgd", 
 trainer.train()
 if trainer.accelerator.is_main_process:
     np.savez(sys.argv[1] + "/weights.npz", **weights(trainer.model))
+trainer.accelerator.end_training()
 """
 
 

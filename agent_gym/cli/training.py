@@ -60,8 +60,11 @@ def resume_point(args: Any) -> str | bool | None:
 
 
 def finish(trainer: Any, args: Any) -> None:
-    """Save the model, say where it is, and push it if asked to."""
+    """Save the model, say where it is, push it if asked to, and part from the other processes."""
     trainer.save_model(args.output_dir)
     trainer.accelerator.print(f"model: {args.output_dir}")
     if args.push_to_hub:
         trainer.push_to_hub()
+    # A process group that the interpreter's end has to take down now and then aborts the process instead, and the
+    # launcher reports a failure after all is done.
+    trainer.accelerator.end_training()
