@@ -7,6 +7,8 @@ that went up. None of them sees the environment; each names its source.
 from __future__ import annotations
 
 import re
+import string
+from collections import Counter
 from fractions import Fraction
 
 # No tag inside an answer, and nothing to backtrack into: `<answer>(.*?)</answer>` takes minutes over a megabyte of
@@ -15,6 +17,9 @@ _ANSWER = re.compile(r"<answer>([^<]*+(?:<(?!/?answer>)[^<]*+)*+)</answer>")
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
 _NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
 _MAX_ANSWER_CHARS = 256
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CLOSED_ANSWERS = ("yes", "no", "noanswer")
 
 
 def final_answer(text: str) -> str | None:
@@ -23,11 +28,17 @@ def final_answer(text: str) -> str | None:
     It is the content of the last `<answer>...</answer>`, else the rest of the line after the last `####`, which is
     how GSM8K ends its own solutions (arXiv:2110.14168).
     """
-    tagged = _ANSWER.findall(text)
-    if tagged:
-        return tagged[-1].strip()
+    tagged = tagged_answer(text)
+    if tagged is not None:
+        return tagged
     _, mark, rest = text.rpartition("####")
     return rest.strip().split("\n")[0].strip() if mark else None
+
+
+def tagged_answer(text: str) -> str | None:
+    """Return the content of the last `<answer>...</answer>` of a turn, or None."""
+    tagged = _ANSWER.findall(text)
+    return tagged[-1].strip() if tagged else None
 
 
 def parse_number(text: str) -> Fraction | int | None:
@@ -67,3 +78,48 @@ def answer_format(text: str) -> float:
         return 0.0
     end = text.rstrip()
     return float(end.endswith("</answer>") if tags else "\n" not in end.rpartition("####")[2].strip())
+
+
+def normalize_answer(text: str) -> str:
+    """Bring a short answer into the form in which question answering compares: "The Beatles!" becomes "beatles".
+
+    Lower case, then no ASCII punctuation, then no articles, then single spaces, in this order, as SQuAD
+    (arXiv:1606.05250) and HotpotQA (arXiv:1809.09600) do it.
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(answer: str | None, gold: str) -> float:
+    """1.0 if the answer is the gold answer after `normalize_answer`, else 0.0: EM, the strict one."""
+    return float(answer is not None and normalize_answer(answer) == normalize_answer(gold))
+
+
+def sub_exact_match(answer: str | None, gold: str) -> float:
+    """1.0 if the normalised gold answer is a substring of the normalised answer: what Agent-R1 reports as "EM".
+
+    It is generous: "no" is a substring of "unknown", and a list of all candidates always wins. A gold answer of which
+    nothing is left after normalising has to be matched exactly, or everything would match it.
+    """
+    if answer is None:
+        return 0.0
+    wanted, given = normalize_answer(gold), normalize_answer(answer)
+    return float(wanted in given if wanted else wanted == given)
+
+
+def f1_score(answer: str | None, gold: str) -> tuple[float, float, float]:
+    """Return (F1, precision, recall) over the words that answer and gold have in common.
+
+    An answer of "yes", "no" or "noanswer" is right or wrong as a whole, as HotpotQA's own evaluation has it: it shares
+    no words with a longer answer.
+    """
+    if answer is None:
+        return 0.0, 0.0, 0.0
+    given, wanted = normalize_answer(answer), normalize_answer(gold)
+    if given != wanted and (given in _CLOSED_ANSWERS or wanted in _CLOSED_ANSWERS):
+        return 0.0, 0.0, 0.0
+    given_words, wanted_words = given.split(), wanted.split()
+    shared = (Counter(given_words) & Counter(wanted_words)).total()
+    if not shared:
+        return 0.0, 0.0, 0.0
+    precision, recall = shared / len(given_words), shared / len(wanted_words)
+    return 2 * precision * recall / (precision + recall), precision, recall

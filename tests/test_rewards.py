@@ -6,7 +6,17 @@ import time
 
 import pytest
 
-from agent_gym.rewards import answer_format, final_answer, number_match, parse_number
+from agent_gym.rewards import (
+    answer_format,
+    exact_match,
+    f1_score,
+    final_answer,
+    normalize_answer,
+    number_match,
+    parse_number,
+    sub_exact_match,
+    tagged_answer,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +108,36 @@ def test_a_megabyte_takes_no_time(piece: str) -> None:
     final_answer(text)
     answer_format(text)
     assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Beatles!", "beatles"),
+        ("an apple a day", "apple day"),
+        ("the-atre", "theatre"),  # punctuation goes before articles do
+        ("“The”", "“ ”"),  # only ASCII punctuation goes
+        ("Mötley Crüe", "mötley crüe"),
+        ("a", ""),
+    ],
+)
+def test_normalize_answer(text: str, normal: str) -> None:
+    assert normalize_answer(text) == normal
+
+
+def test_what_tells_the_matches_apart() -> None:
+    assert exact_match("The Beatles", "Beatles") == 1.0
+    assert exact_match("the band Beatles", "Beatles") == 0.0
+    assert sub_exact_match("the band Beatles", "Beatles") == 1.0
+    assert sub_exact_match("unknown", "no") == 1.0  # what it is known for
+    assert sub_exact_match("anything", "the") == 0.0 and sub_exact_match("", "the") == 1.0
+    assert f1_score("the band Beatles", "Beatles") == pytest.approx((2 / 3, 1 / 2, 1.0))
+    assert f1_score("unknown", "no") == (0.0, 0.0, 0.0)
+    for match in (exact_match, sub_exact_match):
+        assert match(None, "") == 0.0
+    assert f1_score(None, "") == (0.0, 0.0, 0.0)
+
+
+def test_tagged_answer_takes_no_other_mark() -> None:
+    assert tagged_answer("<answer>1</answer><answer> 2 </answer> #### 3") == "2"
+    assert tagged_answer("#### 3") is None and tagged_answer("<answer>3") is None

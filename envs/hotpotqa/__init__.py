@@ -1,0 +1,1 @@
+"""HotpotQA and its relatives: multi-hop questions over a search engine."""
