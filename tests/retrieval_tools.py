@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from agent_gym.errors import EnvFailure
+from agent_gym.retrieval import Document, Hit
 
 
 def hotpotqa_sample() -> Path:
@@ -16,3 +20,30 @@ def hotpotqa_sample() -> Path:
     if not found:
         pytest.skip(f"no real HotpotQA questions: {folder}/distractor_sample*.json does not exist (set AGENT_GYM_DATA)")
     return found[0]
+
+
+class CountingRetriever:
+    """Finds, for any query, documents named after it, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], int]] = []
+        self.inside = 0
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.inside += 1
+        assert self.inside == 1, "two threads at once"
+        self.calls.append((list(queries), k))
+        if "fail" in queries:
+            self.inside -= 1
+            raise EnvFailure("the engine broke")
+        self.inside -= 1
+        return [expected(query, k) for query in queries]
+
+    @property
+    def asked(self) -> list[str]:
+        return [query for queries, _ in self.calls for query in queries]
+
+
+def expected(query: str, k: int) -> list[Hit]:
+    """What `CountingRetriever` finds."""
+    return [Hit(Document(f"{query}/{i}", query, f"k={k}"), 1 / (1 + i)) for i in range(k)]
