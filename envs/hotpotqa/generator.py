@@ -1,0 +1,185 @@
+"""Questions about invented worlds, in HotpotQA's own JSON: the data an environment has before anything is downloaded.
+
+A row has the fields of HotpotQA's distractor setting (arXiv:1809.09600): `_id`, `question`, `answer`, `type`, `level`,
+`supporting_facts` as [title, sentence] pairs, and a `context` of ten [title, sentences] paragraphs, the gold ones among
+those that a word search for the question would put first. `world` says in which world it is to be searched.
+
+| level | type | asks | example |
+|---|---|---|---|
+| easy | bridge | for a name | In which city was the director of the film Tobila born? |
+| medium | bridge, comparison | for a year, or who was born earlier | Who was born earlier, ... or ...? |
+| hard | comparison | yes or no | Were the singer of the song ... and the founder of ... born in the same city? |
+
+One search cannot answer any of them: the paragraph with the answer is never among the first `HIDDEN` for a search with
+the question itself, because the thing it is about is not named there. A search for its title finds it first.
+
+Question i of a split depends on the split, the levels and i alone, and is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, LINKS, bridges, comparisons
+from agent_gym.envs.hotpotqa.world import World, get_world
+from agent_gym.errors import ConfigError
+
+SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000, "unseen_entities": 1_000}
+WORLDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96), "unseen_entities": range(88, 96)}
+LEVELS = ("easy", "medium", "hard")
+PARAGRAPHS = 10
+HIDDEN = 12
+_SHARES = {"easy": 6, "medium": 2, "hard": 2}
+
+
+class GeneratedQuestions(Sequence[dict[str, Any]]):
+    """The questions of one split.
+
+    Args:
+        split: `train`; `validation` and `test`, whose entities and relations occur in no other split; or
+            `unseen_entities`, which asks the questions of training about the worlds of test.
+        size: how many; question i is the same at any size.
+        levels: which of `LEVELS` occur.
+
+    Raises:
+        ConfigError: on an unknown split or level, no level, or a size below one.
+    """
+
+    def __init__(self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS) -> None:
+        if split not in SPLIT_SIZES:
+            raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
+        if size is not None and size < 1:
+            raise ConfigError(f"size is {size}, but a split needs at least one question")
+        self.levels = check_levels(levels)
+        self.split = split
+        self.size = SPLIT_SIZES[split] if size is None else size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Make one question, or a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.size))]
+        if not -self.size <= index < self.size:
+            raise IndexError(f"question {index} of a split of {self.size}")
+        return dict(_question(self.split, self.levels, index % self.size))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[i] for i in range(self.size))
+
+
+def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
+    """Return the levels in their order.
+
+    Raises:
+        ConfigError: if there is none, or one is unknown.
+    """
+    if isinstance(levels, str) or not levels or not set(levels) <= set(LEVELS):
+        raise ConfigError(f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, for example ('easy', 'hard')")
+    return tuple(level for level in LEVELS if level in levels)
+
+
+# An episode's group and the epochs after it ask for the same questions.
+@functools.lru_cache(maxsize=8192)
+def _question(split: str, levels: tuple[str, ...], index: int) -> dict[str, Any]:
+    # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
+    rng = random.Random(f"{split}/{','.join(levels)}/{index}")
+    (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
+    number = rng.choice(WORLDS[split])
+    world = get_world(number)
+    asked_in = "train" if split == "unseen_entities" else split
+    draft = None
+    while draft is None:
+        draft = _draft(world, level, asked_in, rng)
+    gold = [title for title, _ in draft.facts]
+    return {
+        "_id": f"{split}-{index}",
+        "question": draft.question,
+        "answer": draft.answer,
+        "type": "bridge" if len(gold) == 2 else "comparison",
+        "level": level,
+        "supporting_facts": [list(fact) for fact in draft.facts],
+        "context": _context(world, draft.question, gold, rng),
+        "world": number,
+    }
+
+
+class _Draft(NamedTuple):
+    question: str
+    answer: str
+    facts: list[tuple[str, int]]
+
+
+def _draft(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
+    """Write a question, or None where the choices of this try make no good one."""
+    compare = level == "hard" or (level == "medium" and rng.random() < 0.5)
+    draft = _compare(world, level, split, rng) if compare else _bridge(world, level, split, rng)
+    if draft is None:
+        return None
+    # The things that the question does not name must stay out of what a search with the question finds.
+    hidden = {title for title, _ in draft.facts[1::2]}
+    return None if hidden & set(world.rank(draft.question, HIDDEN)) else draft
+
+
+def _bridge(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
+    link, asked = rng.choice([path for path in bridges(split) if (path[1] == "year") == (level == "medium")])
+    phrase, facts, end = _follow(world, link, asked, rng)
+    answer = end.facts[asked]
+    # An answer that already stands in the first paragraph, or in the question, asks for no second search.
+    if answer in "".join(world.entities[facts[0][0]].sentences):
+        return None
+    question = rng.choice(ASKED[asked][1]).format(np=phrase)
+    return _Draft(question, answer, facts)
+
+
+def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
+    paths = [path for path in comparisons(split) if (path[2] == "year") == (level == "medium")]
+    left, right, by = rng.choice(paths)
+    wanted = rng.random() < 0.5  # as many yes as no
+    for _ in range(200):
+        a, first, one = _follow(world, left, by, rng)
+        b, second, other = _follow(world, right, by, rng)
+        if len({title for title, _ in first + second}) < 4:
+            continue
+        x, y = one.facts[by], other.facts[by]
+        if by == "year" and x != y:
+            answer = one.title if x < y else other.title
+        elif by != "year" and (x == y) == wanted:
+            answer = "yes" if wanted else "no"
+        else:
+            continue
+        return _Draft(rng.choice(COMPARED[by]).format(a=a, b=b), answer, first + second)
+    return None
+
+
+def _follow(world: World, link: str, asked: str, rng: random.Random) -> tuple[str, list[tuple[str, int]], Any]:
+    """Start somewhere and follow a link: how a question names the end, the two facts, the end itself."""
+    kind, phrases = LINKS[link]
+    start = world.entities[rng.choice(world.by_kind[kind])]
+    end = world.entities[start.facts[link]]
+    facts = [(start.title, start.stated_in[link]), (end.title, end.stated_in[asked])]
+    return rng.choice(phrases).format(x=start.title), facts, end
+
+
+def _context(world: World, question: str, gold: list[str], rng: random.Random) -> list[list[Any]]:
+    # Half of the distractors is what a search with the question finds, the rest what searches for the gold titles find.
+    found = [world.rank(query, PARAGRAPHS + len(gold)) for query in (question, *gold)]
+    rest = PARAGRAPHS - len(gold)
+    titles = [title for title in found[0] if title not in gold][: rest // 2]
+    others = dict.fromkeys(title for near in zip(*found[1:], strict=False) for title in near)
+    titles += [title for title in others if title not in gold and title not in titles][: rest - len(titles)]
+    while len(titles) < rest:
+        title = rng.choice(world.documents).title
+        if title not in gold and title not in titles:
+            titles.append(title)
+    titles += gold
+    rng.shuffle(titles)
+    return [[title, list(world.entities[title].sentences)] for title in titles]

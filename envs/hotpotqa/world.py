@@ -1,0 +1,148 @@
+"""An invented world: people, works, organisations and cities, and one paragraph of an encyclopedia about each.
+
+There are many small worlds instead of a large one. In an experiment with one world of 7,600 paragraphs a small model
+learned its names by heart (reward .72 in training, .25 in another world); with 80 worlds of 405 it learned to search.
+
+A world depends on its number alone, whatever the process or the hash seed, and takes some milliseconds to make.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from agent_gym.envs.hotpotqa.names import Namer
+from agent_gym.envs.hotpotqa.relations import SENTENCES, SORTS
+from agent_gym.retrieval import Document
+
+SIZES = {"person": 150, "film": 60, "book": 60, "song": 60, "organisation": 45, "city": 30}
+REGIONS = 6
+# Search engines for English leave out the most frequent words and cut others to their stems, so that "published" and
+# "publisher" find each other. Names end in a vowel, so that the second does not touch them.
+_STOP_WORDS = frozenset("a an and by for in is it of on or the to was".split())
+_ENDING = re.compile(r"(?:ed|s|(?<=\w{6})er)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A thing and its paragraph.
+
+    Attributes:
+        title: its name, unique over all worlds.
+        kind: a key of `SIZES`.
+        facts: relation to value.
+        stated_in: relation to the number of the sentence that states it.
+        sentences: its paragraph, as in HotpotQA: every sentence but the first begins with a space.
+    """
+
+    title: str
+    kind: str
+    facts: dict[str, str]
+    stated_in: dict[str, int]
+    sentences: tuple[str, ...]
+
+
+class World:
+    """One invented world.
+
+    Args:
+        number: from 0 to `names.MOST_WORLDS` - 1.
+
+    Attributes:
+        entities: title to entity, in the order of the corpus.
+        by_kind: kind to titles.
+        documents: the corpus, one document per entity.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Draw names, then facts, then wordings."""
+        rng = random.Random(f"world/{number}")
+        namer = Namer(number, rng)
+        self.by_kind: dict[str, list[str]] = {
+            kind: [namer.person() if kind == "person" else namer.word() for _ in range(size)]
+            for kind, size in SIZES.items()
+        }
+        regions = [namer.word() for _ in range(REGIONS)]
+        self.entities: dict[str, Entity] = {}
+        for kind, titles in self.by_kind.items():
+            for i, title in enumerate(titles):
+                facts = self._facts(kind, i, title, rng)
+                if kind == "city":
+                    facts |= {"region": rng.choice(regions), "river": namer.word()}
+                self.entities[title] = _describe(title, kind, i, facts, rng)
+        # The encyclopedia is in no order, or the place of a document would tell its kind.
+        order = list(self.entities)
+        rng.shuffle(order)
+        self.entities = {title: self.entities[title] for title in order}
+        self.documents = tuple(
+            Document(f"w{number}-{i}", entity.title, "".join(entity.sentences))
+            for i, entity in enumerate(self.entities.values())
+        )
+
+    def _facts(self, kind: str, i: int, title: str, rng: random.Random) -> dict[str, str]:
+        people, cities, organisations = (self.by_kind[name] for name in ("person", "city", "organisation"))
+        if kind == "person":
+            teacher = rng.choice([person for person in rng.sample(people, 2) if person != title])
+            facts = {"birthplace": rng.choice(cities), "employer": rng.choice(organisations), "teacher": teacher}
+            return facts | {"year": str(rng.randint(1900, 1999))}
+        if kind == "organisation":
+            return {"founder": rng.choice(people), "seat": rng.choice(cities)}
+        if kind == "city":
+            return {"mayor": rng.choice(people)}
+        maker, sort = {"film": ("director", 0), "book": ("writer", 1), "song": ("singer", 2)}[kind]
+        facts = {maker: rng.choice(people[sort :: len(SORTS["person"])])}
+        if kind == "book":
+            return facts | {"publisher": rng.choice(organisations[:: len(SORTS["organisation"])])}
+        return facts | {"setting" if kind == "film" else "studio": rng.choice(cities)}
+
+    @functools.cached_property
+    def _postings(self) -> dict[str, list[tuple[int, float]]]:
+        """Word to (document, weight): BM25 with its usual k1 = 1.5 and b = 0.75 (Robertson and Zaragoza, 2009)."""
+        counts = [Counter(_words(f"{document.title} {document.text}")) for document in self.documents]
+        mean = sum(count.total() for count in counts) / len(counts)
+        postings: dict[str, list[tuple[int, float]]] = {}
+        for i, count in enumerate(counts):
+            norm = 1.5 * (0.25 + 0.75 * count.total() / mean)
+            for word, n in count.items():
+                postings.setdefault(word, []).append((i, n * 2.5 / (n + norm)))
+        for entries in postings.values():
+            idf = math.log(1 + (len(counts) - len(entries) + 0.5) / (len(entries) + 0.5))
+            entries[:] = [(i, weight * idf) for i, weight in entries]
+        return postings
+
+    def rank(self, query: str, k: int) -> list[str]:
+        """Return the titles of the k documents that a word search would put first.
+
+        It chooses the distractors of a question and finds out whether a question is too easy. It is no retriever:
+        the data may not depend on which search engine is installed.
+        """
+        scores: dict[int, float] = {}
+        for word in dict.fromkeys(_words(query)):
+            for i, weight in self._postings.get(word, ()):
+                scores[i] = scores.get(i, 0.0) + weight
+        best = sorted(scores, key=lambda i: (-scores[i], i))
+        return [self.documents[i].title for i in best[:k]]
+
+
+@functools.lru_cache(maxsize=128)
+def get_world(number: int) -> World:
+    """Return a world, made once per process."""
+    return World(number)
+
+
+def _describe(title: str, kind: str, i: int, facts: dict[str, str], rng: random.Random) -> Entity:
+    sort = SORTS[kind][i % len(SORTS[kind])] if kind in SORTS else kind
+    words = {"name": title, "last": title.split()[-1], "sort": sort, **facts}
+    wordings = [rng.choice(pair) for pair in SENTENCES[kind]]
+    stated_in = {
+        relation: n for n, wording in enumerate(wordings) for relation in facts if f"{{{relation}}}" in wording
+    }
+    return Entity(title, kind, facts, stated_in, tuple(wording.format(**words) for wording in wordings))
+
+
+def _words(text: str) -> list[str]:
+    return [_ENDING.sub("", word) for word in re.findall(r"\w+", text.lower()) if word not in _STOP_WORDS]
