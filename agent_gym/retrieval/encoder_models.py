@@ -1,0 +1,187 @@
+"""Encoders that run a model: bge through FlagEmbedding, everything else through sentence-transformers.
+
+A model finds passages only if it is asked as it was trained. The bge models want an instruction before queries, none
+before passages, and the vector of the first token; e5 wants "query: " and "passage: " and the mean over the tokens.
+The wrong ones raise no error and cost several points of recall, so they follow from the name, and what a model's own
+files say comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.retrieval.base import Document
+from agent_gym.retrieval.encoder import Encoder, EncoderSpec, Vectors, document_text, encodable, normalised
+
+MAX_LENGTH = 512
+
+_BGE = r"bge-(small|base|large)-(en|zh)|bge-m3"
+# Name to prefixes, from the models' cards.
+_PREFIXES = {
+    r"bge-(small|base|large)-en": ("Represent this sentence for searching relevant passages: ", ""),
+    r"bge-(small|base|large)-zh": ("为这个句子生成表示以用于检索相关文章：", ""),
+    r"e5-(small|base|large)(?!.*instruct)": ("query: ", "passage: "),
+}
+
+
+def make_encoder(
+    name: str,
+    *,
+    device: str = "cpu",
+    query_prefix: str | None = None,
+    document_prefix: str | None = None,
+    batch_size: int = 64,
+    dtype: str = "auto",
+) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        name: a model of the hub, for example "BAAI/bge-large-en-v1.5" or "intfloat/e5-base-v2", or a folder with one.
+        device: where the model runs; "cpu", "cuda" or "cuda:1".
+        query_prefix: what to put in front of queries; None for what the model was trained with.
+        document_prefix: the same for passages.
+        batch_size: texts per forward pass.
+        dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it, which makes a CPU three
+            times as fast, else float32.
+
+    Raises:
+        ConfigError: if a package is missing, there is no such model, or none can be loaded without a network.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(f"no such encoder: the folder {folder} does not exist")
+        name = str(folder)
+    kind = _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
+    return kind(name, device, (query_prefix, document_prefix), batch_size, dtype)
+
+
+def _family(name: str, patterns: Sequence[str]) -> str | None:
+    """The pattern that fits the name; of a folder the last part that fits any, as caches end in hashes."""
+    for part in reversed(Path(name.lower()).parts):
+        for pattern in patterns:
+            if re.search(pattern, part):
+                return pattern
+    return None
+
+
+class _ModelEncoder:
+    """What both kinds share: loading errors, prefixes, float32 and length 1 in the end."""
+
+    spec: EncoderSpec
+
+    def __init__(
+        self, name: str, device: str, prefixes: tuple[str | None, str | None], batch_size: int, dtype: str
+    ) -> None:
+        torch = require("torch", "bge")
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device is {device!r}, and PyTorch finds no GPU here; use device='cpu'")
+        self._device, self._batch_size = device, batch_size
+        try:
+            dimension, pooling, max_length, own = self._load(name, _dtype(torch, dtype, device))
+        except (OSError, ValueError) as error:  # the loaders raise one or the other for the same missing model
+            raise ConfigError(
+                f"cannot load the encoder {name!r} ({type(error).__name__}: {str(error).splitlines()[0]}). If this "
+                f"machine is offline, fetch it where there is a network (`hf download {name}`) and give the folder, or "
+                "search without an encoder, by BM25"
+            ) from error
+        family = _family(name, list(_PREFIXES))
+        usual = own if any(own) else _PREFIXES[family] if family else ("", "")
+        query, document = (given if given is not None else known for given, known in zip(prefixes, usual, strict=True))
+        self.spec = EncoderSpec(name, dimension, pooling, query, document, max_length)
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        return self._encode(queries, self.spec.query_prefix)
+
+    def encode_documents(self, documents: Sequence[Document]) -> Vectors:
+        return self._encode([document_text(document) for document in documents], self.spec.document_prefix)
+
+    def _encode(self, texts: Sequence[str], prefix: str) -> Vectors:
+        if not texts:
+            return np.zeros((0, self.spec.dimension), np.float32)
+        return normalised(self._forward([encodable(text) for text in texts], prefix))
+
+    @abstractmethod
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        """Load the model; return its dimension, pooling, longest input and the prefixes its own files name."""
+
+    @abstractmethod
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        """Encode, in the order of the texts."""
+
+
+class _FlagEncoder(_ModelEncoder):
+    """bge: FlagEmbedding's model and pooling.
+
+    Not its `encode`, which makes two forward passes over every first batch (it tries out the batch size), and on a CPU
+    turns the weights back to float32. For single batches, which is what queries are, that is six times the work.
+    """
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        flag = require("FlagEmbedding", "bge")
+        self._model = flag.FlagModel(name, use_fp16=False, use_bf16=dtype.itemsize == 2, devices=self._device)
+        self._model.model.to(self._device).eval()
+        config = self._model.model.config
+        length = min(MAX_LENGTH, config.max_position_embeddings, self._model.tokenizer.model_max_length)
+        return config.hidden_size, self._model.pooling_method, length, ("", "")
+
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        torch = require("torch", "bge")
+        tokenizer, model = self._model.tokenizer, self._model.model
+        # Texts of one length side by side, so that little of a batch is padding.
+        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+        vectors = np.empty((len(texts), self.spec.dimension), np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(texts), self._batch_size):
+                chosen = order[start : start + self._batch_size]
+                inputs = tokenizer(
+                    [prefix + texts[n] for n in chosen],
+                    padding=True,
+                    truncation=True,
+                    max_length=self.spec.max_length,
+                    return_tensors="pt",
+                ).to(self._device)
+                hidden = model(**inputs, return_dict=True).last_hidden_state
+                vectors[chosen] = self._model.pooling(hidden, inputs["attention_mask"]).float().cpu().numpy()
+        return vectors
+
+
+class _SentenceEncoder(_ModelEncoder):
+    """Any model of sentence-transformers, with the pooling of its own files."""
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        package = require("sentence_transformers", "bge")
+        model = package.SentenceTransformer(name, device=self._device, model_kwargs={"dtype": dtype})
+        model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
+        self._model = model
+        poolings = [getattr(module, "pooling_mode", None) for module in model]
+        pooling = next((str(pooling) for pooling in poolings if pooling), "model")
+        prompts = model.prompts
+        own = (prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or "")
+        return model.get_embedding_dimension(), pooling, model.max_seq_length, own
+
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        # As `prompt` and not as part of the texts, because some models leave the prompt out of the mean.
+        vectors = self._model.encode(
+            texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
+        )
+        return vectors.float().cpu().numpy()
+
+
+def _dtype(torch: Any, name: str, device: str) -> Any:
+    if name == "auto":
+        # A CPU without these instructions computes bfloat16 too, slower than float32.
+        native = torch.cuda.is_bf16_supported() if device != "cpu" else torch.cpu._is_avx512_bf16_supported()
+        return torch.bfloat16 if native else torch.float32
+    if name not in ("float32", "bfloat16"):
+        raise ConfigError(f"dtype is {name!r}; it must be 'auto', 'float32' or 'bfloat16'")
+    return getattr(torch, name)
