@@ -1,0 +1,89 @@
+"""Builds an index with an encoder that is slow and needs no model: the process that test_retrieval_build.py kills.
+
+    python tests/slow_build.py FOLDER KIND COUNT SECONDS_PER_BATCH [KILL_AT]
+
+With KILL_AT, the process kills itself at that call of `os.replace` or `os.fsync`, which is where files come into being.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent_gym.retrieval import Document
+from agent_gym.retrieval.encoder import EncoderSpec, Vectors, normalised
+
+DIMENSION = 32
+
+
+class HashEncoder:
+    """Vectors out of hashes of words: texts that share words are similar, and nothing has to be loaded."""
+
+    def __init__(self, seconds: float = 0, *, name: str = "hash", salt: str = "", **spec: Any) -> None:
+        self.spec = EncoderSpec(name, **{"dimension": DIMENSION, **spec})
+        self._seconds, self._salt = seconds, salt
+        self._words: dict[str, Vectors] = {}
+        self.batches: list[int] = []
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        return self._encode([self.spec.query_prefix + query for query in queries])
+
+    def encode_documents(self, documents: Sequence[Document]) -> Vectors:
+        time.sleep(self._seconds)
+        return self._encode([f"{document.title} {document.text}" for document in documents])
+
+    def _encode(self, texts: list[str]) -> Vectors:
+        self.batches.append(len(texts))
+        return normalised(np.stack([sum(self._word(word) for word in f". {text}".lower().split()) for text in texts]))
+
+    def _word(self, word: str) -> Vectors:
+        if word not in self._words:
+            self._words[word] = self._draw(word)
+        return self._words[word]
+
+    def _draw(self, word: str) -> Vectors:
+        seed = hashlib.sha256((self._salt + word).encode("utf-8", "replace")).digest()[:8]
+        return np.random.default_rng(int.from_bytes(seed)).standard_normal(self.spec.dimension).astype(np.float32)
+
+
+def kill_at(call: int) -> None:
+    """Kill this process at the given call of what makes files; before it happens, or after, by turns."""
+    calls = 0
+
+    def counting(function: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls < call:
+                return function(*arguments)
+            if call % 2:
+                function(*arguments)
+            return os.kill(os.getpid(), signal.SIGKILL)
+
+        return counted
+
+    os.replace, os.fsync = counting(os.replace), counting(os.fsync)
+
+
+def main(folder: str, kind: str, count: str, seconds: str, call: str = "") -> None:
+    from tiny_encoder import make_documents
+
+    from agent_gym.retrieval.build import build_index
+
+    if call:
+        kill_at(int(call))
+    encoder = HashEncoder(float(seconds))
+    build_index(make_documents(int(count)), encoder, Path(folder), kind=kind, shard_size=16)
+    print(sum(encoder.batches))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
