@@ -53,4 +53,12 @@ ENVS: tuple[EnvEntry, ...] = (
         data=_GSM8K_DATA,
         kwargs={"use_calculator": False, "max_turns": 1},
     ),
+    EnvEntry(
+        id="AgentR1/HotpotQA-v0",
+        entry_point="agent_gym.envs.hotpotqa.env:HotpotQAEnv",
+        summary="multi-hop questions with a search engine",
+        tools=("search",),
+        data="embedded generator; hotpotqa/hotpot_qa or official JSON by data=",
+        extra="retrieval",
+    ),
 )
