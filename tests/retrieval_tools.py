@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_gym.errors import EnvFailure
-from agent_gym.retrieval import Document, Hit
+from agent_gym.retrieval import Document, Hit, Retriever
+from agent_gym.retrieval.server import SearchServer, bind
 
 
 def hotpotqa_sample() -> Path:
@@ -47,3 +51,16 @@ class CountingRetriever:
 def expected(query: str, k: int) -> list[Hit]:
     """What `CountingRetriever` finds."""
     return [Hit(Document(f"{query}/{i}", query, f"k={k}"), 1 / (1 + i)) for i in range(k)]
+
+
+@contextmanager
+def serving(retriever: Retriever, **options: Any) -> Iterator[SearchServer]:
+    """A real server on a free port."""
+    with SearchServer(retriever, bind(port=0), **options) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

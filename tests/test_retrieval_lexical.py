@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import subprocess
 import sys
 from collections import Counter
 
@@ -219,3 +220,14 @@ def test_real_questions_find_their_paragraphs():
         )
         > 0.97
     )
+
+
+def test_the_package_imports_without_the_engines():
+    code = (
+        "import sys\n"
+        "absent = ('bm25s', 'Stemmer', 'numba', 'faiss', 'torch', 'pyarrow', 'datasets', 'transformers')\n"
+        "sys.modules.update(dict.fromkeys(absent))\n"  # None makes an import fail
+        "import agent_gym.retrieval, agent_gym.retrieval.opening, agent_gym.retrieval.server, agent_gym.cli.serve\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
