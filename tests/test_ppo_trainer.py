@@ -285,5 +285,8 @@ def test_groups_of_one_see_every_task_once(tmp_path: Path) -> None:
     policy = RandomPolicy()
     trainer = make_trainer(tmp_path, ppo=True, max_steps=1, policy=policy)
     trainer.train()
-    groups = {request.episode.spec.index for request in policy.seen}
-    assert len(groups) == 8
+    episodes = {id(request.episode): request.episode for request in policy.seen}.values()
+    assert len({episode.spec.index for episode in episodes}) == 8
+    # With nobody to compare with, the spread is that of the batch.
+    rewards = torch.tensor([episode.reward for episode in episodes])
+    assert logged(trainer, "reward_std")[0] == pytest.approx(rewards.std().item(), rel=1e-5)

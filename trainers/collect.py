@@ -89,7 +89,9 @@ class Collector:
         """Log the rewards of the sampler's tasks; refills are drawn because of what these earned."""
         metrics = self.trainer._metrics["train"]
         scored = [value for value in returns if value == value]
-        spreads = list(group_spreads(returns, groups).values())
+        # Groups of one have no spread of their own; then that of the batch says whether there is anything to learn.
+        compared = [0] * len(groups) if self.trainer.num_generations == 1 else groups
+        spreads = list(group_spreads(returns, compared).values())
         metrics["reward"].append(sum(scored) / max(1, len(scored)))
         metrics["reward_std"].append(sum(spreads) / len(spreads))
         metrics["frac_reward_zero_std"].append(sum(spread < 1e-6 for spread in spreads) / len(spreads))
