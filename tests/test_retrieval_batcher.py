@@ -188,3 +188,25 @@ def test_copies_share_and_pickles_work():
 def test_wrong_arguments(wrong):
     with pytest.raises(ConfigError, match="at least 1 query and 0 seconds"):
         MicroBatcher(CountingRetriever(), **wrong)
+
+
+def test_callers_that_come_again_meet_in_one_batch():
+    """Two halves that each wait for the other's search would stay halves for ever."""
+    inside = threading.Event()
+
+    class Engine(CountingRetriever):
+        def search(self, queries, k):
+            found = super().search(queries, k)
+            if len(self.calls) == 1:
+                inside.set()
+                second.join(0.8)  # long past its own wait, if it does not wait for the engine first
+            return found
+
+    engine = Engine()
+    batcher = MicroBatcher(engine, max_batch=2, max_wait_s=0.5)
+    second = threading.Thread(target=lambda: inside.wait(LONG) and batcher.search(["second"], 1))
+    second.start()
+    batcher.search(["first"], 1)
+    batcher.search(["first again"], 1)
+    second.join(LONG)
+    assert [sorted(queries) for queries, _ in engine.calls] == [["first"], ["first again", "second"]]

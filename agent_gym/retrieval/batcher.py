@@ -28,9 +28,9 @@ class _Batch:
 class MicroBatcher(Shared):
     """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
 
-    The first caller of a batch waits until the batch is full or `max_wait_s` is over, and until the engine has finished
-    the batch before; who comes in the meantime joins. Equal queries are searched for once. An exception of the engine
-    is raised in every caller of the batch.
+    The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or
+    `max_wait_s` is over; who comes in the meantime joins. Equal queries are searched for once. An exception of the
+    engine is raised in every caller of the batch.
 
     Args:
         retriever: the engine behind it; it is never called by two threads at once.
@@ -96,8 +96,10 @@ class MicroBatcher(Shared):
     def _lead(self, batch: _Batch, k: int) -> None:
         """Wait for others, search for all, and tell them, whatever happens."""
         try:
-            batch.full.wait(self.max_wait_s)
             with self._engine:
+                # Only now: those whose batch has just ended ask again in a moment, and belong into this one. Else two
+                # halves of the callers would wait for each other's searches for ever.
+                batch.full.wait(self.max_wait_s)
                 with self._lock:
                     self._close(batch, k)
                 unique = list(dict.fromkeys(batch.queries))
