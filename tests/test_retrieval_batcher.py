@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -207,6 +208,7 @@ def test_callers_that_come_again_meet_in_one_batch():
     second = threading.Thread(target=lambda: inside.wait(LONG) and batcher.search(["second"], 1))
     second.start()
     batcher.search(["first"], 1)
+    time.sleep(0.1)
     batcher.search(["first again"], 1)
     second.join(LONG)
     assert [sorted(queries) for queries, _ in engine.calls] == [["first"], ["first again", "second"]]
