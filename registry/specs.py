@@ -23,6 +23,7 @@ class EnvEntry:
         data: where its tasks come from, by default and otherwise.
         kwargs: arguments that make this id different from its siblings.
         extra: the pip extra it needs, if any.
+        needs: arguments without which it cannot be made, in words, if any.
     """
 
     id: str
@@ -32,6 +33,7 @@ class EnvEntry:
     data: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     extra: str | None = None
+    needs: str | None = None
 
 
 _GSM8K = "agent_gym.envs.gsm8k.env:GSM8KEnv"
@@ -59,6 +61,23 @@ ENVS: tuple[EnvEntry, ...] = (
         summary="multi-hop questions with a search engine",
         tools=("search",),
         data="embedded generator; hotpotqa/hotpot_qa or official JSON by data=",
+        extra="retrieval",
+    ),
+    EnvEntry(
+        id="AgentR1/HotpotQA-FullWiki-v0",
+        entry_point="agent_gym.envs.hotpotqa.fullwiki:HotpotQAFullWikiEnv",
+        summary="HotpotQA over the introductions of all of Wikipedia",
+        tools=("search",),
+        data="hotpotqa/hotpot_qa or official JSON by data=",
+        extra="retrieval",
+        needs="corpus= or retriever=",
+    ),
+    EnvEntry(
+        id="AgentR1/MultiHopQA-v0",
+        entry_point="agent_gym.envs.hotpotqa.multihop:MultiHopQAEnv",
+        summary="HotpotQA, 2WikiMultihopQA and MuSiQue, mixed",
+        tools=("search",),
+        data="embedded generator; local files and hub names by data=",
         extra="retrieval",
     ),
 )

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,8 @@ from agent_gym.envs.hotpotqa.engines import Engines  # noqa: E402
 from agent_gym.envs.hotpotqa.passages import TokenLimit, render, shown  # noqa: E402
 from agent_gym.parsing import HermesParser  # noqa: E402
 from agent_gym.retrieval import Document, Hit, Retriever  # noqa: E402
+from agent_gym.retrieval.corpus import Corpus  # noqa: E402
+from agent_gym.retrieval.lexical import BM25Retriever  # noqa: E402
 
 CONTEXT = [
     ["Tobila", ["Tobila is a film directed by Nuvi Roga.", " It is set in Dorema."]],
@@ -295,6 +298,7 @@ def test_embedded_splits_and_levels() -> None:
     [
         ({"reward": "agent-r1"}, "'agent-r1'.*search_r1.*agent_r1"),
         ({"retriever": "bm52"}, "'bm52'.*'bm25'"),
+        ({"retriever": "http://"}, "'http://'"),
         ({"retriever": object()}, "search\\(queries, k\\)"),
         ({"tools": "search"}, "'search'"),
         ({"tools": ("lookup",)}, "lookup"),
@@ -309,6 +313,18 @@ def test_embedded_splits_and_levels() -> None:
 def test_wrong_settings_are_named(bad: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make(**bad)
+
+
+def test_an_index_in_a_folder_is_opened_with_its_corpus(tmp_path: Path) -> None:
+    corpus = Corpus.build(
+        tmp_path / "corpus", [Document("1", "Tobila", "A film."), Document("2", "Pemi", "A company.")]
+    )
+    BM25Retriever(corpus).save(tmp_path / "index")
+    settings = {"retriever": str(tmp_path / "index"), "corpus": str(tmp_path / "corpus")}
+    assert play(make(**settings), search("film"))[0][0] == "[1] Tobila: A film."
+    assert make(**settings)._retriever is make(**settings)._retriever
+    with pytest.raises(ConfigError, match="needs corpus="):
+        make(retriever=str(tmp_path / "index"))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """HotpotQA's rows from where they are: the generator, a file, a folder, the hub; and what an episode needs of one.
 
-Official JSON (`supporting_facts` as pairs, `context` as pairs) and the hub's form (both as columns) are understood.
+Official JSON (`supporting_facts` as pairs, `context` as pairs) and the hub's form (both as columns) are understood, and
+so are the rows of 2WikiMultihopQA and MuSiQue.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,7 @@ def read_question(row: Any) -> Question:
     if not isinstance(row, Mapping) or not all(isinstance(row.get(key), str) for key in ("question", "answer")):
         raise ConfigError(problem)
     try:
+        row = official(row)
         named = _pairs(row.get("supporting_facts") or [], "sent_id")
         context = {title: list(sentences) for title, sentences in _pairs(row.get("context") or [], "sentences")}
         facts = [(title, context[title][n]) for title, n in named if title in context and 0 <= n < len(context[title])]
@@ -74,7 +78,7 @@ def questions(data: str, levels: Sequence[str] | None = None) -> Splits:
         levels = check_levels(levels)
     if data == EMBEDDED:
         return _embedded(tuple(levels or LEVELS))
-    splits = _with_all_splits(_load(data))
+    splits = load(data)
     if levels is None:
         return splits
     kept = {split: [row for row in rows if row.get("level") in levels] for split, rows in splits.items()}
@@ -84,9 +88,9 @@ def questions(data: str, levels: Sequence[str] | None = None) -> Splits:
     return kept
 
 
-def row_lists(data: str) -> list[Sequence[Row]]:
-    """Return all rows of a source that was loaded, whatever their level, as they came; each list once."""
-    return list({id(rows): rows for rows in _load(data).values()}.values())
+def distinct(lists: Iterable[Sequence[Row]]) -> list[Sequence[Row]]:
+    """Return each list once: a split may go by two names."""
+    return list({id(rows): rows for rows in lists}.values())
 
 
 @functools.lru_cache(maxsize=8)
@@ -94,29 +98,69 @@ def _embedded(levels: tuple[str, ...]) -> Splits:
     return {split: GeneratedQuestions(split, levels=levels) for split in SPLIT_SIZES}
 
 
-def _load(data: str) -> Splits:
+def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Row]]:
+    """Load the rows of a file, a folder or a hub name as they are. The dev split serves as test where there is none.
+
+    A folder holds `train.json` and so on, or files under their official names, such as hotpot_dev_distractor_v1.json or
+    musique_ans_v1.0_train.jsonl. Those for the full wiki come without the gold paragraphs and are passed over, and so
+    are test files, whose answers are not public.
+
+    Raises:
+        ConfigError: see `load_splits`; and if two files are of the same split.
+    """
     path = Path(data).expanduser()
-    if not path.is_dir():
-        return load_splits(data, columns=COLUMNS, config="distractor")
-    # hotpot_train_v1.1.json, hotpot_dev_distractor_v1.json. The full-wiki files come without the gold paragraphs, and
-    # that of the test split without answers.
-    files = [file for file in sorted(path.glob("hotpot_*.json")) if "fullwiki" not in file.name]
-    if not files:
-        return load_splits(data, columns=COLUMNS)
+    files = sorted(path.iterdir()) if path.is_dir() else []
+    official = {file: split for file in files if (split := _official_split(file))}
+    if official:
+        splits: dict[str, Sequence[Row]] = {}
+        for file, split in official.items():
+            if split in splits:
+                raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
+            splits[split] = load_splits(str(file), columns=columns)["train"]
+    else:
+        loaded = load_splits(data, columns=columns, config="distractor" if "hotpot" in data else None)
+        splits = {_SPLIT_NAMES.get(split, split): rows for split, rows in loaded.items()}
+    if "validation" in splits:
+        splits.setdefault("test", splits["validation"])
+    return splits
+
+
+def _official_split(file: Path) -> str | None:
+    words = re.split(r"[_.]", file.name)
+    if words[0] not in ("hotpot", "musique") or "fullwiki" in words or "test" in words:
+        return None
+    return next((_SPLIT_NAMES[word] for word in words if word in _SPLIT_NAMES), None)
+
+
+def official(row: Any) -> Any:
+    """Bring a row of MuSiQue or 2WikiMultihopQA into HotpotQA's form; any other is returned as it is.
+
+    2WikiMultihopQA (arXiv:2011.01060) has the form of HotpotQA, but some copies hold its columns as JSON texts. MuSiQue
+    (arXiv:2108.00573) has paragraphs, each of which becomes one sentence.
+    """
+    if not isinstance(row, Mapping):
+        return row
+    if "paragraphs" in row:
+        return _from_musique(row)
+    texts = {name: row[name] for name in ("supporting_facts", "context") if isinstance(row.get(name), str)}
+    return {**row, **{name: json.loads(text) for name, text in texts.items()}} if texts else row
+
+
+def _from_musique(row: Mapping[str, Any]) -> Row:
+    steps = [step.get("paragraph_support_idx") for step in row.get("question_decomposition") or ()]
+    order = {index: n for n, index in enumerate(steps)}
+    gold = [paragraph for paragraph in row["paragraphs"] if paragraph["is_supporting"]]
+    # In the order of the decomposition, which is the order in which one would search.
+    gold.sort(key=lambda paragraph: order.get(paragraph.get("idx"), len(order)))
+    # Titles are not unique there, and `read_question` takes the last paragraph with a title for the one that is meant.
+    others = [paragraph for paragraph in row["paragraphs"] if not paragraph["is_supporting"]]
     return {
-        _SPLIT_NAMES[part]: load_splits(str(file), columns=COLUMNS)["train"]
-        for file in files
-        for part in file.stem.split("_")
-        if part in _SPLIT_NAMES
+        "question": row["question"],
+        "answer": row["answer"],
+        "answer_aliases": list(row.get("answer_aliases") or ()),
+        "supporting_facts": [[paragraph["title"], 0] for paragraph in gold],
+        "context": [[paragraph["title"], [paragraph["paragraph_text"]]] for paragraph in [*others, *gold]],
     }
-
-
-def _with_all_splits(splits: Splits) -> dict[str, Sequence[Row]]:
-    """Let the dev split serve as test: the answers of HotpotQA's own test split are not public."""
-    full = {_SPLIT_NAMES.get(split, split): rows for split, rows in splits.items()}
-    if "validation" in full:
-        full.setdefault("test", full["validation"])
-    return full
 
 
 def _pairs(value: Any, second: str) -> list[tuple[Any, Any]]:

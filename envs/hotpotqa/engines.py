@@ -17,14 +17,11 @@ from agent_gym.retrieval.shared import Shared
 from agent_gym.retrieval.sources import open_source
 
 
-def _bm25(documents: Sequence[Document]) -> Retriever:
-    from agent_gym.retrieval.lexical import BM25Retriever  # late: it takes a second to import
+def bm25(documents: Sequence[Document]) -> Retriever:
+    """Make the default engine of a corpus."""
+    from agent_gym.retrieval.lexical import BM25Retriever  # late: it takes a moment to import
 
     return BM25Retriever(documents)
-
-
-RETRIEVERS: dict[str, Callable[[Sequence[Document]], Retriever]] = {"bm25": _bm25}
-"""Name to what makes the engine of a corpus."""
 
 
 class Engines(Shared):
@@ -65,21 +62,36 @@ class Engines(Shared):
 ENGINES = Engines()
 
 
-def check_retriever(retriever: Any) -> None:
-    """Refuse what can neither search nor be made.
+def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriever | None:
+    """Return the engine that a setting means, or None for BM25 over whatever a question is to be searched in.
+
+    Args:
+        retriever: "bm25", the folder of an index, the address of a server, or an engine.
+        corpus: what was opened as the corpus; the folder of an index needs the one it was built from.
 
     Raises:
-        ConfigError: with the known names.
+        ConfigError: for anything else, and for an index that cannot be opened.
     """
-    if isinstance(retriever, str) and retriever in RETRIEVERS:
+    if retriever == "bm25":
         if find_spec("bm25s") is None:
             require("bm25s", "retrieval")  # names the extra now, and not when the first policy searches
-        return
+        return None
+    if isinstance(retriever, str) and retriever.startswith(("http://", "https://")):
+        from agent_gym.retrieval.remote import RemoteRetriever
+
+        return ENGINES.get(retriever, lambda: RemoteRetriever(retriever))
+    if isinstance(retriever, str) and Path(retriever).expanduser().is_dir():
+        if corpus is None:
+            raise ConfigError(f"retriever is the index {retriever!r}, which needs corpus=, the one it was built from")
+        from agent_gym.retrieval.opening import open_index
+
+        return ENGINES.get((retriever, id(corpus)), lambda: open_index(retriever, documents_of(corpus)), corpus)
     if isinstance(retriever, str) or not isinstance(retriever, Retriever):
         raise ConfigError(
-            f"retriever is {retriever!r:.80}; allowed: {', '.join(map(repr, RETRIEVERS))}, or an object with "
-            "search(queries, k), such as those of agent_gym.retrieval"
+            f"retriever is {retriever!r:.80}; allowed: 'bm25', the folder of an index, an address such as "
+            "'http://127.0.0.1:8000', or an object with search(queries, k), such as those of agent_gym.retrieval"
         )
+    return retriever
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
+from agent_gym.data import Row, Splits
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.data import EMBEDDED, Question, questions, read_question, row_lists
-from agent_gym.envs.hotpotqa.engines import ENGINES, RETRIEVERS, check_retriever, documents_of, open_corpus
+from agent_gym.envs.hotpotqa.data import EMBEDDED, Question, distinct, load, official, questions, read_question
+from agent_gym.envs.hotpotqa.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
 from agent_gym.envs.hotpotqa.passages import TokenLimit, render, shown
 from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
 from agent_gym.envs.hotpotqa.tools import Lookup, Search, same_text
@@ -63,7 +64,8 @@ class HotpotQAEnv(ToolEnv):
     - `data`: "embedded" (default), an official JSON file, a folder with such files, or "hotpotqa/hotpot_qa".
     - `corpus`: what is searched: a folder or file (agent_gym.retrieval.corpus, BEIR's corpus.jsonl), or a hub name. By
       default each embedded question searches its own world, and other data the paragraphs of all its questions.
-    - `retriever`: "bm25" (default), or any object with `search(queries, k)`, which then decides what is searched.
+    - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
+      protocol, or any object with `search(queries, k)`; the last two decide what is searched.
     - `tools`: ("search",), ("search", "lookup"); `lookup(title)` reads the paragraph with exactly this title.
     - `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
@@ -73,7 +75,7 @@ class HotpotQAEnv(ToolEnv):
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     ## Ids
-    `AgentR1/HotpotQA-v0`.
+    `AgentR1/HotpotQA-v0`; `AgentR1/HotpotQA-FullWiki-v0` (fullwiki.py) and `AgentR1/MultiHopQA-v0` (multihop.py).
 
     ## Data
     "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (generator.py): 20,000 train questions
@@ -124,25 +126,29 @@ class HotpotQAEnv(ToolEnv):
         for name, value in (limits | {"max_observation_tokens": max_observation_tokens}).items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-        check_retriever(retriever)
+        tasks, self._rows = self.load_tasks(data, levels)
         known = {"search": Search(self._find, self._write, top_k), "lookup": Lookup(self._find, self._write)}
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         super().__init__(
-            questions(data, levels),
+            tasks,
             tools=[known[name] for name in dict.fromkeys(tools)],
             reward_weights=weights,
             max_turns=max_turns,
             **kwargs,
         )
-        self._retriever = retriever
         self._corpus = None if corpus is None else open_corpus(corpus)
-        self._rows = [] if data == EMBEDDED else row_lists(data)
+        self._retriever = open_retriever(retriever, self._corpus)
         self._limit = TokenLimit(self.renderer)
         self._passage_tokens, self._observation_tokens = max_passage_tokens, max_observation_tokens
         self._question = Question("", ("",), (), ())
         self._engine: Callable[[], Retriever] = self._no_engine
         self._asked: set[tuple[str, str]] = set()
         self._shown: set[str | tuple[str, str]] = set()
+
+    @staticmethod
+    def load_tasks(data: Any, levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:
+        """Return the splits of a data source, and the rows whose paragraphs are searched together, if any."""
+        return questions(data, levels), [] if data == EMBEDDED else distinct(load(data).values())
 
     # The episode.
 
@@ -246,19 +252,19 @@ class HotpotQAEnv(ToolEnv):
 
     def _engine_of(self, task: Mapping[str, Any]) -> Callable[[], Retriever]:
         """Say how to get the engine that searches for this task; making it can wait until it is needed."""
-        if not isinstance(self._retriever, str):
+        if self._retriever is not None:
             engine = self._retriever
             return lambda: engine
-        make, corpus, rows, world = RETRIEVERS[self._retriever], self._corpus, self._rows, task.get("world")
+        corpus, rows, world = self._corpus, self._rows, task.get("world")
         if corpus is not None:
-            return lambda: ENGINES.get((make, id(corpus)), lambda: make(documents_of(corpus)), corpus)
-        if rows:
-            key = (make, *map(id, rows))
-            return lambda: ENGINES.get(key, lambda: make(list(hotpotqa_paragraphs(chain(*rows)))), rows)
+            return lambda: ENGINES.get(id(corpus), lambda: bm25(documents_of(corpus)), corpus)
         if isinstance(world, int):
-            return lambda: ENGINES.get((make, "world", world), lambda: make(get_world(world).documents))
+            return lambda: ENGINES.get(("world", world), lambda: bm25(get_world(world).documents))
+        if rows:
+            key = tuple(map(id, rows))
+            return lambda: ENGINES.get(key, lambda: bm25(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
         # A task that was handed in brings its own paragraphs.
-        documents = list(hotpotqa_paragraphs([task]))
+        documents = list(hotpotqa_paragraphs([official(task)]))
         if not documents:
             raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
-        return lambda: ENGINES.get((make, id(task)), lambda: make(documents), task)
+        return lambda: ENGINES.get(("task", id(task)), lambda: bm25(documents), task)

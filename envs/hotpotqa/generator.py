@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, LINKS, bridges, comparisons
-from agent_gym.envs.hotpotqa.world import World, get_world
+from agent_gym.envs.hotpotqa.world import Entity, World, get_world
 from agent_gym.errors import ConfigError
 
 SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000, "unseen_entities": 1_000}
@@ -43,17 +43,22 @@ class GeneratedQuestions(Sequence[dict[str, Any]]):
             `unseen_entities`, which asks the questions of training about the worlds of test.
         size: how many; question i is the same at any size.
         levels: which of `LEVELS` occur.
+        hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
+            hard questions.
 
     Raises:
-        ConfigError: on an unknown split or level, no level, or a size below one.
+        ConfigError: on an unknown split or level, no level, a size below one, or other hops.
     """
 
-    def __init__(self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS) -> None:
+    def __init__(self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS, *, hops: int = 2) -> None:
         if split not in SPLIT_SIZES:
             raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
         if size is not None and size < 1:
             raise ConfigError(f"size is {size}, but a split needs at least one question")
         self.levels = check_levels(levels)
+        if hops not in (2, 3) or (hops == 3 and "hard" in self.levels):
+            raise ConfigError(f"hops is {hops} with the levels {self.levels}; allowed: 2, or 3 without 'hard'")
+        self.hops = hops
         self.split = split
         self.size = SPLIT_SIZES[split] if size is None else size
 
@@ -70,7 +75,7 @@ class GeneratedQuestions(Sequence[dict[str, Any]]):
             return [self[i] for i in range(*index.indices(self.size))]
         if not -self.size <= index < self.size:
             raise IndexError(f"question {index} of a split of {self.size}")
-        return dict(_question(self.split, self.levels, index % self.size))
+        return dict(_question(self.split, self.levels, self.hops, index % self.size))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[i] for i in range(self.size))
@@ -89,22 +94,22 @@ def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
 
 # An episode's group and the epochs after it ask for the same questions.
 @functools.lru_cache(maxsize=8192)
-def _question(split: str, levels: tuple[str, ...], index: int) -> dict[str, Any]:
+def _question(split: str, levels: tuple[str, ...], hops: int, index: int) -> dict[str, Any]:
     # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
-    rng = random.Random(f"{split}/{','.join(levels)}/{index}")
+    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}")
     (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
     number = rng.choice(WORLDS[split])
     world = get_world(number)
     asked_in = "train" if split == "unseen_entities" else split
     draft = None
     while draft is None:
-        draft = _draft(world, level, asked_in, rng)
+        draft = _draft(world, level, asked_in, hops, rng)
     gold = [title for title, _ in draft.facts]
     return {
-        "_id": f"{split}-{index}",
+        "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
         "question": draft.question,
         "answer": draft.answer,
-        "type": "bridge" if len(gold) == 2 else "comparison",
+        "type": draft.type,
         "level": level,
         "supporting_facts": [list(fact) for fact in draft.facts],
         "context": _context(world, draft.question, gold, rng),
@@ -113,31 +118,34 @@ def _question(split: str, levels: tuple[str, ...], index: int) -> dict[str, Any]
 
 
 class _Draft(NamedTuple):
+    """A question that may yet turn out too easy; `hidden` are the gold titles that it does not name."""
+
     question: str
     answer: str
+    type: str
     facts: list[tuple[str, int]]
+    hidden: list[str]
 
 
-def _draft(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
+def _draft(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
     """Write a question, or None where the choices of this try make no good one."""
-    compare = level == "hard" or (level == "medium" and rng.random() < 0.5)
-    draft = _compare(world, level, split, rng) if compare else _bridge(world, level, split, rng)
-    if draft is None:
-        return None
-    # The things that the question does not name must stay out of what a search with the question finds.
-    hidden = {title for title, _ in draft.facts[1::2]}
-    return None if hidden & set(world.rank(draft.question, HIDDEN)) else draft
+    compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
+    draft = _compare(world, level, split, rng) if compare else _bridge(world, level, split, hops, rng)
+    # What the question does not name must stay out of what a search with the question finds.
+    return None if draft is None or set(draft.hidden) & set(world.rank(draft.question, HIDDEN)) else draft
 
 
-def _bridge(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
-    link, asked = rng.choice([path for path in bridges(split) if (path[1] == "year") == (level == "medium")])
-    phrase, facts, end = _follow(world, link, asked, rng)
-    answer = end.facts[asked]
-    # An answer that already stands in the first paragraph, or in the question, asks for no second search.
-    if answer in "".join(world.entities[facts[0][0]].sentences):
+def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
+    paths = [path for path in bridges(split, hops) if (path[-1] == "year") == (level == "medium")]
+    *links, asked = rng.choice(paths)
+    phrase, facts, end = _follow(world, links, asked, rng)
+    answer, titles = end.facts[asked], [title for title, _ in facts]
+    # An answer that stands in an earlier paragraph, or in the question, asks for no search for the last one.
+    earlier = "".join(sentence for title in titles[:-1] for sentence in world.entities[title].sentences)
+    if answer in earlier or len(set(titles)) < len(titles):
         return None
     question = rng.choice(ASKED[asked][1]).format(np=phrase)
-    return _Draft(question, answer, facts)
+    return _Draft(question, answer, "bridge", facts, titles[1:])
 
 
 def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
@@ -145,8 +153,8 @@ def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft
     left, right, by = rng.choice(paths)
     wanted = rng.random() < 0.5  # as many yes as no
     for _ in range(200):
-        a, first, one = _follow(world, left, by, rng)
-        b, second, other = _follow(world, right, by, rng)
+        a, first, one = _follow(world, [left], by, rng)
+        b, second, other = _follow(world, [right], by, rng)
         if len({title for title, _ in first + second}) < 4:
             continue
         x, y = one.facts[by], other.facts[by]
@@ -156,17 +164,22 @@ def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft
             answer = "yes" if wanted else "no"
         else:
             continue
-        return _Draft(rng.choice(COMPARED[by]).format(a=a, b=b), answer, first + second)
+        question = rng.choice(COMPARED[by]).format(a=a, b=b)
+        return _Draft(question, answer, "comparison", first + second, [one.title, other.title])
     return None
 
 
-def _follow(world: World, link: str, asked: str, rng: random.Random) -> tuple[str, list[tuple[str, int]], Any]:
-    """Start somewhere and follow a link: how a question names the end, the two facts, the end itself."""
-    kind, phrases = LINKS[link]
-    start = world.entities[rng.choice(world.by_kind[kind])]
-    end = world.entities[start.facts[link]]
-    facts = [(start.title, start.stated_in[link]), (end.title, end.stated_in[asked])]
-    return rng.choice(phrases).format(x=start.title), facts, end
+def _follow(
+    world: World, links: Sequence[str], asked: str, rng: random.Random
+) -> tuple[str, list[tuple[str, int]], Entity]:
+    """Start somewhere and follow links: how a question names the end, the facts on the way, the end itself."""
+    entity = world.entities[rng.choice(world.by_kind[LINKS[links[0]][0]])]
+    phrase, facts = entity.title, []
+    for link in links:
+        facts.append((entity.title, entity.stated_in[link]))
+        phrase = rng.choice(LINKS[link][1]).format(x=phrase)
+        entity = world.entities[entity.facts[link]]
+    return phrase, [*facts, (entity.title, entity.stated_in[asked])], entity
 
 
 def _context(world: World, question: str, gold: list[str], rng: random.Random) -> list[list[Any]]:

@@ -8,6 +8,8 @@ for the rest. A policy that answers those has understood what a question asks, s
 
 from __future__ import annotations
 
+import functools
+
 SPLITS = ("train", "validation", "test")
 
 HELD_OUT: dict[str, frozenset[str]] = {
@@ -101,16 +103,18 @@ def belongs_to(split: str, *relations: str) -> bool:
     return touched == ({split} if split in HELD_OUT else set())
 
 
-def bridges(split: str) -> list[tuple[str, str]]:
-    """Return the (link, asked) paths of a split."""
-    return [
-        (link, asked)
-        for link in LINKS
-        for asked, (kind, _) in ASKED.items()
-        if KIND_OF[link] == kind and link != asked and belongs_to(split, link, asked)
-    ]
+@functools.cache
+def bridges(split: str, hops: int = 2) -> list[tuple[str, ...]]:
+    """Return the paths of a split that have this many paragraphs: links, and what is asked at their end."""
+    paths: list[tuple[str, ...]] = [(link,) for link in LINKS]
+    for _ in range(hops - 2):
+        paths = [(*path, link) for path in paths for link in LINKS if LINKS[link][0] == KIND_OF[path[-1]]]
+    paths = [(*path, asked) for path in paths for asked in ASKED if ASKED[asked][0] == KIND_OF[path[-1]]]
+    # The same relation twice ("the teacher of the teacher of") is a riddle and not a question.
+    return [path for path in paths if len(set(path)) == len(path) and belongs_to(split, *path)]
 
 
+@functools.cache
 def comparisons(split: str) -> list[tuple[str, str, str]]:
     """Return the (link, link, compared) paths of a split; both links lead to people."""
     people = [link for link in LINKS if KIND_OF[link] == "person"]

@@ -1,0 +1,88 @@
+"""Several multi-hop data sets as one: sources mixed evenly, split by split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+
+from agent_gym.data import Row, Splits
+from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
+from agent_gym.envs.hotpotqa.generator import SPLIT_SIZES, GeneratedQuestions
+from agent_gym.errors import ConfigError
+
+
+class Mixture(Sequence[Row]):
+    """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample.
+
+    Args:
+        sources: what is mixed; rows are only read when they are asked for.
+    """
+
+    def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
+        """Lay out the order."""
+        self._sources = sources
+        sizes = [len(rows) for rows in sources]
+        places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+        self._order = np.argsort(places, kind="stable")
+        self._starts = np.cumsum([0, *sizes])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        """Read one row, or a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = int(self._order[index])
+        source = int(np.searchsorted(self._starts, at, side="right")) - 1
+        return self._sources[source][at - int(self._starts[source])]
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[i] for i in range(len(self)))
+
+
+def mixture(data: str | Sequence[str]) -> tuple[Splits, list[Sequence[Row]]]:
+    """Load sources and mix them.
+
+    Args:
+        data: "embedded", a file, a folder or a hub name of HotpotQA, 2WikiMultihopQA or MuSiQue; or several of these.
+
+    Returns:
+        The splits, and all rows whose paragraphs are searched together.
+
+    Raises:
+        ConfigError: if there is no source, or one cannot be read.
+    """
+    names = [data] if isinstance(data, str) else list(data)
+    if not names:
+        raise ConfigError("data names no source; give 'embedded', files, folders or names on the hub")
+    sources: dict[str, list[Sequence[Row]]] = {}
+    searched: list[Sequence[Row]] = []
+    for name in names:
+        loaded = _embedded() if name == EMBEDDED else load(name, ("question", "answer"))
+        searched += [] if name == EMBEDDED else distinct(loaded.values())
+        for split, rows in loaded.items():
+            sources.setdefault(split, []).append(_answerable(rows))
+    return {split: Mixture(parts) for split, parts in sources.items()}, searched
+
+
+def _embedded() -> Splits:
+    """Two and three hops half and half."""
+    two = questions(EMBEDDED)
+    return {
+        split: Mixture([two[split], GeneratedQuestions(split, levels=("easy", "medium"), hops=3)])
+        for split in SPLIT_SIZES
+    }
+
+
+def _answerable(rows: Sequence[Row]) -> Sequence[Row]:
+    """Leave out the questions of MuSiQue-Full that have no answer."""
+    if "answerable" not in rows[0]:
+        return rows
+    return [row for row in rows if row["answerable"]]
