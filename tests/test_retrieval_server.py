@@ -18,7 +18,9 @@ from retrieval_tools import CountingRetriever, expected, serving
 
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval import Document
+from agent_gym.retrieval.batcher import MicroBatcher
 from agent_gym.retrieval.corpus import Corpus
+from agent_gym.retrieval.hybrid import HybridRetriever
 from agent_gym.retrieval.protocol import MAX_REQUEST_BYTES, to_wire
 from agent_gym.retrieval.remote import RemoteRetriever
 from agent_gym.retrieval.server import SearchServer, bind
@@ -236,6 +238,26 @@ def test_the_command_opens_what_was_saved(tmp_path):
             open_index(tmp_path / "corpus", corpus)
         with pytest.raises(ConfigError, match='holds no index .*or "bm25"'):
             open_index(tmp_path / "nothing", corpus)
+
+
+def test_the_command_opens_a_dense_index_with_its_encoder(tmp_path):
+    for needed in ("faiss", "torch", "sentence_transformers"):
+        pytest.importorskip(needed)
+    from tiny_encoder import make_documents, make_tiny_encoder
+
+    from agent_gym.retrieval.build import build_index
+    from agent_gym.retrieval.encoder_models import make_encoder
+    from agent_gym.retrieval.opening import open_index
+
+    corpus = Corpus.build(tmp_path / "corpus", make_documents(30))
+    build_index(corpus, make_encoder(str(make_tiny_encoder(tmp_path / "encoder"))), tmp_path / "dense")
+    engine = HybridRetriever([open_index(tmp_path / "dense", corpus), open_index("bm25", corpus)])
+    queries = [document.text for document in corpus]
+    with serving(MicroBatcher(engine)) as server:
+        assert RemoteRetriever(server.url).search(queries, 3) == engine.search(queries, 3)
+    assert open_index(tmp_path / "dense", corpus).search(queries[:2], 1)[1][0].score > 0.5
+    with pytest.raises(ConfigError, match="belongs to a corpus of 30 documents"):
+        open_index(tmp_path / "dense", DOCUMENTS)
 
 
 def test_the_command_tells_what_is_wrong(capsys, tmp_path):

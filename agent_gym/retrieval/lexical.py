@@ -37,8 +37,8 @@ _COMPILE_FROM = 20_000
 class BM25Retriever(Shared):
     """Searches titles and texts by their words. A word that occurs twice in a query counts once.
 
-    Building takes about 70 CPU seconds per million short paragraphs, and the index some 25 bytes for each different
-    word of each document while it is built, 8 afterwards.
+    Building takes about 150 CPU seconds and 2 GB per million short paragraphs; 0.8 GB remain, or what is touched of 0.3
+    GB on disk where the index is loaded from there.
 
     Args:
         corpus: what to search, a `Corpus` or a list.
