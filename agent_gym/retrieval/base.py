@@ -44,7 +44,7 @@ class Retriever(Protocol):
         """Find the best documents for each query.
 
         Safe to call from several threads at once. The same queries give the same documents in the same order; equal
-        scores are ordered by the document's place in the corpus.
+        scores are ordered by the document's place in the corpus (in a fusion: by its first engine's order).
 
         Args:
             queries: any texts, also empty ones, very long ones, and ones in which nothing can be searched for.
