@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from agent_gym.retrieval.index import KINDS
 from agent_gym.retrieval.manifest import MANIFEST
 
 DOCUMENTS = make_documents(300)
+HERE = Path(__file__).parent
 
 
 def build(folder, documents=DOCUMENTS, encoder=None, **options):
@@ -177,6 +180,46 @@ def test_copies_share_the_index_and_pickles_open_it_again(retriever):
     sent = pickle.dumps(retriever)
     assert len(sent) < 200_000
     assert pickle.loads(sent).search(["Arlen glass"], 3) == retriever.search(["Arlen glass"], 3)
+
+
+FORK = """
+import multiprocessing, sys, threading
+from slow_build import HashEncoder
+from tiny_encoder import make_documents, make_tiny_encoder
+from agent_gym.retrieval.build import build_index
+from agent_gym.retrieval.dense import DenseRetriever
+from agent_gym.retrieval.encoder_models import make_encoder
+
+folder, model = sys.argv[1:]
+documents = make_documents(2000)
+encoder = make_encoder(str(make_tiny_encoder(__import__("pathlib").Path(folder) / model))) if model else HashEncoder()
+build_index(documents, encoder, folder + "/index", threads=2)
+retriever = DenseRetriever(documents, folder + "/index", encoder)
+search = lambda: retriever.search([document.text for document in documents[:300]], 5)
+expected = search()  # starts the threads that a fork loses
+
+def child():
+    right = [search() == expected]
+    thread = threading.Thread(target=lambda: right.append(search() == expected))
+    thread.start()
+    thread.join()
+    sys.exit(right != [True, True])
+
+process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
+process.start()
+process.join(30)
+sys.exit(process.exitcode if process.exitcode is not None else "the forked process hangs")
+"""
+
+
+@pytest.mark.parametrize("model", ["", pytest.param("bge-small-en-tiny", marks=pytest.mark.slow)])
+def test_a_forked_process_searches_on(tmp_path, model):
+    if model:
+        pytest.importorskip("FlagEmbedding")
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(HERE)}
+    command = [sys.executable, "-c", FORK, str(tmp_path), model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_effort_is_passed_on(tmp_path):

@@ -19,6 +19,7 @@ import numpy as np
 from agent_gym.errors import ConfigError, require
 from agent_gym.retrieval.base import Document
 from agent_gym.retrieval.encoder import Encoder, EncoderSpec, Vectors, document_text, encodable, normalised
+from agent_gym.retrieval.forks import forked
 
 MAX_LENGTH = 512
 
@@ -108,6 +109,8 @@ class _ModelEncoder:
     def _encode(self, texts: Sequence[str], prefix: str) -> Vectors:
         if not texts:
             return np.zeros((0, self.spec.dimension), np.float32)
+        if forked():
+            require("torch", "bge").set_num_threads(1)
         return normalised(self._forward([encodable(text) for text in texts], prefix))
 
     @abstractmethod

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from agent_gym.errors import ConfigError, require
 from agent_gym.retrieval import files
 from agent_gym.retrieval.encoder import Vectors
+from agent_gym.retrieval.forks import forked
 
 AUTO_FLAT = 200_000
 """The most vectors for which `auto` scans them all on a CPU."""
@@ -143,10 +144,10 @@ def reserve(index: Any, count: int) -> None:
 
 @contextmanager
 def faiss_threads(threads: int) -> Any:
-    """Let FAISS use this many threads inside the block."""
+    """Let FAISS use this many threads inside the block, or one in a forked process."""
     faiss = require("faiss", "retrieval")
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(threads)
+    faiss.omp_set_num_threads(1 if forked() else threads)
     try:
         yield
     finally:
@@ -211,6 +212,8 @@ class Searcher:
 
     def search(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Search; scores and positions of shape (queries, k), best first, -1 where an index found fewer than k."""
+        if forked():  # for each call, because OpenMP keeps the number for each thread of Python's
+            require("faiss", "retrieval").omp_set_num_threads(1)
         if self._lock is None:
             return self.index.search(vectors, k, params=self._parameters())
         with self._lock:
