@@ -170,18 +170,18 @@ def test_what_is_no_index_is_a_clear_error(tmp_path):
 
 
 PEAK = """
-import resource, sys, numpy as np
+import sys, numpy as np
 from agent_gym.retrieval.index import new_index, reserve
 blocks, block, d = 17, 8192, 128  # just past a power of two, where arrays that double have the most to copy
 index = new_index("flat", blocks * block, d)
 vectors = np.ones((block, d), np.float32)
-before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+memory = lambda name: next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
+before = memory("VmRSS")
 if sys.argv[1] == "reserve":
     reserve(index, blocks * block)
 for _ in range(blocks):
     index.add(vectors)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print((peak - before) / (blocks * block * d * 4))
+print((memory("VmHWM") - before) / (blocks * block * d * 4))
 """
 
 
