@@ -73,7 +73,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Return the means that training and evaluation log, by name.
 
     Per episode: `reward/<term>`, `episode/turns`, `episode/tokens` (sampled), `episode/truncated`, `episode/success`,
-    `tool/<name>/calls`, `tool/<name>/errors`. Per call: `tool/<name>/latency` in seconds. Malformed calls and calls of
+    `tool/<name>/calls`, `tool/<name>/errors`, and `env/<name>` for the environment's own numbers at the last step. Per
+    call: `tool/<name>/latency` in seconds. Malformed calls and calls of
     unknown tools are counted under `tool/invalid`, so that a policy cannot invent metric names.
     """
     totals: dict[str, float] = {}
@@ -91,6 +92,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         add("episode/truncated", float(episode.truncated))
         for term, value in episode.reward_terms.items():
             add(f"reward/{term}", value)
+        for name, value in (episode.steps[-1].metrics if episode.steps else {}).items():
+            add(f"env/{name}", value)
         for step in episode.steps:
             for call in step.tool_calls:
                 name = call["name"] if call["name"] in known else "invalid"

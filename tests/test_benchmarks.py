@@ -100,3 +100,11 @@ def test_every_algorithm_of_the_table_runs(tmp_path):
     before = {file.name: file.stat().st_mtime for file in out.glob("*.json")}
     run("algorithms.py", tmp_path, "--seeds", "0", "--only", *names, "--out", out)
     assert {name: (out / name).stat().st_mtime for name in before} == before and (out / "gigpo.seed0.json").is_file()
+
+
+def test_every_kind_of_index_is_measured(tmp_path):
+    _, results = run("retrieval.py", tmp_path)
+    rows = results["indexes"]
+    assert len({row["index"].split()[0] for row in rows}) == 8
+    assert all(row["plan"] == pytest.approx(1, abs=0.02) and 0 < row["recall@5"] <= 1 for row in rows)
+    assert {side["side"] for side in results["environments"]} == {"per call", "micro-batcher", "one call"}

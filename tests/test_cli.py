@@ -41,7 +41,7 @@ def test_help_names_every_command() -> None:
     assert all(name in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["list", "play", "view", "rollout", "eval", "speedrun"])
+@pytest.mark.parametrize("name", ["list", "play", "view", "rollout", "eval", "speedrun", "serve"])
 def test_help_of_the_light_commands_loads_no_training_stack(name: str) -> None:
     code = (
         "import sys\nfrom agent_gym.cli.main import main\n"
@@ -64,10 +64,10 @@ def test_every_flag_of_the_light_commands_is_explained(monkeypatch: pytest.Monke
         raise SystemExit(0)
 
     monkeypatch.setattr(Parser, "parse", stop)
-    for name in ("list", "play", "view", "rollout", "eval", "speedrun"):
+    for name in ("list", "play", "view", "rollout", "eval", "speedrun", "serve"):
         with pytest.raises(SystemExit):
             main([name])
-    assert len(parsers) == 6
+    assert len(parsers) == 7
     assert not [action.dest for parser in parsers for action in parser._actions if not action.help]
 
 

@@ -49,6 +49,7 @@ class Preset:
         dev_split: the split of the learning curve.
         dev_tasks: its size.
         test_tasks: size of the test set of the results table.
+        test_split: the split of the results table.
         needs_gpu: whether it makes sense on a GPU only.
         grpo: fields of `AgentGRPOConfig`.
     """
@@ -61,6 +62,7 @@ class Preset:
     dev_split: str
     dev_tasks: int
     test_tasks: int | None
+    test_split: str = "test"
     needs_gpu: bool = False
     grpo: Mapping[str, Any] = field(default_factory=dict)
 

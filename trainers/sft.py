@@ -49,7 +49,8 @@ def expert_episodes(
         budget: limits of each episode.
 
     Returns:
-        The episodes that the expert solved.
+        The episodes that the expert solved in its default style. Those of other styles are all kept: what they show may
+        be a mistake on purpose.
 
     Raises:
         ConfigError: if the environment has no expert or no such style, or the shares are not positive.
@@ -76,7 +77,8 @@ def expert_episodes(
         played = runner.run(specs)
     finally:
         runner.close()
-    return [episode for episode in played if episode.success and not episode.failure]
+    kept = (episode for episode in played if not episode.failure)
+    return [episode for episode in kept if episode.success or style_of[id(episode.spec)] != "default"]
 
 
 def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:

@@ -141,14 +141,15 @@ class _Speedrun:
         self.policy.sync(named_weights(self.model))
         training = self.model.training
         runner = Runner(self.policy, self.tokenizer, self.args.budget, workers=self.args.env_workers)
+        preset = self.preset
         specs = make_specs(
-            self.preset.env_id, self.preset.env_kwargs, split="test", episodes=self.preset.test_tasks, seed=self.seed
+            preset.env_id, preset.env_kwargs, split=preset.test_split, episodes=preset.test_tasks, seed=self.seed
         )
         for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
             episodes = self._timed("evaluation", runner.run, specs, temperature=temperature)
             result = summarize(episodes)
             self.rows.append((name, decoding, result))
-            calls = result.metrics.get("tool/calculator/calls", 0.0)
+            calls = _calls(result)
             self.say(f"{name}, {decoding}: success {result} test tasks, {calls:.2f} tool calls per episode")
         runner.close()
         self.model.train(training)
@@ -218,19 +219,25 @@ class _Speedrun:
     def _table(self) -> str:
         lines = [
             "",
-            f"{self.preset.env_id}, split test, seed {self.seed}. Success with 95% Wilson intervals.",
+            f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}. Success with 95% Wilson "
+            "intervals.",
             "",
             f"| {'policy':<32} | {'decoding':<8} | {'success':<24} | calls | turns |",
             f"|{'-' * 34}|{'-' * 10}|{'-' * 26}|{'-' * 7}|{'-' * 7}|",
         ]
         for name, decoding, result in self.rows:
             share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
-            calls = result.metrics.get("tool/calculator/calls", 0.0)
+            calls = _calls(result)
             turns = result.metrics["episode/turns"]
             lines.append(f"| {name:<32} | {decoding:<8} | {share:<24} | {calls:5.2f} | {turns:5.2f} |")
         total = time.perf_counter() - self.begin
         split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
         return "\n".join([*lines, "", f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
+
+
+def _calls(result: EvalResult) -> float:
+    """Tool calls per episode, whatever the tools."""
+    return sum(value for name, value in result.metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
 
 
 class _Progress(TrainerCallback):

@@ -20,8 +20,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     rows = [("ID", "TASK", "TOOLS", "DATA")]
     for entry in ENVS:
-        needs = f" (pip install 'agent-gym[{entry.extra}]')" if entry.extra else ""
-        rows.append((entry.id, entry.summary + needs, ", ".join(entry.tools) or "-", entry.data))
+        needs = [f"pip install 'agent-gym[{entry.extra}]'"] if entry.extra else []
+        needs += [entry.needs] if entry.needs else []
+        summary = f"{entry.summary} ({'; '.join(needs)})" if needs else entry.summary
+        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.data))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))

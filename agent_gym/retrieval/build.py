@@ -6,10 +6,7 @@ memory it needs is that of the finished index and a block of vectors (`agent_gym
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +76,7 @@ def build_index(
     kind = choose_kind(kind, len(corpus), encoder.spec.dimension, device)
     require("faiss", "retrieval")  # to fail now and not after the encoding
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with files.locked(folder):
         origin = Origin.of(corpora.checksum(corpus), len(corpus), encoder)
         finished = _finished(folder, kind, origin)
         if finished:
@@ -149,16 +146,3 @@ def _write(index: Any, folder: Path, kind: str, origin: Origin) -> Manifest:
         if other != path:  # an earlier kind; until the line before, the manifest was about it, and it was whole
             other.unlink()
     return manifest
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out; the lock ends with the process, however that ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise ConfigError(f"another process is writing to {folder}; wait for it, or give another folder") from error
-    finally:
-        os.close(handle)

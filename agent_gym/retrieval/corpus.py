@@ -7,7 +7,6 @@ reads costs nothing. Parquet would be smaller, and would unpack a thousand rows 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import mmap
@@ -79,14 +78,10 @@ class Corpus(Sequence[Document]):
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            _lock(handle, folder)
+        with files.locked(folder):
             if (folder / MANIFEST).exists():
                 raise ConfigError(f"{folder} holds a corpus already; open it with Corpus(folder), or delete it")
             _write(folder, documents, progress)
-        finally:
-            os.close(handle)
         return cls(folder, verify=False)
 
     def __len__(self) -> int:
@@ -137,13 +132,6 @@ def _line(document: Document, n: int) -> bytes:
     row = {"_id": document.id, "title": document.title, "text": document.text}
     # Half of a surrogate pair, which broken JSON can hold, has no UTF-8; it becomes a question mark.
     return json.dumps(row, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
-
-
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ConfigError(f"another process is writing to {folder}; wait for it, or give another folder") from error
 
 
 def _write(folder: Path, documents: Iterable[Document], progress: bool) -> None:

@@ -5,10 +5,12 @@ Whoever reads them compares sizes and checksums with a manifest, which is writte
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,21 @@ def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...]
         if manifest[key] != value:
             raise ConfigError(f"{path} was written for {key} {manifest[key]!r}, and this is {value!r}; {cure}")
     return manifest
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder; the lock ends with the process, however that ends.
+
+    Raises:
+        ConfigError: if another process is writing to it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another process is writing to {folder}; wait for it, or give another folder") from error
+        yield
+    finally:
+        os.close(handle)
