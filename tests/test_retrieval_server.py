@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from agent_gym.retrieval.corpus import Corpus
 from agent_gym.retrieval.hybrid import HybridRetriever
 from agent_gym.retrieval.protocol import MAX_REQUEST_BYTES, to_wire
 from agent_gym.retrieval.remote import RemoteRetriever
-from agent_gym.retrieval.server import SearchServer, bind
+from agent_gym.retrieval.server import SearchServer, _Handler, bind
 
 DOCUMENTS = [Document("a", "Apollo 8", "To the Moon."), Document("b", "Apollo 9", "Around the Earth.")]
 TIMEOUT = 60
@@ -131,8 +132,15 @@ def test_answers_leave_without_delay(server, connection):
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
-def test_searches_that_have_begun_are_answered_before_the_end():
+def test_searches_that_have_begun_are_answered_before_the_end(monkeypatch):
     inside, go_on = threading.Event(), threading.Event()
+    post = _Handler.do_POST
+
+    def lingering(self):  # a thread may be held up at any point; what it has answered must be on its way by then
+        post(self)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(_Handler, "do_POST", lingering)
 
     class Slow:
         def search(self, queries, k):

@@ -228,6 +228,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         self.end_headers()
         self.wfile.write(body)
+        # Now, while the request still counts as busy: a server that closes would otherwise cut it off.
+        self.wfile.flush()
 
 
 def _read_request(body: bytes, topk: int) -> _Request:
