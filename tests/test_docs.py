@@ -220,7 +220,7 @@ def test_every_logged_metric_is_explained() -> None:
 @pytest.mark.slow
 def test_the_environment_of_the_page_passes_the_conformance_tests(tmp_path: Path) -> None:
     """Follow docs/add_an_env.md to the letter in a copy of the repository."""
-    for name in ("agent_gym", "envs", "registry", "trainers", "tests"):
+    for name in ("agent_gym", "envs", "registry", "trainers", "tests", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     blocks = blocks_of(ROOT / "docs" / "add_an_env.md")
