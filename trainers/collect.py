@@ -3,11 +3,13 @@
     tasks of the sampler -> episodes -> (DAPO: replace groups that agree by fresh tasks, again and again)
                                      -> (StarPO-S: keep the groups of largest spread)
 
-What is logged is every episode that was played, so that a filter cannot make a policy look better than it is.
+Nothing is logged of the chosen episodes alone, or a filter could make a policy look better than it is: rewards and
+their spread are those of the sampler's tasks, and the numbers about episodes those of all that were played.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,10 +29,14 @@ class Collector:
     """
 
     def __init__(self, trainer: EpisodeTrainer) -> None:
-        """Number the tasks of the data set, so that a fresh one can be told from one of the batch."""
+        """Play nothing yet."""
         self.trainer = trainer
-        dataset = trainer.train_dataset
-        self._position = {key: i for i, key in enumerate(zip(*(dataset[name] for name in COLUMNS), strict=True))}
+
+    @functools.cached_property
+    def _position(self) -> dict[tuple[Any, ...], int]:
+        """Where each task stands in the data set, so that a fresh one can be told from one of the batch."""
+        dataset = self.trainer.train_dataset
+        return {key: i for i, key in enumerate(zip(*(dataset[name] for name in COLUMNS), strict=True))}
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout.
