@@ -168,7 +168,7 @@ def test_calls_of_a_turn_are_one_search() -> None:
     recorder = Recorder([Document("a", "Tobila", "one"), Document("b", "", "two\nlines")])
     assert isinstance(recorder, Retriever)
     env = make(retriever=recorder, top_k=2)
-    recorder = env._retriever  # gym.make may have copied it
+    recorder = env._searched.retriever  # gym.make may have copied it
     (step,) = play(env, search("x", "y", "", "x" * 10_000))
     assert recorder.asked == [(["x", "y", "", "x" * 10_000], 2)]
     assert [message["content"] for message in step[4]["messages"][1:]] == ["[1] Tobila: one\n[2] two lines"] * 4
@@ -322,7 +322,7 @@ def test_an_index_in_a_folder_is_opened_with_its_corpus(tmp_path: Path) -> None:
     BM25Retriever(corpus).save(tmp_path / "index")
     settings = {"retriever": str(tmp_path / "index"), "corpus": str(tmp_path / "corpus")}
     assert play(make(**settings), search("film"))[0][0] == "[1] Tobila: A film."
-    assert make(**settings)._retriever is make(**settings)._retriever
+    assert make(**settings)._searched.retriever is make(**settings)._searched.retriever
     with pytest.raises(ConfigError, match="needs corpus="):
         make(retriever=str(tmp_path / "index"))
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agent_gym.data import Row, Splits
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.data import EMBEDDED, Question, distinct, load, official, questions, read_question
-from agent_gym.envs.hotpotqa.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
-from agent_gym.envs.hotpotqa.passages import TokenLimit, render, shown
+from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions, read_question
+from agent_gym.envs.hotpotqa.passages import TokenLimit, render
 from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
-from agent_gym.envs.hotpotqa.tools import Lookup, Search, same_text
-from agent_gym.envs.hotpotqa.world import get_world
+from agent_gym.envs.hotpotqa.scoring import Judge
+from agent_gym.envs.hotpotqa.searched import Searched
+from agent_gym.envs.hotpotqa.tools import Lookup, Search
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval import Document, Retriever
-from agent_gym.retrieval.sources import hotpotqa_paragraphs
-from agent_gym.rewards import answer_format, exact_match, f1_score, sub_exact_match, tagged_answer
+from agent_gym.rewards import answer_format, tagged_answer
 from agent_gym.tool_env import ToolEnv
 
 TOOLS = ("search", "lookup")
@@ -126,7 +124,7 @@ class HotpotQAEnv(ToolEnv):
         for name, value in (limits | {"max_observation_tokens": max_observation_tokens}).items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-        tasks, self._rows = self.load_tasks(data, levels)
+        tasks, rows = self.load_tasks(data, levels)
         known = {"search": Search(self._find, self._write, top_k), "lookup": Lookup(self._find, self._write)}
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         super().__init__(
@@ -136,14 +134,9 @@ class HotpotQAEnv(ToolEnv):
             max_turns=max_turns,
             **kwargs,
         )
-        self._corpus = None if corpus is None else open_corpus(corpus)
-        self._retriever = open_retriever(retriever, self._corpus)
+        self._searched = Searched(retriever, corpus, rows)
         self._limit = TokenLimit(self.renderer)
         self._passage_tokens, self._observation_tokens = max_passage_tokens, max_observation_tokens
-        self._question = Question("", ("",), (), ())
-        self._engine: Callable[[], Retriever] = self._no_engine
-        self._asked: set[tuple[str, str]] = set()
-        self._shown: set[str | tuple[str, str]] = set()
 
     @staticmethod
     def load_tasks(data: Any, levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:
@@ -154,11 +147,9 @@ class HotpotQAEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         """Show the question and remember what it is about."""
-        self._question = read_question(task)
-        self._engine = self._engine_of(task)
-        self._asked, self._shown = set(), set()
-        self._searches = 0
-        return self._question.text
+        self._judge = Judge(read_question(task))
+        self._engine = self._searched.engine_of(task)
+        return self._judge.question.text
 
     def respond(self, action: str) -> Reply:
         """Search or take the answer; then keep to the limit of what is shown, and judge what was."""
@@ -167,23 +158,20 @@ class HotpotQAEnv(ToolEnv):
             texts = self._limit.share([message["content"] for message in reply.messages], self._observation_tokens)
             for message, text in zip(reply.messages, texts, strict=True):
                 message["content"] = text
-            reply.terms |= self._judge(reply.tool_calls, texts)
-            reply.metrics |= {"gold_recall": self._gold_recall(), "searches": float(self._searches)}
+            reply.terms |= self._judge.calls(reply.tool_calls, texts, self.tools)
+            reply.metrics |= self._judge.metrics
             if self.turn + 1 == self.max_turns:
                 reply.terms |= self._published(action, UNANSWERED)
         return reply
 
     def answer(self, text: str) -> Reply:
         """Score the final answer. The policy is told nothing about it."""
-        given, golds = tagged_answer(text), self._question.answers
-        scores = {
-            "em": max(exact_match(given, gold) for gold in golds),
-            "f1": max(f1_score(given, gold)[0] for gold in golds),
-            "sub_em": max(sub_exact_match(given, gold) for gold in golds),
-        }
-        metrics = {**scores, "gold_recall": self._gold_recall(), "searches": float(self._searches)}
+        given = tagged_answer(text)
+        scores = self._judge.answer(given)
         terms = {**scores, "format": 0.0 if given is None else answer_format(text), **self._published(text, TERMS)}
-        return Reply(terms=terms, metrics=metrics, terminated=True, success=bool(scores["em"]))
+        return Reply(
+            terms=terms, metrics={**scores, **self._judge.metrics}, terminated=True, success=bool(scores["em"])
+        )
 
     def expert_action(self, style: str = "default") -> str:
         """Search for the titles of the gold paragraphs, then state the gold answer.
@@ -196,75 +184,24 @@ class HotpotQAEnv(ToolEnv):
             raise ConfigError(f"the HotpotQA expert has no style {style!r}; known: default, direct")
         if style == "direct":
             return "<answer>unknown</answer>"
-        titles = self._question.titles
+        titles = self._judge.question.titles
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, n = min(len(titles), self.max_turns - 1), len(titles)
         if self.turn >= turns:
-            return f"<answer>{self._question.answers[0]}</answer>"
+            return f"<answer>{self._judge.question.answers[0]}</answer>"
         due = titles[self.turn * n // turns : (self.turn + 1) * n // turns]
         return "\n".join(self.parser.render("search", {"query": title}) for title in due)
-
-    # Judging.
-
-    def _judge(self, calls: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> dict[str, float]:
-        """Score a turn of calls by what was asked before and by what is shown for the first time."""
-        repeated = 0
-        for call in calls:
-            if call["name"] in self.tools:
-                asked = call["name"], same_text(" ".join(map(str, call["arguments"].values())))
-                repeated += asked in self._asked
-                self._asked.add(asked)
-                self._searches += not call["error"]
-        # Only what a search found counts: an error repeats what the policy wrote.
-        found = [text for call, text in zip(calls, texts, strict=True) if not call["error"]]
-        titles, facts = self._question.titles, self._question.facts
-        new_titles = {title for title in titles if any(shown(text, title) for text in found)} - self._shown
-        new_facts = {fact for fact in facts if any(shown(text, *fact) for text in found)} - self._shown
-        self._shown |= new_titles | new_facts
-        return {
-            "new_gold": len(new_titles) / max(1, len(titles)),
-            "fact_recall": len(new_facts) / max(1, len(set(facts))),
-            "repeat": -repeated / len(calls),
-        }
-
-    def _gold_recall(self) -> float:
-        titles = self._question.titles
-        return sum(title in self._shown for title in titles) / max(1, len(titles))
 
     def _published(self, text: str, names: Sequence[str] | Mapping[str, Any]) -> dict[str, float]:
         """The terms of published rewards, those that weigh anything."""
         # Templates of thinking models begin each turn with <think>, and Agent-R1 looks for it.
         begun = self.renderer.prefill if self.renderer else ""
         turns = [begun + segment.text for segment in self.transcript.segments if segment.source == "agent"]
-        answers = self._question.answers
+        answers = self._judge.question.answers
         return {name: TERMS[name]([*turns, begun + text], answers) for name in names if self.weights[name]}
-
-    # Searching.
 
     def _find(self, queries: Sequence[str], k: int) -> list[list[Document]]:
         return [[hit.document for hit in hits] for hits in self._engine().search(queries, k)]
 
     def _write(self, documents: Sequence[Document]) -> str:
         return render(documents, self._limit, self._passage_tokens)
-
-    def _no_engine(self) -> Retriever:
-        raise ConfigError("the environment was not reset")
-
-    def _engine_of(self, task: Mapping[str, Any]) -> Callable[[], Retriever]:
-        """Say how to get the engine that searches for this task; making it can wait until it is needed."""
-        if self._retriever is not None:
-            engine = self._retriever
-            return lambda: engine
-        corpus, rows, world = self._corpus, self._rows, task.get("world")
-        if corpus is not None:
-            return lambda: ENGINES.get(id(corpus), lambda: bm25(documents_of(corpus)), corpus)
-        if isinstance(world, int):
-            return lambda: ENGINES.get(("world", world), lambda: bm25(get_world(world).documents))
-        if rows:
-            key = tuple(map(id, rows))
-            return lambda: ENGINES.get(key, lambda: bm25(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
-        # A task that was handed in brings its own paragraphs.
-        documents = list(hotpotqa_paragraphs([official(task)]))
-        if not documents:
-            raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
-        return lambda: ENGINES.get(("task", id(task)), lambda: bm25(documents), task)
