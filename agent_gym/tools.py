@@ -74,6 +74,46 @@ class Tool:
         return {"type": "function", "function": function}
 
 
+class TextTool(Tool):
+    """A tool with one text as its only argument; all calls of one turn are one batch.
+
+    Args:
+        name: its name.
+        description: what it does.
+        argument: the name of the argument.
+        about: what the argument is.
+    """
+
+    def __init__(self, name: str, description: str, argument: str, about: str) -> None:
+        """Make the schema."""
+        properties = {argument: {"type": "string", "description": about}}
+        super().__init__(name, description, {"type": "object", "properties": properties, "required": [argument]})
+        self.argument = argument
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        """Answer all calls of a turn that are well-formed."""
+        raise TypeError(f"{type(self).__name__} has to define answer(texts)")
+
+    def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
+        """Answer calls, broken ones with what is wrong with them."""
+        good = [arguments[self.argument] for arguments in batch if self._fits(arguments)]
+        answers = iter(self.answer(good) if good else [])
+        problem = f"Error: {self.name} takes one argument, {self.argument}, a text"
+        return [next(answers) if self._fits(arguments) else ToolResult(problem, error=True) for arguments in batch]
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Answer one call."""
+        return self.run_batch([arguments])[0]
+
+    def _fits(self, arguments: Mapping[str, Any]) -> bool:
+        return set(arguments) == {self.argument} and isinstance(arguments[self.argument], str)
+
+
+def same_text(text: str) -> str:
+    """Return what queries and titles are compared by: case and spaces do not matter."""
+    return " ".join(text.casefold().split())
+
+
 class FunctionTool(Tool):
     """A tool made from a typed function. See `tool`."""
 

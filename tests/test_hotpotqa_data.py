@@ -14,9 +14,9 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
-from agent_gym.envs.hotpotqa.engines import ENGINES  # noqa: E402
 from agent_gym.envs.hotpotqa.export import write_embedded  # noqa: E402
 from agent_gym.envs.hotpotqa.metrics import evaluate  # noqa: E402
+from agent_gym.retrieval.engines import ENGINES  # noqa: E402
 
 OFFICIAL = {
     "_id": "5a7",

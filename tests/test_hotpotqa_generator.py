@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agent_gym.envs.hotpotqa.generator import LEVELS, SPLIT_SIZES, WORLDS, GeneratedQuestions
-from agent_gym.envs.hotpotqa.names import MOST_WORLDS
 from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, HELD_OUT, LINKS, SPLITS, bridges, comparisons
 from agent_gym.envs.hotpotqa.world import SIZES, get_world
 from agent_gym.errors import ConfigError
+from agent_gym.names import MOST_WORLDS
 
 every_split = pytest.mark.parametrize("split", SPLIT_SIZES)
 

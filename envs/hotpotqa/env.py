@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from agent_gym.data import Row, Splits
 from agent_gym.env import Reply
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions, read_question
-from agent_gym.envs.hotpotqa.passages import TokenLimit, render
+from agent_gym.envs.hotpotqa.passages import render
 from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
 from agent_gym.envs.hotpotqa.scoring import Judge
 from agent_gym.envs.hotpotqa.searched import Searched
@@ -16,6 +16,7 @@ from agent_gym.envs.hotpotqa.tools import Lookup, Search
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval import Document, Retriever
 from agent_gym.rewards import answer_format, tagged_answer
+from agent_gym.token_limit import TokenLimit
 from agent_gym.tool_env import ToolEnv
 
 TOOLS = ("search", "lookup")

@@ -10,8 +10,8 @@ from typing import Any
 
 from agent_gym.envs.hotpotqa.data import Question
 from agent_gym.envs.hotpotqa.passages import shown
-from agent_gym.envs.hotpotqa.tools import same_text
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match
+from agent_gym.tools import same_text
 
 
 class Judge:

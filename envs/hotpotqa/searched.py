@@ -8,10 +8,10 @@ from typing import Any
 
 from agent_gym.data import Row
 from agent_gym.envs.hotpotqa.data import official
-from agent_gym.envs.hotpotqa.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
 from agent_gym.envs.hotpotqa.world import get_world
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval import Retriever
+from agent_gym.retrieval.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
 from agent_gym.retrieval.sources import hotpotqa_paragraphs
 
 

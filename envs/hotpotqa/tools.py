@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from agent_gym.retrieval import Document
-from agent_gym.tools import Tool, ToolResult
+from agent_gym.tools import TextTool, ToolResult, same_text
 
 Find = Callable[[Sequence[str], int], list[list[Document]]]
 """Queries and k to documents per query."""
 NOTHING = "No results."
 _CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
-
-
-class TextTool(Tool):
-    """A tool with one text as its only argument.
-
-    Args:
-        name: its name.
-        description: what it does.
-        argument: the name of the argument.
-        about: what the argument is.
-    """
-
-    def __init__(self, name: str, description: str, argument: str, about: str) -> None:
-        """Make the schema."""
-        properties = {argument: {"type": "string", "description": about}}
-        super().__init__(name, description, {"type": "object", "properties": properties, "required": [argument]})
-        self.argument = argument
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Answer all calls of a turn that are well-formed."""
-        raise TypeError(f"{type(self).__name__} has to define answer(texts)")
-
-    def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
-        """Answer calls, broken ones with what is wrong with them."""
-        good = [arguments[self.argument] for arguments in batch if self._fits(arguments)]
-        answers = iter(self.answer(good) if good else [])
-        problem = f"Error: {self.name} takes one argument, {self.argument}, a text"
-        return [next(answers) if self._fits(arguments) else ToolResult(problem, error=True) for arguments in batch]
-
-    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Answer one call."""
-        return self.run_batch([arguments])[0]
-
-    def _fits(self, arguments: Mapping[str, Any]) -> bool:
-        return set(arguments) == {self.argument} and isinstance(arguments[self.argument], str)
 
 
 class Search(TextTool):
@@ -90,8 +54,3 @@ class Lookup(TextTool):
         if not exact:
             return ToolResult(f"Error: no paragraph has the title {title[:80]!r}", error=True)
         return ToolResult(self._write(exact[:1]))
-
-
-def same_text(text: str) -> str:
-    """Return what queries and titles are compared by: case and spaces do not matter."""
-    return " ".join(text.casefold().split())

@@ -15,8 +15,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from agent_gym.envs.hotpotqa.names import Namer
 from agent_gym.envs.hotpotqa.relations import SENTENCES, SORTS
+from agent_gym.names import Namer
 from agent_gym.retrieval import Document
 
 SIZES = {"person": 150, "film": 60, "book": 60, "song": 60, "organisation": 45, "city": 30}
