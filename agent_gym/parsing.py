@@ -1,9 +1,9 @@
 """Reading tool calls out of what the policy wrote.
 
-One small class per wire format. Each can `parse` a turn into calls, `render` a call back to text (the expert and the
-tests write with it) and state its `instructions` for models whose chat template does not show tools. Broken
-calls are not dropped: they come back as a `ToolCall` with an `error`, in order, and the environment answers them,
-because a policy that is not told about its mistake cannot learn from it.
+One small class per wire format (ReAct's is in react.py). Each can `parse` a turn into calls, `render` a call back to
+text (the expert and the tests write with it) and state its `instructions` for models whose chat template
+does not show tools. Broken calls are not dropped: they come back as a `ToolCall` with an `error`, in order, and the
+environment answers them, because a policy that is not told about its mistake cannot learn from it.
 """
 
 from __future__ import annotations

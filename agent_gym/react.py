@@ -1,0 +1,164 @@
+"""ReAct's format (arXiv:2210.03629): a thought, an action such as `Search[query]`, and the world's observation.
+
+    Thought: The director of Tobila has to be found first.
+    Action: Search[Tobila]
+    Observation: [1] Tobila: Tobila is a film directed by Nuvi Roga.
+
+The paper has no rules for what a model writes beside that, so these are ours:
+
+- An action stands at the beginning of a line, after `Action:` or `Action 3:` or, if its name is known, without it
+  (`click[Buy Now]`). In the middle of a line it is only spoken of. Case does not matter.
+- Its argument ends at the bracket that closes it, so that it may hold brackets in pairs; where they are not in pairs,
+  at the last closing bracket of the line. What follows on the line is not looked at.
+- All actions of a turn are run, in their order. Who wants one at a time sets `max_calls_per_turn=1`.
+- The world writes the observations: a turn ends at `Observation:`, which is the stop string, and whatever a policy
+  wrote after one was made up and is not read.
+- `Finish[answer]` calls nothing. So a turn that only finishes is the answer, as any turn without a call is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agent_gym.errors import ConfigError
+from agent_gym.parsing import ToolCall, ToolSchema
+
+# Chat models like to set the marks in bold, hence the asterisks. Possessive, so that nothing is read twice.
+_START = re.compile(
+    r"^[ \t*]*+(?P<mark>action[ \t]*\d*+[ \t*]*+:[\s*]*+)?(?:(?P<name>\w++)[ \t]*+\[)?", re.IGNORECASE | re.MULTILINE
+)
+_THOUGHT = re.compile(r"^[ \t*]*+thought[ \t]*+\d*+[ \t*]*+:[ \t*]*+", re.IGNORECASE | re.MULTILINE)
+_OBSERVATION = re.compile(r"Observation:|^[ \t*]*+(?i:observation)[ \t]*+\d*+[ \t*]*+:", re.MULTILINE)
+_BRACKET = re.compile(r"[\[\]]")
+
+
+class _Action(NamedTuple):
+    """One action and where it stands; `error` says why it cannot run."""
+
+    start: int
+    stop: int
+    name: str
+    argument: str = ""
+    error: str | None = None
+
+
+class ReActParser:
+    """`Thought: ...` and `Action: Search[query]`.
+
+    Args:
+        arguments: tool name to the name of its single argument.
+        finish: the action that states the answer; None where the task has another end.
+    """
+
+    stop: tuple[str, ...] = ("Observation:",)
+
+    def __init__(self, arguments: Mapping[str, str], finish: str | None = "finish") -> None:
+        """Index the names by their lower case."""
+        self.arguments = dict(arguments)
+        self.finish = finish
+        names = [*arguments, finish] if finish else arguments
+        self._names = {name.lower(): name for name in names}
+
+    def parse(self, text: str) -> list[ToolCall]:
+        """Return the calls of one turn in order, broken ones with their error."""
+        calls = []
+        for action in self._actions(_own(text)):
+            if action.error is not None:
+                calls.append(ToolCall(action.name, error=action.error))
+            elif action.name in self.arguments:
+                calls.append(ToolCall(action.name, {self.arguments[action.name]: action.argument}))
+            elif action.name != self.finish:
+                calls.append(ToolCall(action.name))  # the environment says that there is no such tool
+        return calls
+
+    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Write a call as the policy would. A line break in its argument becomes a space."""
+        return f"Action: {self._write(name, arguments[self.arguments[name]])}"
+
+    def render_answer(self, text: str) -> str:
+        """Write the action that states the answer.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        if self.finish is None:
+            raise ConfigError("this ReActParser was made with finish=None, so that no action states an answer")
+        return f"Action: {self._write(self.finish, text)}"
+
+    def observe(self, text: str) -> str:
+        """Write what the world answers to an action."""
+        return f"Observation: {text}"
+
+    def tagged(self, text: str) -> str:
+        """Return a turn with tags in place of ReAct's words, for rewards that look for tags.
+
+        A thought becomes `<think>`, the answer `<answer>`, another action `<tool_call>`. What is none of them stays as
+        it is, and what is not read is left out.
+        """
+        text = _own(text)
+        pieces, end = [], 0
+        for action in self._actions(text):
+            if action.error is None:
+                tag = "answer" if action.name == self.finish else "tool_call"
+                body = action.argument if tag == "answer" else f"{action.name}[{action.argument}]"
+                pieces += [*_thoughts(text[end : action.start]), f"<{tag}>{body}</{tag}>"]
+                end = action.stop
+        return "\n".join(filter(None, [*pieces, *_thoughts(text[end:])]))
+
+    def instructions(self, tools: Sequence[ToolSchema]) -> str:
+        """Describe tools and format for a system prompt."""
+        functions = [tool["function"] for tool in tools]
+        calls = [self._write(function["name"], self.arguments[function["name"]]) for function in functions]
+        lines = [f"{call}: {function['description']}" for call, function in zip(calls, functions, strict=True)]
+        if self.finish is not None:
+            lines.append(f"{self._write(self.finish, 'answer')}: State the answer. This ends the task.")
+        listing = "\n".join(lines)
+        return (
+            "Write each turn as a thought and an action:\n"
+            "Thought: what you know, and what to do next\nAction: one of the actions below\n"
+            f'Then stop. The result follows as "Observation: ...". The actions are:\n{listing}'
+        )
+
+    def _write(self, name: str, argument: Any) -> str:
+        return f"{name[:1].upper()}{name[1:]}[{' '.join(str(argument).splitlines())}]"
+
+    def _actions(self, text: str) -> Iterator[_Action]:
+        for match in _START.finditer(text):
+            written = match["name"] or ""
+            name = self._names.get(written.lower())
+            if name is None and not match["mark"]:
+                continue  # running text
+            if not written:
+                yield _Action(match.start(), match.end(), "", error="an action is written Name[argument]")
+                continue
+            line_end = text.find("\n", match.end())
+            stop = _closing(text, match.end(), len(text) if line_end < 0 else line_end)
+            if stop is None:
+                yield _Action(match.start(), match.end(), name or written, error=f"{written[:80]}[ is not closed by ]")
+            else:
+                yield _Action(match.start(), stop + 1, name or written, text[match.end() : stop].strip())
+
+
+def _own(text: str) -> str:
+    """Return what the policy says for itself: everything before the first observation."""
+    observation = _OBSERVATION.search(text)
+    return text if observation is None else text[: observation.start()]
+
+
+def _closing(text: str, start: int, stop: int) -> int | None:
+    """Find the bracket that closes the one before `start`, else the last one that closes anything, else None."""
+    depth, last = 1, None
+    for bracket in _BRACKET.finditer(text, start, stop):
+        depth += 1 if bracket[0] == "[" else -1
+        last = last if bracket[0] == "[" else bracket.start()
+        if not depth:
+            break
+    return last
+
+
+def _thoughts(text: str) -> list[str]:
+    """Tag the thoughts of a text that holds no action; what stands before the first of them stays as it is."""
+    before, *thoughts = _THOUGHT.split(text)
+    return [before.strip(), *(f"<think>{thought.strip()}</think>" for thought in thoughts)]
