@@ -38,6 +38,8 @@ class EnvEntry:
 
 _GSM8K = "agent_gym.envs.gsm8k.env:GSM8KEnv"
 _GSM8K_DATA = "embedded generator; openai/gsm8k or local JSONL/parquet by data="
+_HOTPOTQA = "agent_gym.envs.hotpotqa.env:HotpotQAEnv"
+_HOTPOTQA_DATA = "embedded generator; hotpotqa/hotpot_qa or official JSON by data="
 
 ENVS: tuple[EnvEntry, ...] = (
     EnvEntry(
@@ -57,10 +59,37 @@ ENVS: tuple[EnvEntry, ...] = (
     ),
     EnvEntry(
         id="AgentR1/HotpotQA-v0",
-        entry_point="agent_gym.envs.hotpotqa.env:HotpotQAEnv",
+        entry_point=_HOTPOTQA,
         summary="multi-hop questions with a search engine",
         tools=("search",),
-        data="embedded generator; hotpotqa/hotpot_qa or official JSON by data=",
+        data=_HOTPOTQA_DATA,
+        extra="retrieval",
+    ),
+    EnvEntry(
+        id="AgentR1/HotpotQA-Direct-v0",
+        entry_point=_HOTPOTQA,
+        summary="the same questions, answered at once",
+        tools=(),
+        data=_HOTPOTQA_DATA,
+        kwargs={"tools": (), "max_turns": 1},
+        extra="retrieval",
+    ),
+    EnvEntry(
+        id="AgentR1/HotpotQA-NaiveRAG-v0",
+        entry_point=_HOTPOTQA,
+        summary="the same, behind what one search for the question finds",
+        tools=(),
+        data=_HOTPOTQA_DATA,
+        kwargs={"tools": (), "max_turns": 1, "retrieve_question": True},
+        extra="retrieval",
+    ),
+    EnvEntry(
+        id="AgentR1/HotpotQA-ReAct-v0",
+        entry_point=_HOTPOTQA,
+        summary="the same, searched for in ReAct's format",
+        tools=("search",),
+        data=_HOTPOTQA_DATA,
+        kwargs={"calls": "react"},
         extra="retrieval",
     ),
     EnvEntry(

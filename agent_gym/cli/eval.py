@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--split", default="test", help="split to take the tasks from, its first one first")
     parser.add_argument("--samples", type=positive, default=1, metavar="K", help="attempts per task, averaged (avg@K)")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the sampling; 0 is greedy")
-    parser.add_argument("--output", metavar="FILE", help="also write the results as JSON")
+    help_text = "further columns, by the names of --output, for example env/f1; a dash where there is no such metric"
+    parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help=help_text)
+    parser.add_argument("--output", metavar="FILE", help="also write the results as JSON, with all metrics")
     add_player(parser)
     add_limits(parser)
     arguments = parser.parse(argv)
@@ -54,9 +56,10 @@ def main(argv: Sequence[str]) -> int:
     with open_runner(arguments, env_ids[0]) as (_, runner):
         for env_id in env_ids:
             results[env_id] = summarize_samples(runner.run(specs[env_id], temperature=arguments.temperature))
-    print(_table(results, arguments.samples))
+    print(_table(results, arguments.samples, arguments.metrics))
     if arguments.output:
-        settings = {key: value for key, value in vars(arguments).items() if key not in ("env_id", "output", "workers")}
+        left_out = ("env_id", "metrics", "output", "workers")
+        settings = {key: value for key, value in vars(arguments).items() if key not in left_out}
         _write(arguments.output, settings, results)
     return 0
 
@@ -87,14 +90,15 @@ def effective_samples(by_task: Sequence[Sequence[float]]) -> int:
     return len(means) if spread == 0 else max(1, min(round(p * (1 - p) / spread), sum(map(len, by_task))))
 
 
-def _table(results: dict[str, EvalResult], samples: int) -> str:
+def _table(results: dict[str, EvalResult], samples: int, metrics: Sequence[str]) -> str:
     column = "success" if samples == 1 else f"avg@{samples}"
-    rows = [("environment", column, "95% interval", "episodes", "reward", "turns", "failed")]
+    rows = [("environment", column, "95% interval", "episodes", "reward", "turns", "failed", *metrics)]
     for env_id, result in results.items():
         interval = f"{result.low:.1%} to {result.high:.1%}"
         turns = f"{result.metrics.get('episode/turns', 0.0):.2f}"
         counts = (str(result.episodes), f"{result.reward:.3f}", turns, str(result.failed))
-        rows.append((env_id, f"{result.success:.1%}", interval, *counts))
+        more = (f"{result.metrics[name]:.3f}" if name in result.metrics else "-" for name in metrics)
+        rows.append((env_id, f"{result.success:.1%}", interval, *counts, *more))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

@@ -9,17 +9,20 @@ from agent_gym.data import Row, Splits
 from agent_gym.env import Reply
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions, read_question
 from agent_gym.envs.hotpotqa.passages import render
+from agent_gym.envs.hotpotqa.prompts import SEARCH, choose_prompt
 from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
 from agent_gym.envs.hotpotqa.scoring import Judge
 from agent_gym.envs.hotpotqa.searched import Searched
-from agent_gym.envs.hotpotqa.tools import Lookup, Search
-from agent_gym.errors import ConfigError
+from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
+from agent_gym.react import ReActParser
 from agent_gym.retrieval import Document, Retriever
 from agent_gym.rewards import answer_format, tagged_answer
 from agent_gym.token_limit import TokenLimit
 from agent_gym.tool_env import ToolEnv
 
 TOOLS = ("search", "lookup")
+FORMATS = ("hermes", "react")
 
 
 class HotpotQAEnv(ToolEnv):
@@ -30,14 +33,19 @@ class HotpotQAEnv(ToolEnv):
     has to be found first. The policy searches as often as its turns allow, several times per turn if it likes, and then
     states the answer. A turn without a tool call is the answer, whatever it says.
 
+    Beside it stand the baselines that papers compare with: the direct answer, naive RAG, and ReAct. They differ in what
+    the policy sees and how it calls, and in nothing else.
+
     ## Observation
-    `reset` returns the question (after the system prompt, if there is one). Each call is answered by up to `top_k`
-    paragraphs as lines `[1] Title: text`, by "No results.", or by a line that starts with "Error:". The answer returns
+    `reset` returns the question (after the system prompt, if there is one; with `retrieve_question` after the passages
+    that a search for it finds). Each call is answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No
+    results.", or by a line that starts with "Error:"; ReAct reads them behind "Observation: ". The answer returns
     nothing. Gold answers and supporting facts are never shown, except as what a search finds.
 
     ## Action
-    Free text. A call in Hermes form: `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`. The
-    calls of one turn are one batched search. The answer as `<answer>...</answer>`.
+    Free text. A call in Hermes form: `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, or
+    with `calls="react"` as a line `Action: Search[...]` (agent_gym/react.py). The calls of one turn are one batched
+    search. The answer as `<answer>...</answer>`, in ReAct as `Action: Finish[...]`.
 
     ## Reward
     Outcome, paid with the answer. HotpotQA's official normalisation: case, punctuation and articles do not matter.
@@ -46,6 +54,7 @@ class HotpotQAEnv(ToolEnv):
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
     - `response_em`, `floor`, `turn_format`, `graded_answer` (0): parts of published rewards, see published.py. The
       last three are also paid when the turns run out.
+    In ReAct a thought counts as `<think>`, an action as `<tool_call>`, and `Finish[...]` as `<answer>`.
 
     Process terms, paid with the turn, each at most once for the same paragraph or fact:
     - `new_gold` (0): share of the gold paragraphs that this turn was the first to show.
@@ -58,6 +67,7 @@ class HotpotQAEnv(ToolEnv):
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `em` alone.
     `info["metrics"]` has `gold_recall` and `searches` so far after each turn, and with the answer `em`, `f1`, `sub_em`.
+    The passages of `retrieve_question` count for `gold_recall` and not as a search of the policy.
 
     ## Arguments
     - `data`: "embedded" (default), an official JSON file, a folder with such files, or "hotpotqa/hotpot_qa".
@@ -65,7 +75,9 @@ class HotpotQAEnv(ToolEnv):
       default each embedded question searches its own world, and other data the paragraphs of all its questions.
     - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
       protocol, or any object with `search(queries, k)`; the last two decide what is searched.
-    - `tools`: ("search",), ("search", "lookup"); `lookup(title)` reads the paragraph with exactly this title.
+    - `tools`: ("search",), ("search", "lookup"), or () for none; `lookup(title)` reads the paragraph with this title.
+    - `calls`: how calls are written, "hermes" (default) or "react".
+    - `retrieve_question`: whether what a search for the question finds stands before it, in the user's message.
     - `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
       tokens of `tokenizer`, or of four bytes each without one.
@@ -74,7 +86,10 @@ class HotpotQAEnv(ToolEnv):
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     ## Ids
-    `AgentR1/HotpotQA-v0`; `AgentR1/HotpotQA-FullWiki-v0` (fullwiki.py) and `AgentR1/MultiHopQA-v0` (multihop.py).
+    `AgentR1/HotpotQA-v0` calls tools. Its baselines are `AgentR1/HotpotQA-Direct-v0` (no tool, 1 turn),
+    `AgentR1/HotpotQA-NaiveRAG-v0` (the same with `retrieve_question`) and `AgentR1/HotpotQA-ReAct-v0`
+    (`calls="react"`). `AgentR1/HotpotQA-FullWiki-v0` (fullwiki.py) and `AgentR1/MultiHopQA-v0` (multihop.py) take the
+    same arguments.
 
     ## Data
     "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (generator.py): 20,000 train questions
@@ -84,7 +99,7 @@ class HotpotQAEnv(ToolEnv):
 
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600. The setting follows Agent-R1 (arXiv:2511.14460) and Search-R1
-    (arXiv:2503.09516).
+    (arXiv:2503.09516), the baselines Agent-R1. Yao et al., ReAct, arXiv:2210.03629.
 
     ## Versions
     v0: first version.
@@ -95,10 +110,7 @@ class HotpotQAEnv(ToolEnv):
         **dict.fromkeys(("f1", "sub_em", "format", *TERMS, "new_gold", "fact_recall", "repeat"), 0.0),
     }
     process_terms: ClassVar[frozenset[str]] = frozenset({"new_gold", "fact_recall", "repeat"})
-    default_system_prompt: ClassVar[str] = (
-        "Answer the question by searching. One search is rarely enough: search for what the question names, then for "
-        "what you find. When you know the answer, write it as briefly as possible in <answer></answer>."
-    )
+    default_system_prompt: ClassVar[str] = SEARCH
 
     def __init__(
         self,
@@ -107,20 +119,27 @@ class HotpotQAEnv(ToolEnv):
         retriever: str | Retriever = "bm25",
         corpus: str | None = None,
         tools: Sequence[str] = ("search",),
+        calls: str = "hermes",
+        retrieve_question: bool = False,
         top_k: int = 3,
         max_passage_tokens: int = 200,
         max_observation_tokens: int = 1000,
         levels: Sequence[str] | None = None,
         reward: str = "em",
         reward_weights: Mapping[str, float] | None = None,
+        system_prompt: str | None = None,
         max_turns: int = 6,
         **kwargs: Any,
     ) -> None:
         """Check the settings; corpora are read and indexed at the first search."""
         if reward not in REWARDS:
             raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
-        if isinstance(tools, str) or "search" not in tools or not set(tools) <= set(TOOLS):
-            raise ConfigError(f"tools is {tools!r}; allowed: ('search',) or ('search', 'lookup')")
+        if isinstance(tools, str) or not set(tools) <= set(TOOLS) or (tools and "search" not in tools):
+            raise ConfigError(f"tools is {tools!r}; allowed: ('search',), ('search', 'lookup') or ()")
+        if calls not in FORMATS or (calls == "react" and not tools):
+            raise ConfigError(
+                f"calls is {calls!r} with the tools {tuple(tools)}; allowed: 'hermes', or 'react' with some"
+            )
         limits = {"top_k": top_k, "max_passage_tokens": max_passage_tokens}
         for name, value in (limits | {"max_observation_tokens": max_observation_tokens}).items():
             if value < 1:
@@ -128,9 +147,15 @@ class HotpotQAEnv(ToolEnv):
         tasks, rows = self.load_tasks(data, levels)
         known = {"search": Search(self._find, self._write, top_k), "lookup": Lookup(self._find, self._write)}
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
+        chosen = [known[name] for name in dict.fromkeys(tools)]
+        self._react = ReActParser({tool.name: tool.argument for tool in chosen}) if calls == "react" else None
+        if system_prompt is None:
+            system_prompt = choose_prompt(searches=bool(tools), retrieves=retrieve_question, react=calls == "react")
         super().__init__(
             tasks,
-            tools=[known[name] for name in dict.fromkeys(tools)],
+            tools=chosen,
+            parser=self._react,
+            system_prompt=system_prompt,
             reward_weights=weights,
             max_turns=max_turns,
             **kwargs,
@@ -138,6 +163,7 @@ class HotpotQAEnv(ToolEnv):
         self._searched = Searched(retriever, corpus, rows)
         self._limit = TokenLimit(self.renderer)
         self._passage_tokens, self._observation_tokens = max_passage_tokens, max_observation_tokens
+        self._retrieves, self._top_k = retrieve_question, top_k
 
     @staticmethod
     def load_tasks(data: Any, levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:
@@ -147,18 +173,25 @@ class HotpotQAEnv(ToolEnv):
     # The episode.
 
     def begin(self, task: Any) -> str:
-        """Show the question and remember what it is about."""
-        self._judge = Judge(read_question(task))
+        """Show the question, behind its passages if they are wanted, and remember what it is about."""
+        question = read_question(task)
+        self._judge = Judge(question)
         self._engine = self._searched.engine_of(task)
-        return self._judge.question.text
+        return f"{self._passages(question.text)}\n\n{question.text}" if self._retrieves else question.text
 
     def respond(self, action: str) -> Reply:
         """Search or take the answer; then keep to the limit of what is shown, and judge what was."""
         reply = super().respond(action)
         if reply.messages is not None:
-            texts = self._limit.share([message["content"] for message in reply.messages], self._observation_tokens)
-            for message, text in zip(reply.messages, texts, strict=True):
-                message["content"] = text
+            texts = [message["content"] for message in reply.messages]
+            if self._react:
+                texts = [self._react.observe(text) for text in texts]
+            texts = self._limit.share(texts, self._observation_tokens)
+            if self._react:
+                # As the user's words: a tool's would be framed as the answer to a call of the template's own form.
+                reply.messages = [{"role": "user", "content": "\n".join(texts)}]
+            else:
+                reply.messages = [{**old, "content": new} for old, new in zip(reply.messages, texts, strict=True)]
             reply.terms |= self._judge.calls(reply.tool_calls, texts, self.tools)
             reply.metrics |= self._judge.metrics
             if self.turn + 1 == self.max_turns:
@@ -167,39 +200,88 @@ class HotpotQAEnv(ToolEnv):
 
     def answer(self, text: str) -> Reply:
         """Score the final answer. The policy is told nothing about it."""
-        given = tagged_answer(text)
+        tagged = self._tagged(text)
+        given = tagged_answer(tagged)
         scores = self._judge.answer(given)
-        terms = {**scores, "format": 0.0 if given is None else answer_format(text), **self._published(text, TERMS)}
+        terms = {**scores, "format": 0.0 if given is None else answer_format(tagged), **self._published(text, TERMS)}
         return Reply(
             terms=terms, metrics={**scores, **self._judge.metrics}, terminated=True, success=bool(scores["em"])
         )
 
     def expert_action(self, style: str = "default") -> str:
-        """Search for the titles of the gold paragraphs, then state the gold answer.
+        """Search for the titles of the gold paragraphs, if there is a tool for it, then state the gold answer.
 
         Args:
-            style: "default", or "direct" to say "unknown" at once. A made-up answer would teach a policy to make up
-                answers; in an experiment it lost the ability to copy one from a paragraph.
+            style: "default"; or "direct" to answer at once with what can be read, which is the gold answer if the
+                passages before the question show all gold paragraphs, and else "unknown". A made-up answer would
+                teach a policy to make up answers; in an experiment it lost the ability to copy one from a paragraph.
         """
         if style not in ("default", "direct"):
             raise ConfigError(f"the HotpotQA expert has no style {style!r}; known: default, direct")
+        titles, answer = self._judge.question.titles, self._judge.question.answers[0]
         if style == "direct":
-            return "<answer>unknown</answer>"
-        titles = self._judge.question.titles
+            return self._state(answer if self._judge.gold_recall == 1.0 else "unknown")
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
-        turns, n = min(len(titles), self.max_turns - 1), len(titles)
+        turns, n = min(len(titles), self.max_turns - 1) if self.tools else 0, len(titles)
         if self.turn >= turns:
-            return f"<answer>{self._judge.question.answers[0]}</answer>"
+            return self._state(answer)
         due = titles[self.turn * n // turns : (self.turn + 1) * n // turns]
-        return "\n".join(self.parser.render("search", {"query": title}) for title in due)
+        lines = [self.parser.render("search", {"query": title}) for title in due]
+        return "\n".join([f"Thought: I have to read about {' and '.join(due)}.", *lines] if self._react else lines)
+
+    def _state(self, answer: str) -> str:
+        """Write the expert's answer."""
+        if self._react:
+            return f"Thought: I can answer now.\n{self._react.render_answer(answer)}"
+        return f"<answer>{answer}</answer>"
+
+    def _tagged(self, text: str) -> str:
+        """Return a turn in the form that rewards read."""
+        return self._react.tagged(text) if self._react else text
 
     def _published(self, text: str, names: Sequence[str] | Mapping[str, Any]) -> dict[str, float]:
         """The terms of published rewards, those that weigh anything."""
         # Templates of thinking models begin each turn with <think>, and Agent-R1 looks for it.
         begun = self.renderer.prefill if self.renderer else ""
-        turns = [begun + segment.text for segment in self.transcript.segments if segment.source == "agent"]
+        said = [segment.text for segment in self.transcript.segments if segment.source == "agent"]
+        turns = [begun + self._tagged(turn) for turn in [*said, text]]
         answers = self._judge.question.answers
-        return {name: TERMS[name]([*turns, begun + text], answers) for name in names if self.weights[name]}
+        return {name: TERMS[name](turns, answers) for name in names if self.weights[name]}
+
+    # The prompt.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; see `TextEnv.reset`."""
+        if self._react is None:
+            return super().reset(seed=seed, options=options)
+        # A template that gets to see schemas asks for calls in its own form. The policy has to read of one form only.
+        schemas, self.tool_schemas = self.tool_schemas, []
+        try:
+            observation, info = super().reset(seed=seed, options=options)
+        finally:
+            self.tool_schemas = schemas
+        return observation, {**info, "tools": [*schemas]}
+
+    def opening_system_prompt(self) -> str:
+        """Add a description of the tools where the chat template would not show them."""
+        if self._react is None:
+            return super().opening_system_prompt()
+        instructions = self._react.instructions([tool.schema for tool in self.tools.values()])
+        return "\n\n".join(filter(None, [self.system_prompt, instructions]))
+
+    # Searching.
+
+    def _passages(self, question: str) -> str:
+        """Search for the question itself."""
+        try:
+            found = self._write(self._find([question], self._top_k)[0]) or NOTHING
+        except AgentGymError:
+            raise
+        except Exception as error:
+            raise EnvFailure(f"the search for the question broke: {type(error).__name__}: {error}") from error
+        passages = self._limit.cut(found, self._observation_tokens)
+        self._judge.show([passages])
+        return passages
 
     def _find(self, queries: Sequence[str], k: int) -> list[list[Document]]:
         return [[hit.document for hit in hits] for hits in self._engine().search(queries, k)]

@@ -1,0 +1,284 @@
+"""HotpotQA's baselines: direct, naive RAG, ReAct. The same tasks, terms and limits, seen and called in other ways."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+pytest.importorskip("bm25s")
+
+from contract import check_returned  # noqa: E402
+from rollout_tools import check_episode, roll  # noqa: E402
+from test_hotpotqa_env import PROCESS, TASK, Recorder, play, search  # noqa: E402
+from test_hotpotqa_variants import MUSIQUE, WIKI2, write  # noqa: E402
+
+from agent_gym import ConfigError, EnvFailure  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.envs.hotpotqa.published import REWARDS  # noqa: E402
+from agent_gym.evaluate import episode_metrics, make_specs  # noqa: E402
+from agent_gym.retrieval import Document, Hit  # noqa: E402
+from agent_gym.token_limit import TokenLimit  # noqa: E402
+
+IDS = [f"AgentR1/HotpotQA-{name}v0" for name in ("Direct-", "NaiveRAG-", "ReAct-", "")]
+DIRECT, RAG, REACT, TOOLS = IDS
+PASSAGES = [Document("1", "Nuvi Roga", "Nuvi Roga is a director born in Sagulo."), Document("2", "Other", "Text.")]
+
+
+def make(env_id: str, **kwargs: Any) -> Any:
+    return gymnasium.make(env_id, **kwargs).unwrapped
+
+
+def step(thought: str, *actions: str) -> str:
+    return "\n".join([f"Thought: {thought}", *(f"Action: {action}" for action in actions)])
+
+
+def opening(env: Any, task: Any = TASK) -> str:
+    return env.reset(seed=0, options={"task": task})[1]["messages"][-1]["content"]
+
+
+def test_what_each_setting_shows_before_the_first_turn() -> None:
+    assert opening(make(DIRECT)) == opening(make(REACT)) == opening(make(TOOLS)) == TASK["question"]
+    passages, _, question = opening(make(RAG, top_k=2)).rpartition("\n\n")
+    assert question == TASK["question"]
+    assert [line.split(":")[0] for line in passages.split("\n")] == ["[1] Tobila", "[2] Nuvi Roga"]
+    prompts = {env_id: make(env_id).system_prompt for env_id in IDS}
+    assert len(set(prompts.values())) == 4 and "passages" in prompts[RAG] and "search" not in prompts[DIRECT]
+    both = make(TOOLS, retrieve_question=True).system_prompt
+    assert both.startswith(prompts[TOOLS]) and "passages" in both
+    assert [make(env_id, system_prompt="").system_prompt for env_id in IDS] == [""] * 4
+
+
+def test_the_one_turn_settings_take_every_turn_as_the_answer() -> None:
+    for env_id, recall in ((DIRECT, 0.0), (RAG, 1.0)):
+        for action, success in (("<answer>the Zanzibarrow</answer>", True), (search("Tobila"), False)):
+            ((observation, reward, terminated, _, info),) = play(make(env_id), action)
+            assert (observation, reward, terminated, info["is_success"]) == ("", float(success), True, success)
+            assert info["metrics"]["gold_recall"] == recall and info["metrics"]["searches"] == 0.0
+            assert info["metrics"]["f1"] == float(success) and info["tool_calls"] == []
+
+
+def test_passages_keep_to_their_limits(tokenizer: Any) -> None:
+    words = Recorder([Document(str(n), f"Title {n}", "many words " * 200) for n in range(5)])
+    for kwargs in ({}, {"tokenizer": tokenizer}):
+        for limit in (1, 9, 60, 1000):
+            env = make(RAG, retriever=words, max_passage_tokens=30, max_observation_tokens=limit, top_k=5, **kwargs)
+            passages = opening(env).removesuffix(f"\n\n{TASK['question']}")
+            count = TokenLimit(env.renderer).count
+            *whole, last = passages.split("\n")
+            assert count(passages) <= limit and all(count(line) <= 30 for line in whole)
+    assert opening(make(RAG, retriever=Recorder())).startswith("No results.\n\n")
+
+
+def test_what_was_cut_away_does_not_count_as_shown() -> None:
+    env = make(RAG, max_passage_tokens=5, max_turns=2)
+    opening(env)
+    assert env.step("<answer>x</answer>")[4]["metrics"]["gold_recall"] == 1.0  # the titles are there
+    env = make(RAG, max_observation_tokens=5)
+    opening(env)
+    assert env.step("<answer>x</answer>")[4]["metrics"]["gold_recall"] == 0.5
+
+
+def test_searching_pays_nothing_for_what_stands_before_the_question() -> None:
+    env = make(TOOLS, retrieve_question=True, retriever=Recorder(PASSAGES), reward_weights=PROCESS)
+    first, second = play(env, search("Nuvi Roga"), search("Nuvi Roga"))
+    assert first[4]["reward_terms"] == {"new_gold": 0.0, "fact_recall": 0.0, "repeat": 0.0}
+    assert first[4]["metrics"] == {"gold_recall": 0.5, "searches": 1.0}
+    assert second[4]["reward_terms"]["repeat"] == -100.0
+
+
+def test_a_search_that_breaks_in_reset_is_no_fault_of_the_policy(tokenizer: Any) -> None:
+    class Broken:
+        def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+            raise RuntimeError("the index is gone")
+
+    with pytest.raises(EnvFailure, match="the index is gone"):
+        opening(make(RAG, retriever=Broken()))
+
+
+def test_a_react_episode() -> None:
+    env = make(REACT, tools=("search", "lookup"), top_k=1)
+    _, info = env.reset(seed=0, options={"task": TASK})
+    assert info["stop"] == ["Observation:"] and len(info["tools"]) == 2
+    assert "Search[query]" in info["messages"][0]["content"] and "Lookup[title]" in info["messages"][0]["content"]
+    first = env.step(step("The film.", "Search[Tobila]") + "\nObservation: [1] Nuvi Roga: made up")
+    second = env.step(step("Two things.", "lookup[nuvi roga]", "Search[Pemi]"))
+    third = env.step(step("Hm.", "Fly[home]"))
+    last = env.step(step("So.", "Finish[the Zanzibarrow!]"))
+    assert first[0] == "Observation: [1] Tobila: Tobila is a film directed by Nuvi Roga. It is set in Dorema."
+    assert [line.split(" is ")[0] for line in second[0].split("\n")] == [
+        "Observation: [1] Nuvi Roga: Nuvi Roga",
+        "Observation: [1] Pemi: Pemi",
+    ]
+    assert [message["role"] for message in second[4]["messages"]] == ["assistant", "user"]
+    assert [call["name"] for call in second[4]["tool_calls"]] == ["lookup", "search"]
+    assert third[0] == "Observation: Error: unknown tool 'Fly'; available: search, lookup" and third[4]["error"]
+    assert last[:4] == ("", 1.0, True, False) and last[4]["is_success"]
+    recalls = [each[4]["metrics"]["gold_recall"] for each in (first, second, third, last)]
+    assert recalls == [0.5, 1.0, 1.0, 1.0] and last[4]["metrics"]["searches"] == 3.0
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+def test_both_formats_earn_the_same(reward: str) -> None:
+    """Turn by turn and term by term, whether the answer is right, wrong, badly formed, or never comes."""
+    think, weights = "<think>hm</think>", {**PROCESS, "f1": 3.0, "sub_em": 5.0, "format": 7.0}
+    answers = {
+        step("hm", "Finish[Zanzibarrow]"): f"{think}<answer>Zanzibarrow</answer>",
+        step("hm", "Finish[Dorema Zanzibarrow]"): f"{think}<answer>Dorema Zanzibarrow</answer>",
+        step("hm", "Finish[x]", "Finish[Zanzibarrow]"): f"{think}<answer>x</answer><answer>Zanzibarrow</answer>",
+        "Finish[Zanzibarrow] I think": "<answer>Zanzibarrow</answer> I think",
+        "Zanzibarrow": "Zanzibarrow",
+        step("hm", "Search[Tobila]"): think + search("Tobila"),
+    }
+    for acted, called in answers.items():
+        paths = {
+            REACT: [step("hm", "Search[Tobila]"), step("hm", "Search[Pemi]", "Search[tobila]"), acted],
+            TOOLS: [think + search("Tobila"), think + search("Pemi", "tobila"), called],
+        }
+        react, hermes = (
+            play(make(env_id, reward=reward, reward_weights=weights, max_turns=3, top_k=1), *actions)
+            for env_id, actions in paths.items()
+        )
+        for one, other in zip(react, hermes, strict=True):
+            assert one[4]["reward_terms"] == pytest.approx(other[4]["reward_terms"]), acted
+            assert one[1:4] == (pytest.approx(other[1]), *other[2:4]) and one[4]["metrics"] == other[4]["metrics"]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 40, 1000])
+def test_observation_limits_hold_in_react(limit: int, tokenizer: Any) -> None:
+    for kwargs in ({}, {"tokenizer": tokenizer}):
+        env = make(REACT, max_observation_tokens=limit, max_passage_tokens=20, **kwargs)
+        count = TokenLimit(env.renderer).count
+        for action in ("Search[Tobila]", "Search[]", "Fly[x]", "\n".join(["Action: Search[Tobila]"] * 9)):
+            ((observation, *_),) = play(env, f"Action: {action}")
+            assert count(observation) <= limit + observation.count("\n")
+
+
+HOSTILE = ["Action: Search[", "Action:", "Action: Search[\n", "Search[x]\n", "[", "Action: Finish[", "Thought: \n"]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_hostile_react_actions_are_answered_at_once(piece: str) -> None:
+    env = make(REACT, reward="agent_r1", reward_weights=PROCESS)
+    started = time.process_time()
+    env.reset(seed=0)
+    log = [env.reset(seed=0), env.step(piece * (500_000 // len(piece)))]
+    check_returned(env, log)
+    assert time.process_time() - started < 5
+
+
+def test_gold_is_nowhere_in_react() -> None:
+    for action in ("Action: Search[Zanzibar]", "Finish[5]", "Action:", "Search[In which city]"):
+        env = make(REACT, render_mode="ansi", reward="agent_r1")
+        returned = [env.reset(seed=0, options={"task": TASK}), env.step(action), env.render()]
+        assert "Zanzibarrow" not in json.dumps(returned, default=str)
+
+
+def test_a_template_that_prints_tools_is_not_asked_to_in_react(tokenizer: Any) -> None:
+    """Or the policy would read of two formats; and an observation is no answer to a call of the template's own form."""
+    shown = {}
+    for env_id in (TOOLS, REACT):
+        env = make(env_id, tokenizer=tokenizer)
+        _, info = env.reset(seed=0, options={"task": TASK})
+        answer = env.step(search("Tobila") if env_id == TOOLS else "Action: Search[Tobila]")[4]
+        shown[env_id] = tokenizer.decode([*info["token_ids"], *answer["token_ids"]])
+        assert [tool["function"]["name"] for tool in info["tools"]] == ["search"]
+    assert '"parameters"' in shown[TOOLS] and "<tool_response>" in shown[TOOLS]
+    assert '"parameters"' not in shown[REACT] and "tool_" not in shown[REACT]
+    assert "<|im_start|>user\nObservation: [1] Tobila" in shown[REACT]
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_rollouts_mark_the_policys_tokens_and_no_others(env_id: str, tokenizer: Any) -> None:
+    for episode in roll(tokenizer, make_specs(env_id, split="test", episodes=4)):
+        check_episode(episode, tokenizer)
+        (row,) = episode.rows
+        said = tokenizer.decode([i for i, flag in zip(row.token_ids, row.action_mask, strict=True) if flag])
+        assert said.count("<|im_end|>") == episode.turns and "[1] " not in said
+
+
+def test_generation_stops_where_an_observation_begins(tokenizer: Any) -> None:
+    made_up = step("hm", "Search[a]") + "\nObservation: [1] a\n" + step("so", "Finish[b]")
+    specs = make_specs(REACT, {"max_turns": 2}, split="test", episodes=3)
+    episodes = roll(tokenizer, specs, lambda episode: made_up)
+    for episode in episodes:
+        assert [step.finish_reason for step in episode.steps] == ["stop_string"] * 2
+        assert all(step.action.endswith("\nObservation:") and not step.error for step in episode.steps)
+    assert episode_metrics(episodes)["tool/search/calls"] == 2.0
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_expert_who_answers_at_once_says_what_can_be_read(env_id: str) -> None:
+    env = make(env_id, top_k=2)
+    opening(env)
+    answer = env.expert_action("direct")
+    assert ("Zanzibarrow" if env_id == RAG else "unknown") in answer
+    assert env.step(answer)[4]["is_success"] is (env_id == RAG)
+    env.reset(seed=0, options={"split": "test", "index": 0})  # where a search for the question does not suffice
+    assert "unknown" in env.expert_action("direct")
+
+
+@pytest.mark.parametrize("max_turns", [1, 2, 6])
+def test_the_expert_plays_react_in_the_turns_it_has(max_turns: int) -> None:
+    env = make(REACT, max_turns=max_turns)
+    for index in range(12):
+        env.reset(seed=0, options={"split": "test", "index": index})
+        over = False
+        while not over:
+            action = env.expert_action()
+            assert action.startswith("Thought: ")
+            *_, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+        assert info["is_success"] and not truncated and (max_turns == 1 or info["metrics"]["gold_recall"] == 1.0)
+
+
+SETTINGS = [{"tools": [], "max_turns": 1}, {"tools": [], "max_turns": 1, "retrieve_question": True}, {"calls": "react"}]
+
+
+@pytest.mark.parametrize("kwargs", SETTINGS)
+def test_the_settings_are_arguments_of_the_other_data_sets_too(kwargs: dict[str, Any], tmp_path: Path) -> None:
+    corpus = [{"_id": title, "title": title, "text": "".join(text)} for title, text in WIKI2["context"]]
+    full_wiki = {"data": write(tmp_path / "w.jsonl", [WIKI2]), "corpus": write(tmp_path / "c.jsonl", corpus)}
+    mixture = {"data": write(tmp_path / "m.jsonl", [MUSIQUE])}
+    for name, given in (("MultiHopQA", mixture), ("HotpotQA-FullWiki", full_wiki)):
+        env = make(f"AgentR1/{name}-v0", **given, **kwargs)
+        env.reset(seed=0)
+        over = False
+        while not over:
+            *_, terminated, truncated, info = env.step(env.expert_action())
+            over = terminated or truncated
+        assert info["is_success"]
+        assert info["metrics"]["gold_recall"] == (0.0 if kwargs == SETTINGS[0] else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"tools": ""}, "tools is ''"),
+        ({"tools": ("lookup",)}, "lookup"),
+        ({"calls": "ReAct"}, "'ReAct'.*'hermes'.*'react'"),
+        ({"calls": "react", "tools": ()}, r"'react' with the tools \(\)"),
+    ],
+)
+def test_wrong_settings_are_named(bad: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make(TOOLS, **bad)
+
+
+def test_the_table_of_a_paper_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    output = tmp_path / "table.json"
+    metrics = ["env/f1", "env/gold_recall", "tool/search/calls"]
+    assert main(["eval", *IDS, "--expert", "--episodes", "8", "--metrics", *metrics, "--output", str(output)]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == IDS and head.split()[-3:] == metrics
+    assert [row.split()[-1] == "-" for row in rows] == [True, True, False, False], "no tool, no column"
+    results = json.loads(output.read_text())["results"]
+    assert all({"env/em", "env/f1", "env/sub_em"} <= set(results[env_id]["metrics"]) for env_id in IDS)
+    assert results[DIRECT]["metrics"]["env/gold_recall"] == 0 < results[RAG]["metrics"]["env/gold_recall"] < 1
+    assert results[REACT]["metrics"]["env/gold_recall"] == 1.0
