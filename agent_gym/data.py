@@ -8,14 +8,52 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from agent_gym.errors import ConfigError
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
+
+
+class GeneratedRows(Sequence[Row]):
+    """Rows of a generator, made when they are asked for. A subclass defines `make`.
+
+    Args:
+        size: how many there are.
+
+    Raises:
+        ConfigError: for a size below one.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ConfigError(f"size is {size}, but a split needs at least one row")
+        self.size = size
+
+    def make(self, index: int) -> Row:
+        """Make row `index`, 0 to `size` - 1: the same at any size, and new each time, so that it may be changed."""
+        raise TypeError(f"{type(self).__name__} has to define make(index)")
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        """Make one row, or a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.size))]
+        if not -self.size <= index < self.size:
+            raise IndexError(f"row {index} of a split of {self.size}")
+        return self.make(index % self.size)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[i] for i in range(self.size))
 
 
 def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:

@@ -109,4 +109,12 @@ ENVS: tuple[EnvEntry, ...] = (
         data="embedded generator; local files and hub names by data=",
         extra="retrieval",
     ),
+    EnvEntry(
+        id="AgentR1/PaperSearch-v0",
+        entry_point="agent_gym.envs.papersearch.env:PaperSearchEnv",
+        summary="scholarly questions, answered by the papers that searches and citations lead to",
+        tools=("search", "expand"),
+        data="embedded generator; a folder with papers.jsonl and questions by data=",
+        extra="retrieval",
+    ),
 )

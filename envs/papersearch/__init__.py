@@ -1,0 +1,1 @@
+"""Searching for papers: a scholarly question, a search engine, citations to follow, a set of papers as the answer."""

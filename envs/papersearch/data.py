@@ -1,0 +1,148 @@
+"""Where questions and their papers come from: the generator, or a folder with a dump of papers and its questions.
+
+A folder holds the papers as `papers.jsonl` (papers.py) and the questions as `train.jsonl`, `validation.jsonl` (or
+`dev.jsonl`) and `test.jsonl`, or as one `queries.jsonl`, which then serves as every split. Instead of `.jsonl` a name
+may end in anything that `agent_gym.retrieval.rows` reads. A question is `{"query_id", "question", "papers"}`, or a row
+of PaSa's AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where
+the `paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_gym.data import Row, Splits
+from agent_gym.envs.papersearch.field import get_field
+from agent_gym.envs.papersearch.generator import SPLIT_SIZES, GeneratedQueries
+from agent_gym.envs.papersearch.papers import COLUMNS, Library, need, read_ids, read_papers
+from agent_gym.errors import ConfigError
+from agent_gym.retrieval.rows import SUFFIXES, read_rows
+
+EMBEDDED = "embedded"
+_SPLITS = {"train": ("train",), "validation": ("validation", "dev"), "test": ("test",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What an episode needs of a row.
+
+    Attributes:
+        text: the question.
+        papers: ids of the papers it asks for, each once.
+        searches: what the expert searches for first.
+        expands: papers that the expert expands, in this order, if it has seen them.
+    """
+
+    text: str
+    papers: tuple[str, ...]
+    searches: tuple[str, ...]
+    expands: tuple[str, ...]
+
+
+def open_data(data: str) -> tuple[Splits, Library | None]:
+    """Return the splits of a data source, and the papers that all of its questions are searched in, if they share them.
+
+    Args:
+        data: "embedded", or a folder.
+
+    Raises:
+        ConfigError: if there is no such folder, or with file and line for what is wrong in it.
+    """
+    if data == EMBEDDED:
+        return _embedded(), None
+    folder = Path(data).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"data is {data!r}; allowed: 'embedded', or a folder with papers.jsonl and queries.jsonl (or train.jsonl, "
+            "validation.jsonl, test.jsonl)"
+        )
+    # The times of change are part of the key, so that an edited file is read again.
+    changed = tuple((file.name, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
+    return _open_folder(folder.resolve(), changed)
+
+
+def read_task(task: Any, shared: Library | None) -> tuple[Query, Library]:
+    """Read a row, and find the papers that it is searched in: its field's, those of its data, or its own `corpus`.
+
+    Raises:
+        ConfigError: if it is no row, or asks for papers that are not there.
+    """
+    need("a task of paper search", task, ("question", "papers"))
+    field = task.get("field")
+    if "corpus" in task:
+        if not isinstance(task["corpus"], list | tuple):
+            raise ConfigError(f"corpus is {str(task['corpus'])[:50]!r}; it must be a list of {', '.join(COLUMNS)}")
+        library = read_papers((f"corpus, paper {n}", row) for n, row in enumerate(task["corpus"]))
+    elif isinstance(field, int) and shared is None:
+        library = get_field(field).library
+    elif shared is not None:
+        library = shared
+    else:
+        raise ConfigError("a task that was handed in has nothing to search: give it a corpus, a list of papers")
+    return _read_query("the task", task, library), library
+
+
+def _read_query(place: str, row: Mapping[str, Any], library: Library) -> Query:
+    if not isinstance(row["question"], str):
+        raise ConfigError(f"{place}: question is {str(row['question'])[:50]!r}; it must be a text")
+    papers = tuple(dict.fromkeys(read_ids(place, "papers", row["papers"])))
+    if not papers:
+        raise ConfigError(f"{place}: papers is empty; a question without an answer cannot be scored")
+    unknown = [paper for paper in papers if paper not in library.papers]
+    if unknown:
+        raise ConfigError(f"{place}: asks for the paper {unknown[0]!r}, which is not among the papers to search")
+    searches = tuple(map(str, row.get("searches") or [row["question"]]))
+    return Query(row["question"], papers, searches, tuple(map(str, row.get("expands") or ())))
+
+
+@functools.lru_cache(maxsize=1)
+def _embedded() -> Splits:
+    return {split: GeneratedQueries(split) for split in SPLIT_SIZES}
+
+
+@functools.lru_cache(maxsize=4)
+def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[Splits, Library]:
+    papers = _find(folder, "papers")
+    if papers is None:
+        raise ConfigError(f"{folder} holds no papers.jsonl, with {', '.join(COLUMNS)} in each line")
+    library = read_papers(read_rows(papers))
+    splits = {}
+    for split, names in _SPLITS.items():
+        file = next(filter(None, (_find(folder, name) for name in names)), None)
+        if file is not None:
+            splits[split] = _read_queries(file, library)
+    if not splits:
+        file = _find(folder, "queries")
+        if file is None:
+            raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
+        splits = dict.fromkeys(_SPLITS, _read_queries(file, library))
+    if "validation" in splits:
+        splits.setdefault("test", splits["validation"])
+    return splits, library
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((folder / f"{name}{suffix}" for suffix in SUFFIXES if (folder / f"{name}{suffix}").is_file()), None)
+
+
+def _read_queries(file: Path, library: Library) -> Sequence[Row]:
+    rows = []
+    for place, row in read_rows(file):
+        if "papers" not in row and "answer_arxiv_id" in row:
+            need(place, row, ("qid", "question", "answer_arxiv_id"))
+            # No dump holds all that was ever cited. What is not in it cannot be found, and is not asked for.
+            answer = read_ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
+            papers = [paper for paper in answer if paper in library.papers]
+            if not papers:
+                continue
+            row = {"query_id": row["qid"], "question": row["question"], "papers": papers}
+        need(place, row, ("query_id", "question", "papers"))
+        _read_query(place, row, library)
+        rows.append(dict(row))
+    if not rows:
+        raise ConfigError(f"{file} holds no question that papers of the folder could answer")
+    return rows

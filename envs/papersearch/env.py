@@ -1,0 +1,224 @@
+"""Paper search as an environment: a scholarly question, a search engine, citations to follow, a set of papers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from agent_gym.env import Reply
+from agent_gym.envs.papersearch.data import EMBEDDED, Query, open_data, read_task
+from agent_gym.envs.papersearch.expert import plan
+from agent_gym.envs.papersearch.listing import citations, clean_id, lines
+from agent_gym.envs.papersearch.papers import Library
+from agent_gym.envs.papersearch.published import REWARDS
+from agent_gym.envs.papersearch.scoring import Judge
+from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.retrieval import Retriever
+from agent_gym.retrieval.engines import ENGINES, bm25, open_retriever
+from agent_gym.rewards import answer_format, tagged_answer
+from agent_gym.token_limit import TokenLimit
+from agent_gym.tool_env import ToolEnv
+
+
+class PaperSearchEnv(ToolEnv):
+    """Scholarly questions, answered by the set of papers that they ask for.
+
+    ## Description
+    Each episode is one question such as "Which papers apply Tobila to Dorema?". A search finds some of the papers;
+    others do not say what they use and only cite it, so that they are found along citations. The policy searches and
+    expands as often as its turns allow, several times per turn if it likes, and then lists the papers. A turn without a
+    tool call is the answer, whatever it says.
+
+    ## Observation
+    `reset` returns the question (after the system prompt, if there is one). A search is answered by up to `top_k`
+    papers, one per line: `[id] title (authors, year): abstract`. An expansion lists the papers that a paper cites and
+    then those of the corpus that cite it, `top_k` at a time; expanding it again shows the next. A paper that was shown
+    before is listed by id and title alone. "No results." and lines that start with "Error:" are the other answers. The
+    final answer returns nothing. Which papers are relevant is never shown.
+
+    ## Action
+    Free text. Calls in Hermes form: `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, and
+    `{"name": "expand", "arguments": {"paper_id": "..."}}` with an id that an earlier turn has shown. The searches of
+    one turn are one batch. The answer as `<answer>w7-31, w7-80</answer>`, ids between commas or line breaks.
+
+    ## Reward
+    Outcome, paid with the answer. Each id counts once; ids that do not exist or were never shown count as wrong, so
+    that guessing does not pay.
+    - `f1` (weight 1): harmonic mean of the next two.
+    - `recall` (0): share of the papers asked for that the last tagged answer lists. `precision` (0): share of what it
+      lists that was asked for.
+    - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
+
+    Process terms, paid with the turn that was the first to show a paper:
+    - `found_recall` (0): share of the papers asked for that this turn was the first to show.
+    - `found_precision` (0): share of the papers that this turn was the first to show that were asked for.
+    - `repeat` (0): minus the share of this turn's calls that had been made before and had no more to show.
+    - `found_count`, `best_found`, `calls`, `wasted` (0): parts of published rewards. How many papers asked for are new,
+      and how many if each call counts for 3 at most; minus the number of calls; minus the number of those that repeat
+      or expand a paper that was not shown.
+
+    `reward="pasa"` or `"paperscout"` sets the weights of a published formula instead of `"f1"` (published.py);
+    `reward_weights` then replaces single ones.
+
+    ## Episode end
+    `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success`: the answer is exactly the
+    set asked for (F1 of 1). Few real questions have such a set; look at `f1` there. `info["metrics"]` has `gold_recall`
+    (share of the papers asked for that were shown), `papers`, `searches` and `expansions` so far after each turn, and
+    with the answer also `f1`, `recall`, `precision`.
+
+    ## Arguments
+    - `data`: "embedded" (default), or a folder with papers.jsonl and questions (data.py).
+    - `retriever`: "bm25" (default), the folder of an index of the folder's papers (titles and abstracts, in their
+      order), the address of a server that speaks Search-R1's protocol, or any object with `search(queries, k)`. Its ids
+      must be those of the papers. Embedded fields are searched by BM25, each by itself.
+    - `top_k`: papers per call.
+    - `max_paper_tokens`, `max_observation_tokens`: limits of a paper's line, and of all that a turn is answered, in
+      tokens of `tokenizer`, or of four bytes each without one.
+    - `reward`: see above.
+    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+
+    ## Ids
+    `AgentR1/PaperSearch-v0`.
+
+    ## Data
+    "embedded" is a seeded generator of invented fields of research (generator.py, field.py): 20,000 train questions
+    over 80 fields of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers
+    per search the question itself finds 27% of the papers asked for, and never all; two names and their citations lead
+    to all. AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa;
+    they need a dump of the papers beside them.
+
+    ## References
+    He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of its recipe in
+    StepPO, except that a search engine and the gold papers stand in for its selector model.
+
+    ## Versions
+    v0: first version.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {
+        "f1": 1.0,
+        **dict.fromkeys(("recall", "precision", "format", "found_recall", "found_precision", "repeat"), 0.0),
+        **dict.fromkeys(("found_count", "best_found", "calls", "wasted"), 0.0),
+    }
+    process_terms: ClassVar[frozenset[str]] = frozenset(
+        {"found_recall", "found_precision", "repeat", "found_count", "best_found", "calls", "wasted"}
+    )
+    default_system_prompt: ClassVar[str] = (
+        "Find all papers that the question asks for. Search for what it names, and expand the papers that introduced "
+        "it: some papers do not name what they use and only cite it. Surveys count only if the question asks for "
+        "surveys. Then write the ids of the papers in <answer></answer>, with commas between them."
+    )
+
+    def __init__(
+        self,
+        data: str = EMBEDDED,
+        *,
+        retriever: str | Retriever = "bm25",
+        top_k: int = 5,
+        max_paper_tokens: int = 100,
+        max_observation_tokens: int = 1500,
+        reward: str = "f1",
+        reward_weights: Mapping[str, float] | None = None,
+        max_turns: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        """Check the settings and read the data; papers are indexed at the first search."""
+        if reward not in REWARDS:
+            raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
+        limits = {"top_k": top_k, "max_paper_tokens": max_paper_tokens}
+        for name, value in (limits | {"max_observation_tokens": max_observation_tokens}).items():
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        tasks, self._shared = open_data(data)
+        weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
+        super().__init__(
+            tasks,
+            tools=[Search(self._search), Expand(self._expand)],
+            reward_weights=weights,
+            max_turns=max_turns,
+            **kwargs,
+        )
+        self._retriever = open_retriever(retriever, self._shared.documents if self._shared else None)
+        if self._retriever is not None and self._shared is None:
+            raise ConfigError(
+                f"retriever is {str(retriever)[:50]!r}, but embedded fields are searched by 'bm25', each alone; write "
+                "them to a folder with agent_gym.envs.papersearch.export.write_embedded, and give data= that folder"
+            )
+        self._limit = TokenLimit(self.renderer)
+        self._top_k, self._paper_tokens, self._observation_tokens = top_k, max_paper_tokens, max_observation_tokens
+        self._judge = Judge(Query("", ("",), (), ()), Library(()), top_k)
+        # What the turn that is running has listed and expanded so far, on top of the earlier ones.
+        self._known: dict[str, None] = {}
+        self._expanded: Counter[str] = Counter()
+
+    # The episode.
+
+    def begin(self, task: Any) -> str:
+        """Show the question and remember what it asks for."""
+        self._judge = Judge(*read_task(task, self._shared), self._top_k)
+        return self._judge.query.text
+
+    def respond(self, action: str) -> Reply:
+        """Search, expand or take the answer; then keep to the limit of what is shown, and judge what was."""
+        self._known, self._expanded = dict(self._judge.shown), Counter(self._judge.expanded)
+        reply = super().respond(action)
+        if reply.messages is not None:
+            texts = self._limit.share([message["content"] for message in reply.messages], self._observation_tokens)
+            for message, text in zip(reply.messages, texts, strict=True):
+                message["content"] = text
+            reply.terms |= self._judge.calls(reply.tool_calls, texts, self.tools)
+            reply.metrics |= self._judge.metrics
+        return reply
+
+    def answer(self, text: str) -> Reply:
+        """Score the final answer. The policy is told nothing about it."""
+        given = tagged_answer(text)
+        scores = self._judge.answer(given)
+        terms = {**scores, "format": 0.0 if given is None else answer_format(text)}
+        metrics = {**scores, **self._judge.metrics}
+        return Reply(terms=terms, metrics=metrics, terminated=True, success=scores["f1"] == 1.0)
+
+    def expert_action(self, style: str = "default") -> str:
+        """Search for what the question names, follow the citations, then list the papers.
+
+        Args:
+            style: "default", or "direct" to say "unknown" at once: made-up ids would teach a policy to make up ids.
+        """
+        if style not in ("default", "direct"):
+            raise ConfigError(f"the paper search expert has no style {style!r}; known: default, direct")
+        if style == "direct":
+            return "<answer>unknown</answer>"
+        calls = plan(self._judge, self.turn, self.max_turns, self.max_calls_per_turn)
+        if not calls:
+            return f"<answer>{', '.join(self._judge.query.papers)}</answer>"
+        return "\n".join(self.parser.render(name, {ARGUMENTS[name]: text}) for name, text in calls)
+
+    # The tools.
+
+    def _search(self, queries: Sequence[str]) -> list[str]:
+        found = self._engine().search(queries, self._top_k)
+        return [self._write([hit.document.id for hit in hits]) for hits in found]
+
+    def _expand(self, text: str) -> str | None:
+        paper = clean_id(text)
+        if paper not in self._judge.shown:
+            return None
+        self._expanded[paper] += 1
+        return citations(self._judge.library, paper, self._expanded[paper] - 1, self._top_k, self._write)
+
+    def _write(self, ids: Sequence[str]) -> str:
+        papers = self._judge.library.papers
+        strange = [paper for paper in ids if paper not in papers]
+        if strange:
+            raise EnvFailure(
+                f"the retriever found {strange[0]!r}, but data= has no such paper; both must be of one corpus"
+            )
+        return lines((papers[paper] for paper in ids), self._known, self._limit, self._paper_tokens)
+
+    def _engine(self) -> Retriever:
+        if self._retriever is not None:
+            return self._retriever
+        library = self._judge.library
+        return ENGINES.get(("papers", id(library)), lambda: bm25(library.documents), library)

@@ -1,0 +1,125 @@
+"""What an episode is worth: the set of papers that it answers, and what each turn of calls showed for the first time.
+
+A `Judge` knows the gold papers and never says anything but numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from agent_gym.envs.papersearch.data import Query
+from agent_gym.envs.papersearch.listing import clean_id, listed
+from agent_gym.envs.papersearch.papers import Library
+from agent_gym.envs.papersearch.published import BEST
+from agent_gym.tools import same_text
+
+
+class Judge:
+    """Judges one episode.
+
+    Args:
+        query: what the episode asks, with its gold papers.
+        library: what is searched.
+        page: papers per expansion.
+
+    Attributes:
+        shown: ids of the papers that the policy has seen, in this order.
+        expanded: id to how often it was expanded.
+    """
+
+    def __init__(self, query: Query, library: Library, page: int) -> None:
+        """Start with nothing asked and nothing shown."""
+        self.query, self.library, self.page = query, library, page
+        self.shown: dict[str, None] = {}
+        self.expanded: dict[str, int] = {}
+        self._asked: set[str] = set()
+        self._searches = 0
+
+    def calls(
+        self, calls: Sequence[Mapping[str, Any]], texts: Sequence[str], tools: Collection[str]
+    ) -> dict[str, float]:
+        """Judge a turn of calls.
+
+        Args:
+            calls: the records of the calls.
+            texts: what they were answered, as the policy reads it: what was cut away was not shown.
+            tools: names of the tools that there are.
+
+        Returns:
+            The process terms.
+        """
+        gold, before = set(self.query.papers), len(self.shown)
+        made = repeated = lost = found = best = 0
+        known = set(self.shown)  # a call can only know what earlier turns have shown
+        for call, text in zip(calls, texts, strict=True):
+            if call["name"] not in tools:
+                continue
+            made += 1
+            repeated += self._repeats(call)
+            if call["error"]:
+                lost += call["name"] == "expand" and _argument(call) not in known
+                continue
+            # Only what a tool found counts: an error repeats what the policy wrote.
+            new = [paper for paper in listed(text) if paper not in self.shown and paper in self.library.papers]
+            self.shown.update(dict.fromkeys(new))
+            hits = len(gold.intersection(new))
+            found += hits
+            best += min(hits, BEST)
+        return {
+            "found_recall": found / len(gold),
+            "found_precision": found / max(1, len(self.shown) - before),
+            "repeat": -repeated / len(calls),
+            "found_count": float(found),
+            "calls": -float(made),
+            "best_found": float(best),
+            "wasted": -float(repeated + lost),
+        }
+
+    def answer(self, given: str | None) -> dict[str, float]:
+        """Score the answer: a paper counts as right if it is asked for and was shown."""
+        gold, answered = set(self.query.papers), answered_ids(given)
+        right = len(gold.intersection(answered, self.shown))
+        precision, recall = right / max(1, len(answered)), right / len(gold)
+        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+        return {"f1": f1, "recall": recall, "precision": precision}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What there is to log after each turn."""
+        found = sum(paper in self.shown for paper in self.query.papers)
+        return {
+            "gold_recall": found / len(self.query.papers),
+            "papers": float(len(self.shown)),
+            "searches": float(self._searches),
+            "expansions": float(sum(self.expanded.values())),
+        }
+
+    def has_asked(self, query: str) -> bool:
+        """Whether this was searched for before."""
+        return same_text(query) in self._asked
+
+    def _repeats(self, call: Mapping[str, Any]) -> bool:
+        """Note a call; say whether it had been made before and had no more to show."""
+        asked = _argument(call)
+        if call["name"] == "expand":
+            if call["error"]:
+                return False
+            self.expanded[asked] = times = self.expanded.get(asked, 0) + 1
+            return (times - 1) * self.page >= max(1, len(self.library.around(asked)))
+        repeats = asked in self._asked
+        self._asked.add(asked)
+        self._searches += not call["error"]
+        return repeats
+
+
+def answered_ids(given: str | None) -> set[str]:
+    """Read an answer: ids between commas or line breaks, in brackets or not. Anything else is an id that is wrong."""
+    return {one for one in map(clean_id, re.split(r"[,\n]", given or "")) if one}
+
+
+def _argument(call: Mapping[str, Any]) -> str:
+    """What a call asks for, in the form in which calls are compared."""
+    text = " ".join(map(str, call["arguments"].values()))
+    return clean_id(text) if call["name"] == "expand" else same_text(text)
