@@ -1,0 +1,155 @@
+"""What a sandbox is, whoever runs it: programs in, what they printed and how they ended out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol, Self, runtime_checkable
+
+from agent_gym.errors import ConfigError, EnvFailure
+
+Status = Literal["ok", "error", "cpu_limit", "wall_limit", "memory_limit", "output_limit", "killed"]
+
+
+class SandboxError(EnvFailure):
+    """The sandbox itself failed: it never says anything about the program that it was to run."""
+
+
+class SandboxUnavailable(ConfigError):
+    """This machine cannot hold a program in the way that was asked for.
+
+    Args:
+        property_: what would not hold, one of `agent_gym.sandbox.PROPERTIES`, or "everything".
+        reason: why.
+    """
+
+    def __init__(self, property_: str, reason: str) -> None:
+        self.property, self.reason = property_, reason
+        waive = "" if property_ == "everything" else f", or give it up by name: LocalSandbox(waive={{{property_!r}}})"
+        super().__init__(
+            f"no sandbox here: {property_} would not be enforced ({reason}). Use Linux 5.13 or newer with Landlock, or "
+            f"one that lets users make namespaces; or run `agent-gym serve sandbox` on a machine that has it and name "
+            f"its address, sandbox='http://host:8080'{waive}"
+        )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use.
+
+    Attributes:
+        cpu_seconds: CPU time of all its threads. It alone judges slowness, so that a verdict does not depend on how
+            busy the machine is. Of a session: of each call.
+        wall_seconds: time from when it begins (not from when it queues), for programs that wait for nothing.
+        memory_mb: MiB of address space beyond the interpreter with the preloaded packages.
+        output_bytes: bytes kept of each of the two outputs; of a longer one the beginning and the end.
+        written_bytes: bytes that a program can write to each output before writing fails.
+    """
+
+    cpu_seconds: float = 5.0
+    wall_seconds: float = 30.0
+    memory_mb: int = 512
+    output_bytes: int = 1 << 16
+    written_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name, value, lowest in (
+            ("cpu_seconds", self.cpu_seconds, 0.05),
+            ("wall_seconds", self.wall_seconds, 0.05),
+            ("memory_mb", self.memory_mb, 16),
+            ("output_bytes", self.output_bytes, 256),
+            ("written_bytes", self.written_bytes, self.output_bytes),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
+                raise ConfigError(f"limit {name} is {value!r}; it must be a number of at least {lowest}")
+
+    def tightened(
+        self, cpu_seconds: float | None = None, wall_seconds: float | None = None, memory_mb: int | None = None
+    ) -> Limits:
+        """Return these limits with some lowered; none is ever raised."""
+        return Limits(
+            min(self.cpu_seconds, cpu_seconds or self.cpu_seconds),
+            min(self.wall_seconds, wall_seconds or self.wall_seconds),
+            min(self.memory_mb, memory_mb or self.memory_mb),
+            self.output_bytes,
+            self.written_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a program did.
+
+    Attributes:
+        status: "ok" if it ended with exit code 0; "error" with another one; "killed" if a signal ended it (a crash,
+            mostly); or the limit that it ran into.
+        stdout: what it printed: valid text without control characters other than tab, newline and carriage return.
+        stderr: what it printed there; an exception ends it with a traceback, in which only its own frames are.
+        exit_code: as `subprocess` has it, the negative number of a signal included; None where a limit ended it.
+        cpu_seconds: CPU time it took, starting it included.
+        truncated: whether something is missing from the outputs.
+    """
+
+    status: Status
+    stdout: str
+    stderr: str
+    exit_code: int | None
+    cpu_seconds: float
+    truncated: bool
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself, in time, with exit code 0."""
+        return self.status == "ok"
+
+
+class Session(Protocol):
+    """Programs that share their names, like the cells of a notebook. Also a context that closes it.
+
+    The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
+    limit or a crash the session is over: the names are lost, and further calls say so with the status "killed".
+    """
+
+    def run(self, code: str) -> Execution:
+        """Run the next program."""
+        ...
+
+    def close(self) -> None:
+        """End it; nothing happens if it has ended."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """Runs Python programs that nobody has read. Safe to call from several threads."""
+
+    def run(self, code: str, *, seed: int = 0) -> Execution:
+        """Run a program with nothing of earlier ones.
+
+        Args:
+            code: the program; whatever is wrong with it is a matter of the result.
+            seed: of `random` and `numpy.random`.
+
+        Raises:
+            SandboxError: if the sandbox failed, and not the program.
+        """
+        ...
+
+    def session(self, *, seed: int = 0) -> Session:
+        """Begin a session.
+
+        Raises:
+            SandboxError: if the sandbox failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what runs, and let go of processes and connections."""
+        ...

@@ -1,0 +1,122 @@
+"""From the fork of the server to the policy's program: give up everything, then run.
+
+If one step fails the program does not run. The fork server learns of it by a byte of memory that both see and that is
+taken away from this process when it is confined: an exit code could be forged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+import sys
+from dataclasses import dataclass
+
+from . import confine, landlock, libc, program, repl, seccomp
+from .jobs import Start
+
+_NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8"}
+_MAX_SOURCE_BYTES = 16 << 20
+
+
+@dataclass
+class Confinement:
+    """What the fork server prepared for all programs.
+
+    Attributes:
+        ruleset: descriptor of Landlock's rules, or None without Landlock.
+        filter: the filter of system calls, without the process id.
+        address_space: bytes of address space that a program starts with.
+        threads: the limit of threads.
+        own_user: whether a program gets a user of its own, which needs root.
+        keep_effective: see `confine.become_nobody`.
+        flags: memory shared with the children, one byte each: 1 from when it is confined.
+        pid: of the fork server.
+    """
+
+    ruleset: int | None
+    filter: bytes
+    address_space: int
+    threads: confine.ThreadLimit
+    own_user: bool
+    keep_effective: bool
+    flags: mmap.mmap
+    pid: int
+
+
+@dataclass
+class Job:
+    """A program to be run by this process."""
+
+    request: Start
+    descriptors: list[int]
+    flag: int
+
+
+def run(job: Job, confinement: Confinement) -> None:
+    """Confine this process and run the program. Does not return."""
+    leave = os._exit  # the program may replace it
+    try:
+        source = _confine(job, confinement)
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}".encode())
+        leave(1)
+    request = job.request
+    del job, confinement
+    if request["session"]:
+        repl.serve(3, request["seed"])
+        leave(0)
+    leave(program.run(source, request["seed"]))
+
+
+def _confine(job: Job, confinement: Confinement) -> bytes:
+    """Take every right away, and return the source of the program."""
+    request = job.request
+    os.setsid()
+    os.nice(_NICE)
+    confine.no_new_privileges()
+    if confinement.ruleset is not None:
+        landlock.apply(confinement.ruleset)
+    source = _arrange_descriptors(job)
+    threads = confinement.threads.now()
+    # Nothing of the server's stays open: sockets, the descriptors of other programs, the rules.
+    first_unused = 4 if request["session"] else 3
+    libc.close_from(first_unused)
+    backstop = None if request["session"] else int(request["cpu_seconds"]) + 2
+    memory = confinement.address_space + request["memory_bytes"]
+    confine.limit(memory, request["output_bytes"], backstop, threads)
+    if confinement.own_user:
+        confine.become_nobody(confinement.keep_effective)
+    confine.drop_capabilities()
+    confine.undumpable()
+    confine.die_with(confinement.pid)
+    _tidy()
+    seccomp.apply(seccomp.for_process(confinement.filter, os.getpid()))
+    confinement.flags[job.flag] = 1
+    confinement.flags.close()
+    return source
+
+
+def _arrange_descriptors(job: Job) -> bytes:
+    """Put the files where a program looks for them: 0, 1 and 2, and the socket of a session at 3."""
+    first, *others = job.descriptors
+    source = b"" if job.request["session"] else os.pread(first, _MAX_SOURCE_BYTES, 0)
+    # By way of higher numbers: one of the low ones may be among those that are moved.
+    wanted = [*others, first] if job.request["session"] else others
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 4) for descriptor in wanted]
+    for target, descriptor in enumerate(high):
+        os.dup2(descriptor, target)
+    return source
+
+
+def _tidy() -> None:
+    """Remove our own traces from what a program looks at. No secrets: just what `python main.py` would not show."""
+    os.environ.clear()
+    os.environ.update(_ENVIRONMENT)
+    for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
+        del sys.modules[name]
+    # A line at a time: what was printed before a program is stopped is not lost.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.enable()

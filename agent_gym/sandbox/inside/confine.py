@@ -1,0 +1,148 @@
+"""Limits and identity of a process that is about to run a policy's program."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+
+from . import libc
+
+# Bits of Linux's capabilities, from linux/capability.h.
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 5, 6, 7, 21
+
+_OPEN_FILES = 64
+_STACK_BYTES = 8 << 20
+
+# Users that own nothing, one per process id, so that what the kernel counts per user is counted per program.
+_FIRST_FREE_USER = 1_900_000_000
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapabilitySet(ctypes.Structure):
+    _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def capable(capability: int) -> bool:
+    """Whether this process has a capability."""
+    header, sets = _CapabilityHeader(_CAPABILITY_VERSION_3, 0), (_CapabilitySet * 2)()
+    if ctypes.CDLL(None).capget(ctypes.byref(header), ctypes.byref(sets)) < 0:
+        return False
+    return bool(sets[capability >> 5].effective >> (capability & 31) & 1)
+
+
+def drop_bounding_set() -> None:
+    """Let no program that this process starts gain a capability. Needs one itself, and does nothing without."""
+    for capability in range(64):
+        try:
+            libc.prctl(_PR_CAPBSET_DROP, capability)
+        except OSError:
+            return
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities.
+
+    Raises:
+        OSError: if the kernel does not let go.
+    """
+    clear_all = 4
+    libc.prctl(_PR_CAP_AMBIENT, clear_all)
+    header, sets = _CapabilityHeader(_CAPABILITY_VERSION_3, 0), (_CapabilitySet * 2)()
+    if ctypes.CDLL(None, use_errno=True).capset(ctypes.byref(header), ctypes.byref(sets)) < 0:
+        raise libc.failed("capset")
+
+
+def undumpable() -> None:
+    """Close this process to debuggers, and its files in /proc to other processes of the same user."""
+    libc.prctl(_PR_SET_DUMPABLE, 0)
+
+
+def no_new_privileges() -> None:
+    """Make what follows work without privilege: Landlock and seccomp ask for it."""
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent ends, however it ends. Comes after changes of the user, which reset it."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) -> None:
+    """Set the limits of the kernel.
+
+    Args:
+        memory: bytes of address space. A true bound, because a program cannot fork.
+        file_size: bytes of each output.
+        cpu_seconds: a backstop; the fork server looks at the clock more finely.
+        threads: how many the user may have.
+    """
+    for kind, value in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, file_size),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_NPROC, threads),
+    ):
+        _lower(kind, value, value)
+    _lower(resource.RLIMIT_STACK, _STACK_BYTES, _STACK_BYTES)
+    if cpu_seconds is not None:
+        _lower(resource.RLIMIT_CPU, cpu_seconds, cpu_seconds)
+
+
+def _lower(kind: int, soft: int, hard: int) -> None:
+    """Set a limit, unless a lower one is in force that cannot be raised."""
+    ceiling = resource.getrlimit(kind)[1]
+    if ceiling != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ceiling), min(hard, ceiling)
+    resource.setrlimit(kind, (soft, hard))
+
+
+class ThreadLimit:
+    """How many threads a program's user may have, so that the program itself gets `THREADS`.
+
+    Kernel memory of threads is counted by no limit of a process, only by this one of its user. With a user of its own
+    it is exact. Otherwise the trainer's threads count as well; then it is what the whole machine has, and some more.
+    """
+
+    THREADS = 256
+
+    def __init__(self, own_user: bool) -> None:
+        # Opened now: the root of later may have no /proc.
+        self._load = None if own_user else os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+
+    def now(self) -> int:
+        """The limit for a program that starts now."""
+        if self._load is None:
+            return self.THREADS
+        running_of_all = os.pread(self._load, 200, 0).split()[3]
+        return int(running_of_all.partition(b"/")[2]) + self.THREADS
+
+
+def become_nobody(keep_effective: bool) -> None:
+    """As root, take on a user of one's own.
+
+    Args:
+        keep_effective: stay root to the file system, without capabilities, because others may not enter the folder
+            that the interpreter lies in. What is counted per user (threads) goes by the real one, and that changes.
+    """
+    user = _FIRST_FREE_USER + os.getpid()
+    os.setgroups([])
+    if keep_effective:
+        os.setresuid(user, 0, 0)
+    else:
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)

@@ -1,0 +1,299 @@
+"""The fork server: imports once, then forks a confined process per program, watches its clocks and reports its end.
+
+It has one thread, because a fork copies only the thread that forks. It sees neither code nor output (they travel in
+files that the caller made), and other processes cannot look into it.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import child, confine, landlock, preload, rooms, seccomp
+from .jobs import MAX_MESSAGE_BYTES, Exit, Message, Setup, Start
+
+_CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
+_LOOK_S = 0.02  # no clock is looked at more often
+_PARENT_LOOK_S = 5.0
+_DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
+
+
+def main(descriptor: int) -> None:
+    """Be a fork server for the socket's other end. In the children it forks, run their programs."""
+    server = socket.socket(fileno=descriptor)
+    prepared = _prepare(server)
+    job = _Server(server, prepared).serve()
+    # Only children come here, with the server's frames gone.
+    child.run(job, prepared)
+
+
+def _prepare(server: socket.socket) -> child.Confinement:
+    """Set up what all programs share, and tell the caller what there is."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the thread that started us may have blocked some
+    setup: Setup = json.loads(server.recv(MAX_MESSAGE_BYTES))
+    notes: dict[str, str] = {}
+    try:  # the system should take a program's memory before anybody else's
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError as error:
+        notes["oom_score_adj"] = str(error)
+    namespaces = setup["namespaces"]
+    if namespaces:
+        try:
+            rooms.leave_network()
+        except OSError as error:
+            notes["namespaces"], namespaces = str(error), False
+    libraries = preload.libraries()  # of the interpreter; those of packages lie beside them
+    missing, places = preload.preload(setup["packages"], setup["search"])
+    readable = sorted({*setup["readable"], *libraries, *places})
+    ruleset, version = None, landlock.abi() if setup["landlock"] else 0
+    if not version:
+        notes["landlock"] = "not supported by this kernel" if setup["landlock"] else "switched off"
+    # Without CAP_KILL a fork server could not end the programs of other users.
+    own_user = os.getuid() == 0 and confine.capable(confine.CAP_SETUID) and confine.capable(confine.CAP_KILL)
+    threads = confine.ThreadLimit(own_user)
+    address_space = _address_space()
+    if namespaces:
+        rooms.furnish(readable, setup["hidden"], _DEVICES)
+    if version:
+        ruleset = landlock.ruleset(_rules(readable, setup["hidden"]))
+    prepared = child.Confinement(
+        ruleset=ruleset,
+        filter=seccomp.template(landlock=version > 0),
+        address_space=address_space,
+        threads=threads,
+        own_user=own_user,
+        keep_effective=not all(_anybody_may_read(path, namespaces) for path in readable),
+        flags=mmap.mmap(-1, _CHILDREN),
+        pid=os.getpid(),
+    )
+    confine.drop_bounding_set()
+    confine.undumpable()  # last, because it takes from this process most of /proc/self; there is no child before
+    os.chdir("/")
+    # What is frozen is never looked at by the children's collectors, so that its pages stay shared.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    user = "inherited" if not prepared.own_user else "own, effective root" if prepared.keep_effective else "own"
+    report = {"landlock": version, "namespaces": namespaces, "user": user, "missing_packages": missing, "notes": notes}
+    server.send(json.dumps({"ready": report}).encode())
+    return prepared
+
+
+@dataclass
+class _Child:
+    id: int
+    pid: int
+    pidfd: int
+    flag: int
+    session: bool
+    cpu_clock: int
+    cpu_deadline: float = 0.0
+    wall_deadline: float = 0.0
+    round: int = 0  # calls of a session; a timer of an earlier one means nothing
+    killed: str | None = None
+
+    def cpu_seconds(self) -> float:
+        return time.clock_gettime(self.cpu_clock)
+
+
+@dataclass
+class _Server:
+    socket: socket.socket
+    prepared: child.Confinement
+    children: dict[int, _Child] = field(default_factory=dict)
+    by_pidfd: dict[int, _Child] = field(default_factory=dict)
+    timers: list[tuple[float, int, int]] = field(default_factory=list)  # (when, id, round)
+    flags: list[int] = field(default_factory=lambda: list(range(_CHILDREN)))
+    poll: select.epoll = field(default_factory=select.epoll)
+
+    def serve(self) -> child.Job:
+        """Work until the caller hangs up; return in the children only."""
+        self.poll.register(self.socket, select.EPOLLIN)
+        parent = os.getppid()
+        while True:
+            self._look_at_clocks()
+            wait = _PARENT_LOOK_S
+            if self.timers:
+                wait = min(wait, max(0.0, self.timers[0][0] - time.monotonic()) + 0.001)
+            for descriptor, _ in self.poll.poll(wait):
+                if descriptor in self.by_pidfd:
+                    self._reap(self.by_pidfd[descriptor])
+                elif (job := self._receive()) is not None:
+                    return job
+            if os.getppid() != parent:  # another process may still hold a copy of the caller's socket
+                self._end()
+
+    def _receive(self) -> child.Job | None:
+        message, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE_BYTES, 4)
+        if not message:
+            self._end()
+        request: Message = json.loads(message)
+        if request["op"] == "start":
+            return self._start(request, descriptors)  # type: ignore[arg-type]
+        if (one := self.children.get(request["id"])) is not None:
+            self._control(one, request)
+        return None
+
+    def _start(self, request: Start, descriptors: list[int]) -> child.Job | None:
+        if not self.flags:
+            self._report_failure(request["id"], descriptors)
+            return None
+        flag = self.flags.pop()
+        self.prepared.flags[flag] = 0
+        try:
+            pid = os.fork()
+        except OSError:
+            self.flags.append(flag)
+            self._report_failure(request["id"], descriptors)
+            return None
+        if pid == 0:
+            return child.Job(request, descriptors, flag)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        clock = (~pid << 3) | 2  # the CPU clock of a process, as clock_getcpuclockid(3) computes it
+        one = _Child(request["id"], pid, os.pidfd_open(pid), flag, request["session"], clock)
+        self.children[one.id] = self.by_pidfd[one.pidfd] = one
+        self.poll.register(one.pidfd, select.EPOLLIN)
+        if one.session:
+            self._send({"started": one.id, "cpu_clock": clock})
+        else:
+            self._arm(one, request["cpu_seconds"], request["wall_seconds"])
+        return None
+
+    def _control(self, one: _Child, request: Message) -> None:
+        """Let a session go on with limits for one call, stop it after the call, or end it."""
+        if request["op"] == "go":
+            self._arm(one, one.cpu_seconds() + request["cpu_seconds"], request["wall_seconds"])
+            self._signal(one, signal.SIGCONT)
+        elif request["op"] == "stop":
+            one.round += 1
+            self._signal(one, signal.SIGSTOP)
+        else:
+            self._kill(one, "closed")
+
+    def _arm(self, one: _Child, cpu_deadline: float, wall_seconds: float) -> None:
+        one.round += 1
+        one.cpu_deadline, one.wall_deadline = cpu_deadline, time.monotonic() + wall_seconds
+        self._look_later(one)
+
+    def _look_later(self, one: _Child) -> None:
+        """Come back when the program can have used up its CPU time at the earliest, with all cores."""
+        left = (one.cpu_deadline - one.cpu_seconds()) / (os.cpu_count() or 1)
+        when = min(one.wall_deadline, time.monotonic() + max(left, _LOOK_S))
+        heapq.heappush(self.timers, (when, one.id, one.round))
+
+    def _look_at_clocks(self) -> None:
+        while self.timers and self.timers[0][0] <= time.monotonic():
+            _, id_, round_ = heapq.heappop(self.timers)
+            one = self.children.get(id_)
+            if one is None or one.round != round_ or one.killed:
+                continue
+            if one.cpu_seconds() >= one.cpu_deadline:
+                self._kill(one, "cpu")
+            elif time.monotonic() >= one.wall_deadline:
+                self._kill(one, "wall")
+            else:
+                self._look_later(one)
+
+    def _kill(self, one: _Child, reason: str) -> None:
+        one.killed = one.killed or reason
+        self._signal(one, signal.SIGKILL)
+
+    def _signal(self, one: _Child, number: int) -> None:
+        try:
+            signal.pidfd_send_signal(one.pidfd, number)
+        except ProcessLookupError:
+            pass  # it was faster
+
+    def _reap(self, one: _Child) -> None:
+        _, status, usage = os.wait4(one.pid, 0)
+        self.poll.unregister(one.pidfd)
+        os.close(one.pidfd)
+        del self.children[one.id], self.by_pidfd[one.pidfd]
+        code = os.waitstatus_to_exitcode(status)
+        cpu = usage.ru_utime + usage.ru_stime
+        confined = self.prepared.flags[one.flag] == 1
+        self.flags.append(one.flag)
+        # A program that ends between two looks at its clock is judged like one that did not.
+        if one.killed in (None, "wall") and cpu >= one.cpu_deadline > 0:
+            one.killed = "cpu"
+        ended: Exit = {
+            "id": one.id,
+            "code": code,
+            "killed": one.killed,
+            "cpu_seconds": cpu,
+            "confined": confined,
+        }
+        self._send({"ended": ended})
+
+    def _report_failure(self, id_: int, descriptors: list[int]) -> None:
+        """Say that no process could be made."""
+        for descriptor in descriptors:
+            os.close(descriptor)
+        ended: Exit = {"id": id_, "code": -1, "killed": None, "cpu_seconds": 0.0, "confined": False}
+        self._send({"ended": ended})
+
+    def _send(self, message: Any) -> None:
+        try:
+            self.socket.send(json.dumps(message).encode())
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        """The caller is gone, and so is everything that it started."""
+        for one in self.children.values():
+            self._signal(one, signal.SIGKILL)
+        os._exit(0)
+
+
+def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
+    """What Landlock lets a program read: `readable` without what lies in `hidden`, and the devices."""
+    rules: list[tuple[str, int]] = []
+
+    def visit(path: str) -> None:
+        if path in hidden and path not in readable:
+            return
+        if any(folder.startswith(path + "/") for folder in hidden):
+            rules.append((path, landlock.READ_DIR))  # rules reach all that is beneath, so this one tells names only
+            for entry in os.scandir(path):
+                visit(entry.path)
+        else:
+            rules.append((path, landlock.READ_FILE | landlock.READ_DIR))
+
+    for path in readable:
+        visit(path)
+    devices = [(path, landlock.READ_FILE) for path in _DEVICES]
+    devices[0] = (_DEVICES[0], landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE)
+    return rules + devices
+
+
+def _anybody_may_read(path: str, namespaces: bool) -> bool:
+    """Whether a user without any rights may read a path, and walk to it; the folders of our own root are open."""
+    allowed = os.stat(path).st_mode & 0o5
+    if allowed != 0o5 and not (allowed == 0o4 and os.path.isfile(path)):
+        return False
+    while not namespaces and (path := os.path.dirname(path)) != "/":
+        if not os.stat(path).st_mode & 0o1:
+            return False
+    return True
+
+
+def _address_space() -> int:
+    """Bytes of address space that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * mmap.PAGESIZE
+
+
+if sys.platform != "linux":
+    raise ImportError("the fork server runs on Linux")

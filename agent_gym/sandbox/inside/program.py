@@ -1,0 +1,165 @@
+"""Runs a program as `python main.py` would: same output, same tracebacks, same exit code.
+
+The interpreter's own way needs a file and ends with taking all modules apart, which takes longer than most programs.
+So what a user can see of it is done here: what is printed for exceptions (without our own frames), `sys.exit`, threads
+that still run, functions registered with atexit, and objects with `__del__` that live to the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import gc
+import linecache
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+NAME = "main.py"
+
+# Frames below a program count against its recursion limit. A script has none, and with these few more than the
+# standard 1000 it gets as deep as a script; it is shown the standard number.
+_FRAMES_BELOW = 6 if sys.version_info < (3, 12) else 5
+
+
+def run(source: bytes, seed: int) -> int:
+    """Run a whole program, and return its exit code."""
+    module = prepare(seed)
+    remember_source(NAME, source)
+    code = execute(source, NAME, module.__dict__)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+        atexit._run_exitfuncs()
+    except BaseException:
+        report_exception()
+    # Whoever still holds the module's names may be in a cycle with them; `__del__` and `finally` run in here.
+    sys.modules.pop("__main__", None)
+    del module
+    gc.collect()
+    return flush(code)
+
+
+def prepare(seed: int) -> ModuleType:
+    """Make this process look like an interpreter that has just begun with main.py."""
+    random.seed(seed)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
+    sys.argv, sys.orig_argv = [NAME], ["python", NAME]
+    sys.excepthook = sys.__excepthook__ = _excepthook
+    threading.excepthook = threading.__excepthook__ = _thread_excepthook
+    sys.unraisablehook = sys.__unraisablehook__ = _unraisablehook
+    _shift_recursion_limit(_FRAMES_BELOW)
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=NAME, __builtins__=builtins)
+    sys.modules["__main__"] = module
+    return module
+
+
+def remember_source(name: str, source: bytes) -> None:
+    """Let tracebacks and warnings quote lines of a file that does not exist."""
+    text = source.decode("utf-8", "replace")
+    linecache.cache[name] = (len(source), None, text.splitlines(keepends=True), name)
+
+
+def execute(source: bytes, name: str, namespace: dict[str, Any]) -> int:
+    """Compile and run; print what went wrong; return the exit code so far."""
+    try:
+        exec(compile(source, name, "exec", dont_inherit=True), namespace)
+    except BaseException as error:
+        return conclude(error, name)
+    return 0
+
+
+def conclude(error: BaseException, name: str) -> int:
+    """Print an exception that nobody caught, as the interpreter does, and return the exit code.
+
+    Args:
+        error: the exception.
+        name: the file name of the program; frames below its first one are ours, and are not shown.
+    """
+    if isinstance(error, SystemExit):
+        return _exit_code(error)
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename != name:
+        tb = tb.tb_next
+    try:
+        sys.excepthook(type(error), error, tb)
+    except SystemExit as leaving:
+        return _exit_code(leaving)
+    except BaseException:
+        report_exception()
+    if isinstance(error, KeyboardInterrupt):
+        flush(1)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return 1
+
+
+def report_exception() -> None:
+    """Print the exception that is being handled, whatever that takes; a program may have broken even this."""
+    try:
+        traceback.print_exc()
+    except BaseException:
+        pass
+
+
+def flush(code: int) -> int:
+    """Write out what is buffered; like the interpreter, answer 120 if standard output cannot be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except BaseException:
+            if stream is sys.stdout and code == 0:
+                code = 120
+    return code
+
+
+def _exit_code(error: SystemExit) -> int:
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        # The C library takes the low 8 bits of a C long; what does not fit in one becomes -1.
+        return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
+    try:
+        print(code, file=sys.stderr)
+    except BaseException:
+        pass
+    return 1
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+    # The one in C looks for the source on the disk; this one knows it.
+    traceback.print_exception(kind, error, tb)
+
+
+def _thread_excepthook(args: Any) -> None:
+    if args.exc_type is SystemExit:
+        return
+    name = args.thread.name if args.thread is not None else threading.get_ident()
+    print(f"Exception in thread {name}:", file=sys.stderr)
+    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _unraisablehook(args: Any) -> None:
+    print(f"{args.err_msg or 'Exception ignored in'}: {args.object!r}", file=sys.stderr)
+    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _shift_recursion_limit(frames: int) -> None:
+    get, set_ = sys.getrecursionlimit, sys.setrecursionlimit
+    set_(get() + frames)
+    sys.getrecursionlimit = lambda: get() - frames
+    sys.setrecursionlimit = lambda limit: set_(limit + frames)
+
+
+def code_of(tree: Any, name: str, mode: str) -> CodeType:
+    """Compile a syntax tree without the features that this file imports from the future."""
+    made: CodeType = compile(tree, name, mode, dont_inherit=True)
+    return made

@@ -1,0 +1,62 @@
+"""A session: programs that run one after the other in one namespace, each shown the value of its last expression.
+
+The caller sends a length of 4 bytes and the source, and gets one byte back, the exit code. Between two calls it stops
+this process, so that threads that a program left behind stand still. A program can write to the socket itself; the
+caller would then find a byte too many before its next call, and ends the session.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from typing import Any
+
+from . import program
+
+
+def serve(control: int, seed: int) -> None:
+    """Answer calls until the caller hangs up."""
+    namespace = program.prepare(seed).__dict__
+    call = 0
+    while (source := _receive(control)) is not None:
+        call += 1
+        code = program.flush(_run(source, f"<cell {call}>", namespace))
+        os.write(control, bytes([code & 0xFF]))
+
+
+def _run(source: bytes, name: str, namespace: dict[str, Any]) -> int:
+    program.remember_source(name, source)
+    try:
+        _execute(source, name, namespace)
+    except BaseException as error:
+        return program.conclude(error, name)
+    return 0
+
+
+def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> None:
+    """Run it; if the last statement is an expression, print its value as the interactive interpreter does.
+
+    That is read off the syntax tree. Wrapping the last line of the text into `print(...)`, as some tools do, breaks
+    programs that end in a loop, an assignment, a comment or a bracket.
+    """
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(program.code_of(tree, name, "exec"), namespace)
+    if isinstance(last, ast.Expr):
+        sys.displayhook(eval(program.code_of(ast.Expression(last.value), name, "eval"), namespace))
+
+
+def _receive(control: int) -> bytes | None:
+    head = _read(control, 4)
+    return None if head is None else _read(control, int.from_bytes(head, "little"))
+
+
+def _read(control: int, length: int) -> bytes | None:
+    data = b""
+    while len(data) < length:
+        piece = os.read(control, length - len(data))
+        if not piece:
+            return None
+        data += piece
+    return data

@@ -1,0 +1,242 @@
+"""`LocalSandbox`: programs in confined processes of this machine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+from agent_gym.errors import ConfigError
+from agent_gym.sandbox import readable, streams
+from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
+from agent_gym.sandbox.inside import seccomp
+from agent_gym.sandbox.inside.jobs import Exit, Setup
+from agent_gym.sandbox.process import ForkServer, Lost
+from agent_gym.sandbox.selftest import PROPERTIES, check
+from agent_gym.sandbox.session import LocalSession
+
+_MOST_SERVERS = 8
+_SLACK_S = 30.0  # by so much a fork server may be late with a kill before it counts as stuck
+_ATTEMPTS = 3
+
+
+class LocalSandbox:
+    """Runs programs in processes that may compute, print, and nothing else. Safe to call from several threads.
+
+    A fork server, started once, has numpy and sympy imported; each program runs in a fork of it, behind Landlock, a
+    list of allowed system calls and the limits of the kernel, and behind namespaces where the system lets users make
+    them. The constructor has a program try what it must not be able to do, and refuses where something succeeds.
+
+    A copy is the sandbox itself, a pickle makes one with the same settings, and a forked process starts fork servers of
+    its own when it first needs them.
+
+    Args:
+        limits: of each program.
+        packages: installed packages that programs can import, with what these import; others are not there for them.
+            All are imported once, in this order, before the first program. Those that are missing or fail are told in
+            `report["missing_packages"]`.
+        servers: fork servers. By default one per core, at most 8.
+        slots: programs that run at the same time; others wait, and their clocks do not run. By default two per core.
+        namespaces: whether to use them where possible.
+        waive: what may go unenforced, names of `PROPERTIES`.
+
+    Raises:
+        SandboxUnavailable: if something that is not waived cannot be enforced here.
+        ConfigError: for settings that cannot be.
+        SandboxError: if the fork server does not start.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        packages: Sequence[str] = ("numpy", "mpmath", "sympy"),
+        servers: int | None = None,
+        slots: int | None = None,
+        namespaces: bool = True,
+        waive: Collection[str] = (),
+    ) -> None:
+        unknown = set(waive) - set(PROPERTIES)
+        if unknown or isinstance(waive, str):
+            raise ConfigError(f"waive is {waive!r}; it must be a set of names among {', '.join(PROPERTIES)}")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        self.servers, self.slots = servers or min(cores, _MOST_SERVERS), slots or 2 * cores
+        if self.servers < 1 or self.slots < 1:
+            raise ConfigError(f"servers is {servers} and slots {slots}; there must be at least 1 of each")
+        if sys.platform != "linux":
+            raise SandboxUnavailable("everything", f"this is {sys.platform}, and the mechanisms are Linux's")
+        if not seccomp.supported():
+            raise SandboxUnavailable("everything", f"no table of system calls for {seccomp.MACHINE}")
+        self.limits = limits or Limits()
+        self.packages, self.waive, self.namespaces = tuple(packages), frozenset(waive), namespaces
+        self._settings = {
+            "limits": self.limits,
+            "packages": self.packages,
+            "servers": self.servers,
+            "slots": self.slots,
+            "namespaces": namespaces,
+            "waive": self.waive,
+        }
+        self._ids = itertools.count(1)
+        self._renew()
+        _alive.add(self)
+        self.report: Mapping[str, Any] = {}
+        """What is enforced, and by what."""
+        paths = readable.paths(self.packages)
+        self._setup: Setup = {
+            "packages": list(self.packages),
+            "search": paths.search,
+            "readable": paths.readable,
+            "hidden": paths.hidden,
+            "namespaces": namespaces,
+            "landlock": True,
+        }
+        self._verify()
+
+    def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
+        """Run a program with nothing of earlier ones.
+
+        Args:
+            code: the program; whatever is wrong with it is a matter of the result.
+            seed: of `random` and `numpy.random`.
+            stdin: what the program can read. Nothing by default, so that `input()` raises EOFError.
+            limits: instead of those of the sandbox.
+
+        Raises:
+            SandboxError: if the sandbox failed, and not the program.
+        """
+        limits = limits or self.limits
+        with self.slot, streams.Streams(code, stdin) as files:
+            for attempt in range(1, _ATTEMPTS + 1):
+                request = self.request(seed, limits, session=False)
+                try:
+                    server = self.server()
+                    future = server.start(request, [files.source, files.stdin, files.stdout, files.stderr])
+                    ended = self._wait(server, future, limits)
+                except Lost:
+                    # What was lost has no verdict, and nothing outside of the process was touched: try again.
+                    if attempt == _ATTEMPTS:
+                        raise
+                    files.clear()
+                    continue
+                if ended["confined"]:
+                    return streams.judge(files, ended, limits)
+                said = os.pread(files.stderr, 1000, 0).decode(errors="replace")
+                if attempt == _ATTEMPTS or said:
+                    raise SandboxError(f"a program could not be confined, and did not run: {said or 'fork failed'}")
+        raise AssertionError("the last attempt returns or raises")
+
+    def session(self, *, seed: int = 0) -> LocalSession:
+        """Begin a session; see `agent_gym.sandbox.Session`.
+
+        Raises:
+            SandboxError: if the sandbox failed.
+        """
+        return LocalSession(self, seed)
+
+    def close(self) -> None:
+        """End all programs and fork servers. The next program starts them again."""
+        with self._lock:
+            pool = list(self._pool)
+            self._pool.clear()
+        for server in pool:
+            server.close()
+
+    def request(self, seed: int, limits: Limits, session: bool) -> dict[str, Any]:
+        """Make the request for a program or a session."""
+        return {
+            "op": "start",
+            "id": next(self._ids),
+            "seed": seed,
+            "session": session,
+            "cpu_seconds": limits.cpu_seconds,
+            "wall_seconds": limits.wall_seconds,
+            "memory_bytes": int(limits.memory_mb) << 20,
+            "output_bytes": int(limits.written_bytes),
+        }
+
+    def server(self) -> ForkServer:
+        """Return the fork server with the least to do; replace those that have ended.
+
+        Raises:
+            SandboxError: if one does not start.
+        """
+        with self._lock:
+            if len(self._pool) < self.servers or not all(server.alive for server in self._pool):
+                self._pool = [server for server in self._pool if server.alive]
+                with ThreadPoolExecutor(self.servers) as starting:
+                    missing = self.servers - len(self._pool)
+                    self._pool += starting.map(lambda _: self._start_server(), range(missing))
+            return min(self._pool, key=lambda server: server.load)
+
+    def _start_server(self) -> ForkServer:
+        server = ForkServer(self._setup)
+        # The self-test speaks for servers like the one it ran in.
+        for mechanism in ("landlock", "namespaces", "user"):
+            if self.report and server.report[mechanism] != self.report[mechanism]:
+                server.close()
+                raise SandboxError(f"a new fork server has other {mechanism}: {server.report} and not {self.report}")
+        return server
+
+    def _wait(self, server: ForkServer, future: Any, limits: Limits) -> Exit:
+        try:
+            ended: Exit = future.result(limits.wall_seconds + _SLACK_S)
+        except TimeoutError as error:
+            server.close()
+            raise SandboxError("a fork server of the sandbox does not answer; it was ended") from error
+        return ended
+
+    def _verify(self) -> None:
+        """Have a program try what it must not be able to do."""
+        try:
+            report = dict(self.server().report)
+            enforced, reasons = check(self, landlock=report["landlock"] > 0)
+        except BaseException:
+            self.close()
+            raise
+        self.report = report | {"enforced": enforced}
+        for name in PROPERTIES:
+            if not enforced[name] and name not in self.waive:
+                self.close()
+                raise SandboxUnavailable(name, f"{reasons.get(name, 'a test program succeeded')}; {report['notes']}")
+
+    def _renew(self) -> None:
+        """Make what belongs to this process alone."""
+        self._lock = threading.RLock()
+        self._pool: list[ForkServer] = []
+        self.slot = threading.BoundedSemaphore(self.slots)
+
+    def _forked(self) -> None:
+        for server in self._pool:
+            server.forget()
+        self._renew()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _remake, (type(self), self._settings)
+
+
+def _remake(kind: type[LocalSandbox], settings: dict[str, Any]) -> LocalSandbox:
+    return kind(**settings)
+
+
+_alive: weakref.WeakSet[LocalSandbox] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for sandbox in list(_alive):
+        sandbox._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,203 @@
+"""A fork server, seen from the process that uses it: starts it, sends requests, wakes whoever waits for an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from agent_gym.sandbox.base import SandboxError
+from agent_gym.sandbox.inside.jobs import MAX_MESSAGE_BYTES, Exit, Setup
+
+_START_S = 120.0  # to import sympy on a machine that is busy with something else
+_CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; del sys.path[0]; forkserver.main({1})"
+
+# All there is: nothing of the caller's, among which may be keys. Equal sets come out in equal order in all programs.
+# Linear algebra gets one thread, because a fork would not take others along.
+_ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "PYTHONIOENCODING": "utf-8:strict",
+    "MALLOC_ARENA_MAX": "2",  # each arena takes 64 MiB of address space
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+class Lost(SandboxError):
+    """The fork server ended while something ran in it."""
+
+
+class ForkServer:
+    """One fork server. Safe to call from several threads of the process that made it.
+
+    It is a fresh interpreter and no fork of this process: that may hold threads, a GPU, gigabytes, and secrets.
+
+    Args:
+        setup: what it is to be.
+
+    Raises:
+        SandboxError: if it does not start.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Exit]] = {}
+        self._started: dict[int, Future[int]] = {}
+        self.alive = True
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
+            self._process = subprocess.Popen(
+                # -S: what .pth files would run at the start is for the installation, not for programs.
+                [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
+                env=_ENVIRONMENT,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the caller
+            )
+            self._socket.settimeout(_START_S)
+            reason = "it ended"
+            try:
+                theirs.close()
+                self._socket.send(json.dumps(setup).encode())
+                answer = self._socket.recv(MAX_MESSAGE_BYTES)
+            except OSError as error:
+                answer, reason = b"", str(error)
+            if not answer:
+                self._process.kill()
+                self._process.wait()
+                said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+                raise SandboxError(f"the fork server of the sandbox did not start ({reason}): {said}")
+        except OSError as error:
+            self._socket.close()
+            raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            os.close(errors)
+            theirs.close()
+        self.report: dict[str, Any] = json.loads(answer)["ready"]
+        self._socket.settimeout(None)
+        threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def load(self) -> int:
+        """How many programs run in it."""
+        return len(self._waiting)
+
+    def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> Future[Exit]:
+        """Start a program; the future knows how it ended.
+
+        Raises:
+            Lost: if the fork server has ended.
+        """
+        future: Future[Exit] = Future()
+        with self._lock:
+            if not self.alive:
+                raise Lost("the fork server of the sandbox has ended")
+            self._waiting[request["id"]] = future
+            if request["session"]:
+                self._started[request["id"]] = Future()
+        self._send(request, descriptors)
+        return future
+
+    def cpu_clock(self, id_: int) -> int:
+        """Wait until a session has begun, and return the number of its CPU clock."""
+        with self._lock:
+            started = self._started.get(id_)
+        if started is None:
+            raise Lost("the session did not begin")
+        clock = started.result(_START_S)
+        with self._lock:
+            self._started.pop(id_, None)
+        return clock
+
+    def tell(self, request: dict[str, Any]) -> None:
+        """Send a request that has no answer.
+
+        Raises:
+            Lost: if the fork server has ended.
+        """
+        self._send(request, ())
+
+    def close(self) -> None:
+        """End it and all that runs in it."""
+        self.alive = False
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        """Let go of it in a forked process, whose parent goes on using it."""
+        self.alive = False
+        self._socket.close()
+        self._process.returncode = 0  # not our child: nothing to wait for
+
+    def _send(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+        try:
+            with self._lock:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
+        except OSError as error:
+            self._fail()
+            raise Lost("the fork server of the sandbox has ended") from error
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._socket.recv(MAX_MESSAGE_BYTES)
+            except OSError:
+                message = b""
+            if not message:
+                break
+            answer = json.loads(message)
+            if "started" in answer:
+                if (begun := self._started.get(answer["started"])) is not None:
+                    begun.set_result(answer["cpu_clock"])
+                continue
+            ended: Exit = answer["ended"]
+            with self._lock:
+                future, started = self._waiting.pop(ended["id"]), self._started.pop(ended["id"], None)
+            if started is not None and not started.done():
+                started.set_exception(SandboxError("the session did not begin"))
+            future.set_result(ended)
+        self._fail()
+        self._socket.close()
+        self._process.wait()
+
+    def _fail(self) -> None:
+        """Tell everybody who waits that no answer will come."""
+        with self._lock:
+            self.alive = False
+            lost: list[Future[Any]] = [*self._waiting.values(), *self._started.values()]
+            self._waiting.clear()
+            self._started.clear()
+        for future in lost:
+            if not future.done():
+                future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))

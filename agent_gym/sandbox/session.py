@@ -1,0 +1,144 @@
+"""Sessions of a `LocalSandbox`: one process per session, which stands still between two calls."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from agent_gym.sandbox import streams
+from agent_gym.sandbox.base import Execution, SandboxError
+from agent_gym.sandbox.inside.jobs import Exit
+from agent_gym.sandbox.process import ForkServer, Lost
+
+if TYPE_CHECKING:
+    from agent_gym.sandbox.local import LocalSandbox
+
+_SLACK_S = 30.0
+_OVER = "the session is over: its names are lost\n"
+
+
+class LocalSession:
+    """See `agent_gym.sandbox.Session`. One call at a time; made by `LocalSandbox.session`."""
+
+    def __init__(self, sandbox: LocalSandbox, seed: int) -> None:
+        self._sandbox, self._limits = sandbox, sandbox.limits
+        self._files = streams.Streams(None)
+        self._control, theirs = socket.socketpair()
+        self._maker = os.getpid()
+        try:
+            self._server: ForkServer = sandbox.server()
+            request = sandbox.request(seed, self._limits, session=True)
+            self._id: int = request["id"]
+            files = self._files
+            self._ended = self._server.start(request, [theirs.fileno(), files.stdin, files.stdout, files.stderr])
+            self._clock = self._server.cpu_clock(self._id)
+        except BaseException:
+            self._control.close()
+            self._files.close()
+            raise
+        finally:
+            theirs.close()
+        # A session that nobody closes would keep its memory until this process ends.
+        self._finalizer = weakref.finalize(self, _end, self._maker, self._server, self._id, self._control, self._files)
+        self._over = False
+
+    def run(self, code: str) -> Execution:
+        """Run the next program.
+
+        Raises:
+            SandboxError: if the sandbox failed, or the session belongs to another process.
+        """
+        if os.getpid() != self._maker:
+            raise SandboxError("a session cannot be used in a forked process; begin one there")
+        if self._over:
+            return Execution("killed", "", _OVER, None, 0.0, False)
+        with self._sandbox.slot:
+            return self._run(streams.encode(code))
+
+    def close(self) -> None:
+        """End it; nothing happens if it has ended."""
+        self._over = True
+        self._finalizer()
+
+    def _run(self, source: bytes) -> Execution:
+        # An answer that nobody asked for: a program wrote to the socket itself, to be thought finished while it runs.
+        if not self._ended.done() and select.select([self._control], [], [], 0)[0]:
+            self.close()
+            said = "a program wrote to the session's control socket\n" + _OVER
+            return Execution("killed", "", said, None, 0.0, False)
+        self._files.clear()
+        limits = self._limits
+        before = self._cpu_seconds()
+        go = {"op": "go", "id": self._id, "cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds}
+        self._server.tell(go)
+        answer = b""
+        try:
+            self._control.settimeout(limits.wall_seconds + _SLACK_S)
+            self._control.sendall(len(source).to_bytes(4, "little") + source)
+            answer = self._control.recv(1)
+        except TimeoutError as error:
+            self.close()
+            raise SandboxError("the fork server of a session does not answer") from error
+        except OSError:
+            pass  # the process has ended, which the fork server tells
+        if answer:
+            self._server.tell({"op": "stop", "id": self._id})
+            ended: Exit = {
+                "id": self._id,
+                "code": answer[0],
+                "killed": None,
+                "cpu_seconds": max(0.0, self._cpu_seconds() - before),
+                "confined": True,
+            }
+            if ended["cpu_seconds"] >= limits.cpu_seconds:
+                ended["killed"] = "cpu"
+                self._over = True
+        else:
+            ended = self._wait()
+            ended["cpu_seconds"] = max(0.0, ended["cpu_seconds"] - before)
+            self._over = True
+        result = streams.judge(self._files, ended, limits)
+        if self._over:
+            self.close()
+        return result
+
+    def _wait(self) -> Exit:
+        """Learn how the process ended. It may have closed the socket and run on; then it is ended by a limit."""
+        try:
+            ended = self._ended.result(self._limits.wall_seconds + _SLACK_S)
+        except TimeoutError as error:
+            self.close()
+            raise SandboxError("the fork server of a session does not answer") from error
+        if not ended["confined"]:
+            said = os.pread(self._files.stderr, 1000, 0).decode(errors="replace")
+            self.close()
+            raise SandboxError(f"a session could not be confined, and did not run: {said}")
+        return ended
+
+    def _cpu_seconds(self) -> float:
+        try:
+            return time.clock_gettime(self._clock)
+        except OSError:
+            return 0.0  # it has ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _end(maker: int, server: ForkServer, id_: int, control: socket.socket, files: streams.Streams) -> None:
+    """Kill the process of a session, unless it is that of another process's."""
+    if os.getpid() == maker:
+        try:
+            server.tell({"op": "kill", "id": id_})
+        except Lost:
+            pass
+    control.close()
+    files.close()

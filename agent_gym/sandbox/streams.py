@@ -1,0 +1,147 @@
+"""The files through which a program is given its source and input and gives its output, and how the output is read.
+
+They are files in memory (memfd). A pipe would have to be emptied while the program runs, by somebody who is in time; a
+file of limited size is read once, when all is over, and what was written before a kill is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from agent_gym.sandbox.base import Execution, Limits, Status
+from agent_gym.sandbox.inside.jobs import Exit
+
+CUT = "\n[output cut here]\n"
+
+# What could move a terminal's cursor or end a string of C: all control characters but tab, newline and return.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# The last line of a traceback, for Python's own and numpy's ("numpy._core._exceptions._ArrayMemoryError: Unable to").
+_OUT_OF_MEMORY = re.compile(r"[\w.]*MemoryError\b")
+
+
+class Streams:
+    """Source, input and outputs of one process; a context that closes them.
+
+    Args:
+        source: the program, or None for a session.
+        stdin: what the program can read.
+    """
+
+    def __init__(self, source: str | None, stdin: str = "") -> None:
+        self._open: list[int] = []
+        try:
+            self.source = -1 if source is None else self._file("source", encode(source))
+            self.stdin = self._file("stdin", encode(stdin))
+            self.stdout, self.stderr = self._file("stdout"), self._file("stderr")
+        except BaseException:
+            self.close()
+            raise
+
+    def clear(self) -> None:
+        """Empty the outputs."""
+        for file in (self.stdout, self.stderr):
+            os.ftruncate(file, 0)
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _file(self, name: str, content: bytes | None = None) -> int:
+        file = os.memfd_create(name, os.MFD_CLOEXEC)
+        self._open.append(file)
+        if content is None:
+            # Two writers, standard output and a thread at its end, must not overwrite each other.
+            _append(file)
+        else:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(file, view) :]
+            os.lseek(file, 0, os.SEEK_SET)
+        return file
+
+
+def encode(text: str) -> bytes:
+    """Encode as UTF-8. Lone surrogates become invalid bytes, which Python refuses in a source with a SyntaxError."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def read(file: int, limits: Limits) -> tuple[str, bool, bool]:
+    """Read an output.
+
+    Returns:
+        The text, whether something is missing from it, and whether it was written up to the limit.
+    """
+    size, keep = os.fstat(file).st_size, int(limits.output_bytes)
+    full = size >= limits.written_bytes
+    if size <= keep:
+        return clean(os.pread(file, size, 0)), full, full
+    half = keep // 2
+    return _joined(os.pread(file, half, 0), os.pread(file, half, size - half)), True, full
+
+
+def shorten(data: bytes, keep: int) -> tuple[str, bool]:
+    """Make text of an output that is in memory, and say whether something is missing from it."""
+    if len(data) <= keep:
+        return clean(data), False
+    half = keep // 2
+    return _joined(data[:half], data[-half:]), True
+
+
+def _joined(head: bytes, tail: bytes) -> str:
+    return clean(head, cut_end=True) + CUT + clean(tail, cut_start=True)
+
+
+def clean(data: bytes, cut_start: bool = False, cut_end: bool = False) -> str:
+    """Make text of whatever a program wrote; what is no text becomes U+FFFD.
+
+    Args:
+        data: the bytes.
+        cut_start: whether bytes before these are missing: half a character at the start is then left out.
+        cut_end: the same for the end.
+    """
+    if cut_start:
+        data = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", data)
+    if cut_end:
+        data = re.sub(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z", b"", data)
+    return _CONTROL.sub("\ufffd", data.decode("utf-8", "replace"))
+
+
+def judge(streams: Streams, ended: Exit, limits: Limits) -> Execution:
+    """Read the outputs and say how the program ended."""
+    stdout, less_out, full_out = read(streams.stdout, limits)
+    stderr, less_err, full_err = read(streams.stderr, limits)
+    code = ended["code"]
+    status: Status
+    if ended["killed"] == "cpu":
+        status = "cpu_limit"
+    elif ended["killed"] == "wall":
+        status = "wall_limit"
+    elif code != 0 and (full_out or full_err):
+        status = "output_limit"
+    else:
+        status = status_of(code, stderr)
+    exit_code = None if ended["killed"] is not None else code
+    return Execution(status, stdout, stderr, exit_code, ended["cpu_seconds"], less_out or less_err)
+
+
+def status_of(code: int, stderr: str) -> Status:
+    """The status of a program that ended by itself."""
+    if code == 0:
+        return "ok"
+    if code == 1 and _OUT_OF_MEMORY.match(stderr.rstrip("\n").rpartition("\n")[2]):
+        return "memory_limit"
+    return "killed" if code < 0 else "error"
+
+
+def _append(file: int) -> None:
+    import fcntl  # not on Windows, where this package must still be importable to say that it does not run
+
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
