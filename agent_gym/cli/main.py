@@ -22,6 +22,7 @@ COMMANDS = {
     "sft": "train a model on the expert's episodes (supervised warm start)",
     "grpo": "train a model by reinforcement learning that compares episodes (GRPO)",
     "ppo": "train a model by reinforcement learning with a critic (PPO)",
+    "prepare": "make a data set ready: fetch, check, convert, index",
     "serve": "serve a search engine that many trainers share",
     "view": "turn trajectories into one HTML page",
     "speedrun": "all of it in minutes: tiny model, warm start, GRPO, results",

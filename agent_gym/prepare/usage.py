@@ -1,0 +1,50 @@
+"""The lines that a user needs next: how to make the environment with what was prepared, and how to try it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from agent_gym.prepare.inputs import EVERY_SPLIT
+from agent_gym.prepare.run import Prepared
+
+_EVALUATED = ("test", "validation", "train")  # the first of them that there is
+
+
+def env_kwargs(prepared: Prepared) -> dict[str, Any]:
+    """Return the arguments of the environment: paths, or lists of them where there are several of a kind."""
+    values: dict[str, list[str]] = {}
+    for piece in prepared.pieces.values():
+        name, path = piece["argument"]
+        value = str(prepared.folder / path)
+        if value not in values.setdefault(name, []):
+            values[name].append(value)
+    kwargs: dict[str, Any] = {name: paths[0] if len(paths) == 1 else paths for name, paths in values.items()}
+    splits = _splits(prepared)
+    if splits and splits.isdisjoint(("train", EVERY_SPLIT)):  # else an environment begins with train
+        kwargs["split"] = _evaluated(splits)
+    return kwargs
+
+
+def python_lines(prepared: Prepared) -> str:
+    """Return the lines of Python that make the environment."""
+    arguments = [f", {name}={json.dumps(value)}" for name, value in env_kwargs(prepared).items()]
+    return f'import agent_gym, gymnasium as gym\n\nenv = gym.make("{prepared.recipe.env_id}"{"".join(arguments)})'
+
+
+def shell_line(prepared: Prepared) -> str:
+    """Return the command that lets the environment's expert solve twenty tasks."""
+    kwargs = shlex.quote(json.dumps(env_kwargs(prepared), ensure_ascii=False))
+    words = f"--expert --episodes 20 --split {_evaluated(_splits(prepared))} --env_kwargs {kwargs}"
+    return f"agent-gym eval {prepared.recipe.env_id} {words}"
+
+
+def _splits(prepared: Prepared) -> set[str]:
+    """Return the splits that there are, by the names of the files."""
+    return {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
+
+
+def _evaluated(splits: set[str]) -> str:
+    return next((split for split in _EVALUATED if split in splits), _EVALUATED[0])

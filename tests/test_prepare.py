@@ -1,0 +1,301 @@
+"""Preparing data sets from local files: what is recognised, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from prepare_tools import (
+    as_on_the_hub,
+    contents,
+    multi_hop_rows,
+    musique_rows,
+    read_table,
+    word_problems,
+    write_lines,
+    write_list,
+)
+
+import agent_gym.prepare.tables as tables
+from agent_gym.errors import ConfigError
+from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, forecast, prepare
+from agent_gym.retrieval import Corpus, Document
+
+NO_INDEX = Options(index="none")
+
+
+def questions(env: Any, split: str) -> list[str]:
+    tasks = env.unwrapped.tasks[split]
+    return [tasks[n]["question"] for n in range(len(tasks))]
+
+
+# What is written.
+
+
+def test_word_problems_become_a_file_per_split_that_the_environment_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 4)
+    rows = word_problems(11)
+    source = write_lines(tmp_path / "source" / "train.jsonl", rows).parent
+    write_lines(source / "test.jsonl", rows[:3])
+    write_lines(source / "train_socratic.jsonl", rows)  # as in the official repository
+    (source / "licences.json").write_text("{}")
+    prepared = prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
+    assert read_table(tmp_path / "out" / "data" / "train.parquet") == rows
+    assert sorted(prepared.pieces) == ["data/test.parquet", "data/train.parquet"]
+    assert [prepared.pieces[path]["rows"] for path in sorted(prepared.pieces)] == [3, 11]
+    env = gymnasium.make("AgentR1/GSM8K-v0", **env_kwargs(prepared))
+    assert questions(env, "train") == [row["question"] for row in rows]
+    assert questions(env, "test") == [row["question"] for row in rows[:3]]
+
+
+def test_every_form_of_a_data_set_gives_the_same_bytes(tmp_path):
+    rows = multi_hop_rows(5)
+    hub = [as_on_the_hub(row) for row in rows]
+    texts = [{**row, **{name: json.dumps(row[name]) for name in ("supporting_facts", "context")}} for row in rows]
+    sources = {
+        "official": write_list(tmp_path / "hotpot_dev_distractor_v1.json", rows),
+        "hub": write_lines(tmp_path / "validation-00000-of-00001.jsonl", hub),
+        "texts": write_lines(tmp_path / "dev.jsonl", texts),
+        "prepared": tmp_path / "official" / "data" / "validation.parquet",
+    }
+    for name, source in sources.items():
+        prepare("hotpotqa", source=[str(source)], output=tmp_path / name)
+    expected = contents(tmp_path / "official")
+    assert {"data/validation.parquet", "corpus/corpus.jsonl", "bm25/bm25.json"} < set(expected)
+    for name in sources:
+        found = contents(tmp_path / name)
+        assert {path for path in expected if found.get(path) != expected[path]} - {"manifest.json"} == set()
+    assert read_table(sources["prepared"]) == hub
+
+
+def test_paragraphs_become_a_corpus_and_an_index_that_the_environment_searches(tmp_path):
+    write_list(tmp_path / "hotpot_train_v1.1.json", multi_hop_rows(4))
+    write_list(tmp_path / "hotpot_dev_distractor_v1.json", multi_hop_rows(3, start=4))
+    write_list(tmp_path / "hotpot_dev_fullwiki_v1.json", multi_hop_rows(9))
+    write_list(tmp_path / "hotpot_test_fullwiki_v1.json", multi_hop_rows(9))
+    prepared = prepare("hotpotqa", source=[str(tmp_path)], output=tmp_path / "out")
+    titles = [document.title for document in Corpus(tmp_path / "out" / "corpus")]
+    assert titles[:3] == ["Film 0", "Person 0", "Film 1"], "train comes first, whatever the files are called"
+    assert sorted(titles) == sorted([f"Film {n}" for n in range(8)] + [f"Person {n}" for n in range(7)])
+    kwargs = env_kwargs(prepared)
+    assert kwargs == {key: str(tmp_path / "out" / key) for key in ("data", "corpus")} | {
+        "retriever": str(tmp_path / "out" / "bm25")
+    }
+    env = gymnasium.make("AgentR1/HotpotQA-v0", **kwargs).unwrapped
+    assert len(env.tasks["train"]) == 4 and len(env.tasks["test"]) == 3
+    env.reset(options={"split": "test", "index": 2})
+    observation, *_ = env.step(env.expert_action())
+    assert "Film 6 is by Person 6." in observation
+
+
+def test_three_data_sets_are_told_apart_by_their_columns(tmp_path):
+    hotpot = write_list(tmp_path / "a" / "hotpot_dev_distractor_v1.json", multi_hop_rows(3))
+    wiki = write_list(tmp_path / "b" / "dev.json", [{**row, "evidences": []} for row in multi_hop_rows(2, start=50)])
+    write_list(tmp_path / "b" / "test.json", [{**row, "evidences": []} for row in multi_hop_rows(2, start=90)])
+    musique = write_lines(tmp_path / "c" / "musique_ans_v1.0_dev.jsonl", musique_rows(4))
+    write_lines(tmp_path / "c" / "musique_full_v1.0_dev.jsonl", musique_rows(4, answerable=False))
+    source = [str(path) for path in (hotpot, wiki.parent, musique.parent)]
+    prepared = prepare("multihopqa", source=source, output=tmp_path / "out")
+    names = ("musique", "2wikimultihopqa", "hotpotqa")
+    assert env_kwargs(prepared)["data"] == [str(tmp_path / "out" / "data" / name) for name in names]
+    assert [piece["rows"] for piece in prepared.pieces.values()] == [4, 2, 3, 4 * 2 + 1 + 5 + 7, None]
+    env = gymnasium.make("AgentR1/MultiHopQA-v0", **env_kwargs(prepared)).unwrapped
+    solved = 0
+    for index in range(len(env.tasks["validation"])):
+        env.reset(options={"split": "validation", "index": index})
+        over = False
+        while not over:
+            *_, terminated, truncated, info = env.step(env.expert_action())
+            over = terminated or truncated
+        solved += info["is_success"] and info["metrics"]["gold_recall"] == 1
+    assert solved == 9
+
+
+def test_one_data_set_of_several_is_enough(tmp_path):
+    musique = write_lines(tmp_path / "musique_ans_v1.0_dev.jsonl", musique_rows(2))
+    prepared = prepare("multihopqa", source=[str(musique)], output=tmp_path / "out", options=NO_INDEX)
+    expected = {
+        "data": str(tmp_path / "out/data/musique"),
+        "corpus": str(tmp_path / "out/corpus"),
+        "split": "validation",
+    }
+    assert env_kwargs(prepared) == expected
+
+
+def test_math_problems_are_unwrapped_and_each_is_kept_once(tmp_path):
+    def wrapped(problem: str, answer: str) -> dict[str, Any]:
+        before = (
+            "Solve the following math problem step by step. The last line of your response should be of the form "
+            "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+        )
+        after = '\n\nRemember to put your answer on its own line after "Answer:".'
+        prompt = [{"content": before + problem + after, "role": "user"}]
+        return {"data_source": "math_dapo", "prompt": prompt, "reward_model": {"ground_truth": answer, "style": "rule"}}
+
+    problems = [("What is $1+1$?", "2"), ("Compute 3·4.", "12")]
+    rows = [wrapped(*problem) for _ in range(100) for problem in problems]
+    source = write_lines(tmp_path / "dapo-math-17k.jsonl", rows)
+    prepare("retool", source=[str(source)], output=tmp_path / "dapo")
+    expected = [{"problem": problem, "answer": answer} for problem, answer in problems]
+    assert read_table(tmp_path / "dapo" / "data" / "all.parquet") == expected
+    own = write_lines(tmp_path / "train.jsonl", [{"problem": "What is $1+1$?", "answer": 2}, expected[1]])
+    prepare("retool", source=[str(own)], output=tmp_path / "own")
+    assert read_table(tmp_path / "own" / "data" / "train.parquet") == expected
+
+
+def test_the_full_wiki_takes_questions_and_documents(tmp_path):
+    dev = write_list(tmp_path / "hotpot_dev_distractor_v1.json", multi_hop_rows(2))
+    documents = [Document("12", "Film 0", "It is by Person 0."), Document("7", "", "Untitled.")]
+    corpus = write_lines(
+        tmp_path / "corpus.jsonl", [{"_id": d.id, "title": d.title, "text": d.text} for d in documents]
+    )
+    prepared = prepare("hotpotqa-fullwiki", source=[str(dev), str(corpus)], output=tmp_path / "out")
+    assert list(Corpus(tmp_path / "out" / "corpus")) == documents
+    env = gymnasium.make("AgentR1/HotpotQA-FullWiki-v0", **env_kwargs(prepared)).unwrapped
+    env.reset(options={"split": "validation", "index": 0})
+    assert "[1] Film 0: It is by Person 0." in env.step(env.expert_action())[0]
+    with pytest.raises(ConfigError, match="needs one file of documents .* and got none"):
+        prepare("hotpotqa-fullwiki", source=[str(dev)], output=tmp_path / "other")
+
+
+def test_a_file_without_a_split_in_its_name_serves_as_each(tmp_path):
+    source = write_lines(tmp_path / "mine.jsonl", word_problems(3))
+    prepared = prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
+    assert env_kwargs(prepared) == {"data": str(tmp_path / "out" / "data" / "all.parquet")}
+    env = gymnasium.make("AgentR1/GSM8K-v0", **env_kwargs(prepared))
+    assert len(questions(env, "train")) == len(questions(env, "test")) == 3
+
+
+def test_shards_are_one_split_and_other_files_are_not(tmp_path):
+    rows = word_problems(5)
+    write_lines(tmp_path / "a" / "train-00001-of-00002.jsonl", rows[3:])
+    write_lines(tmp_path / "a" / "train-00000-of-00002.jsonl", rows[:3])
+    prepare("gsm8k", source=[str(tmp_path / "a")], output=tmp_path / "out")
+    assert read_table(tmp_path / "out" / "data" / "train.parquet") == rows
+    write_lines(tmp_path / "b" / "train_old.jsonl", rows)
+    write_lines(tmp_path / "b" / "train_new.jsonl", rows)
+    with pytest.raises(ConfigError, match=r"train_new.*train_old.* would be the same split \(train\)"):
+        prepare("gsm8k", source=[str(tmp_path / "b")], output=tmp_path / "out2")
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
+    source = tmp_path / "train.jsonl"
+    source.write_text('{"question": "a \\ud800 b", "answer": "#### 1"}\n')
+    prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
+    assert read_table(tmp_path / "out" / "data" / "train.parquet")[0]["question"] == "a ? b"
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"question": "x"}', "no column 'answer'"),
+        ('{"question": "x", "answer": 3}', "answer is '3'; it must be a text"),
+        ('{"question": "x", "answer": null}', "answer is 'None'; it must be a text"),
+        ("{", "not valid JSON"),
+        ("[]", "must be an object"),
+    ],
+)
+def test_a_row_that_is_wrong_is_told_with_its_line(tmp_path, line, said):
+    source = write_lines(tmp_path / "train.jsonl", word_problems(2))
+    source.write_text(source.read_text() + line + "\n")
+    with pytest.raises(ConfigError) as caught:
+        prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
+    assert str(caught.value).startswith(f"{source}, line 3: ") and said in str(caught.value)
+    assert not (tmp_path / "out" / "data" / "train.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"context": [["A", "text"]]},
+        {"context": "no JSON"},
+        {"context": 3},
+        {"supporting_facts": [["A", "0"]]},
+        {"supporting_facts": [["A"]]},
+        {"answer": ["a"]},
+    ],
+)
+def test_a_question_of_another_form_is_told_with_its_place(tmp_path, change):
+    source = write_list(tmp_path / "train.json", [*multi_hop_rows(1), {**multi_hop_rows(1)[0], **change}])
+    with pytest.raises(ConfigError, match=r"train\.json, example 1: .*; expected the official JSON"):
+        prepare("hotpotqa", source=[str(source)], output=tmp_path / "out")
+
+
+def test_files_that_are_nothing_of_the_recipe(tmp_path):
+    problems = write_lines(tmp_path / "train.jsonl", word_problems(1))
+    with pytest.raises(ConfigError, match=r"is nothing that hotpotqa is made of: it has the columns answer, question"):
+        prepare("hotpotqa", source=[str(problems)], output=tmp_path / "out")
+    with pytest.raises(ConfigError, match="holds nothing that hotpotqa is made of; expected the official JSON"):
+        prepare("hotpotqa", source=[str(tmp_path)], output=tmp_path / "out")
+    with pytest.raises(ConfigError, match="no such file"):
+        prepare("gsm8k", source=[str(tmp_path / "none")], output=tmp_path / "out")
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="it has no rows"):
+        prepare("gsm8k", source=[str(tmp_path / "empty.jsonl")], output=tmp_path / "out")
+    write_lines(tmp_path / "more.jsonl", word_problems(1))
+    with pytest.raises(ConfigError, match="cannot tell which split .*more.jsonl is"):
+        prepare("gsm8k", source=[str(problems), str(tmp_path / "more.jsonl")], output=tmp_path / "out")
+
+
+def test_names_and_indexes_that_do_not_exist(tmp_path):
+    with pytest.raises(ConfigError, match="no recipe 'gsm'; known: gsm8k, hotpotqa"):
+        prepare("gsm", output=tmp_path)
+    with pytest.raises(ConfigError, match="gsm8k has nothing to search"):
+        prepare("gsm8k", output=tmp_path, options=Options(index="bm25"))
+    with pytest.raises(ConfigError, match="index is 'lucene'; it must be one of bm25, auto, flat"):
+        prepare("hotpotqa", output=tmp_path, options=Options(index="lucene"))
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("AGENT_GYM_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_folder() == Path("/a")
+    monkeypatch.delenv("AGENT_GYM_CACHE")
+    assert cache_folder() == Path("/b/agent-gym")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/h")
+    assert cache_folder() == Path("/h/.cache/agent-gym")
+
+
+# What it would take.
+
+
+def test_the_forecast_of_local_files_counts_them_and_writes_nothing(tmp_path):
+    source = write_list(tmp_path / "hotpot_dev_distractor_v1.json", multi_hop_rows(7))
+    folder, lines = forecast("hotpotqa", source=[str(source)], output=tmp_path / "out")
+    assert not folder.exists()
+    read, table, corpus, index = lines
+    assert (read.action, read.size) == ("read", source.stat().st_size)
+    assert table.what == "data/validation.parquet" and table.note.startswith("7 rows")
+    assert corpus.note.startswith("15 documents") and corpus.size == 15 * 660
+    assert index.what == "bm25"
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_the_forecast_of_the_hub_has_sizes_with_their_sources(recipe, tmp_path):
+    _, lines = forecast(recipe.name, output=tmp_path / "out")
+    assert {line.action for line in lines} == {"fetch", "write"}
+    assert all(line.size and line.note for line in lines)
+    for table in recipe.tables:
+        assert len(table.hub.revision) == 40 and table.hub.size_from
+        assert sum(f"{rows:,} rows" in line.note for line in lines for rows in table.hub.rows.values()) >= 1
+
+
+def test_the_forecast_of_a_dense_index_is_that_of_its_plan(tmp_path):
+    from agent_gym.retrieval.plan import plan
+
+    options = Options(index="sq8")
+    _, lines = forecast("hotpotqa-fullwiki", output=tmp_path / "out", options=options)
+    planned = plan(5_233_329, 1024, "sq8")
+    assert [line.size for line in lines[-2:]] == [planned.index, planned.vectors]
+    _, lines = forecast("hotpotqa", output=tmp_path / "out", options=Options("flat", "somebody/unheard-of"))
+    assert lines[-1].size is None and "somebody/unheard-of" in lines[-1].note
