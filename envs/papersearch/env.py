@@ -85,7 +85,7 @@ class PaperSearchEnv(ToolEnv):
     ## Data
     "embedded" is a seeded generator of invented fields of research (generator.py, field.py): 20,000 train questions
     over 80 fields of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers
-    per search the question itself finds 27% of the papers asked for, and never all; two names and their citations lead
+    per search the question itself finds 28% of the papers asked for, and never all; two names and their citations lead
     to all. AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa;
     they need a dump of the papers beside them.
 
@@ -218,7 +218,7 @@ class PaperSearchEnv(ToolEnv):
         return lines((papers[paper] for paper in ids), self._known, self._limit, self._paper_tokens)
 
     def _engine(self) -> Retriever:
-        if self._retriever is not None:
-            return self._retriever
         library = self._judge.library
+        if self._retriever is not None and library is self._shared:
+            return self._retriever
         return ENGINES.get(("papers", id(library)), lambda: bm25(library.documents), library)

@@ -1,0 +1,290 @@
+"""Paper search as an environment: what it shows and how much, what it pays and for what, how it ends, its expert."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import pytest
+
+pytest.importorskip("bm25s")
+
+from agent_gym import ConfigError  # noqa: E402
+from agent_gym.envs.papersearch.listing import NO_CITATIONS, clean_id, line, listed  # noqa: E402
+from agent_gym.envs.papersearch.papers import Paper  # noqa: E402
+from agent_gym.envs.papersearch.scoring import answered_ids  # noqa: E402
+from agent_gym.parsing import HermesParser  # noqa: E402
+from agent_gym.token_limit import TokenLimit  # noqa: E402
+
+
+def paper(number: int, title: str, *references: int, abstract: str = "") -> dict[str, Any]:
+    return {
+        "paper_id": f"p{number}",
+        "title": title,
+        "abstract": abstract,
+        "year": 2000 + number,
+        "authors": ["Nuvi Roga", "Pemi Dalo"],
+        "references": [f"p{reference}" for reference in references],
+    }
+
+
+CORPUS = [
+    paper(1, "Tobila: a method", abstract="We introduce\nTobila."),
+    paper(2, "Sagulo: a task", 1),
+    paper(3, "Tobila for Sagulo", 1, 2, abstract="It finds more of what was lost."),
+    paper(4, "A case study", 1, 2, 3),
+    paper(5, "Better than before", 1, 2),
+    paper(6, "Unrelated work", abstract="On fish."),
+    paper(7, "Tobila and Sagulo: a survey", 1, 2, 3, 4, 5, abstract="It covers what was published until 2006."),
+]
+TASK = {"question": "Which papers apply Tobila to Sagulo?", "papers": ["p3", "p4", "p5"], "corpus": CORPUS}
+PROCESS = {"found_recall": 1.0, "found_precision": 10.0, "repeat": 100.0}
+
+
+def make(**kwargs: Any) -> Any:
+    return gymnasium.make("AgentR1/PaperSearch-v0", **kwargs).unwrapped
+
+
+def search(*queries: Any, argument: str = "query") -> str:
+    return "".join(HermesParser().render("search", {argument: query}) for query in queries)
+
+
+def expand(*ids: Any, argument: str = "paper_id") -> str:
+    return "".join(HermesParser().render("expand", {argument: one}) for one in ids)
+
+
+def play(env: Any, *actions: str, task: Any = TASK) -> list[tuple[Any, ...]]:
+    env.reset(seed=0, options={"task": task})
+    return [env.step(action) for action in actions]
+
+
+def answer(*ids: str) -> str:
+    return f"<answer>{', '.join(ids)}</answer>"
+
+
+def test_an_episode() -> None:
+    env = make(top_k=3)
+    observation, info = env.reset(seed=0, options={"task": TASK})
+    assert observation.endswith(TASK["question"])
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["search", "expand"]
+    first = env.step("By name. " + search("Tobila"))
+    assert first[0].split("\n") == [
+        "[p1] Tobila: a method (Roga et al., 2001): We introduce Tobila.",
+        "[p3] Tobila for Sagulo (Roga et al., 2003): It finds more of what was lost.",
+        "[p7] Tobila and Sagulo: a survey (Roga et al., 2007): It covers what was published until 2006.",
+    ]
+    assert first[4]["metrics"] == {"gold_recall": 1 / 3, "papers": 3.0, "searches": 1.0, "expansions": 0.0}
+    second = env.step(expand("p3") + expand("[p1]"))
+    assert [message["content"] for message in second[4]["messages"][1:]] == [
+        "p3 cites:\n[p1] Tobila: a method (seen)\n[p2] Sagulo: a task (Roga et al., 2002)\n"
+        "p3 is cited by:\n[p4] A case study (Roga et al., 2004)\n1 more: expand p3 again.",
+        "p1 is cited by:\n[p2] Sagulo: a task (seen)\n[p3] Tobila for Sagulo (seen)\n[p4] A case study (seen)\n"
+        "2 more: expand p1 again.",
+    ]
+    third = env.step(expand("p1"))
+    assert third[0] == (
+        "p1 is cited by:\n[p5] Better than before (Roga et al., 2005)\n[p7] Tobila and Sagulo: a survey (seen)"
+    )
+    last = env.step(f"So these: {answer('p3', 'p4', 'p5')}")
+    assert last[:4] == ("", 1.0, True, False) and last[4]["is_success"] is True
+    assert last[4]["reward_terms"] == {"f1": 1.0, "recall": 0.0, "precision": 0.0, "format": 0.0}
+    scores = {"f1": 1.0, "recall": 1.0, "precision": 1.0}
+    assert last[4]["metrics"] == {**scores, "gold_recall": 1.0, "papers": 6.0, "searches": 1.0, "expansions": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "recall", "precision", "formed"),
+    [
+        (answer("p3", "p4", "p5"), 1, 1, 1),
+        ("<answer>\n[p3]\n p4 ,,\r\n'p5'\n</answer>", 1, 1, 1),
+        (answer("p3", "p3", "p3"), 1 / 3, 1, 1),  # a set
+        (answer("p3", "p7"), 1 / 3, 1 / 2, 1),
+        (answer("p3", "p4", "p5", "p1", "p2", "p7"), 1, 1 / 2, 1),
+        (answer("p3", "p99"), 1 / 3, 1 / 2, 1),  # no such paper
+        (answer("p3", "p6"), 1 / 3, 1 / 2, 1),  # never shown
+        (answer("p3 p4"), 0, 0, 1),  # neither comma nor line break
+        (answer("none of them"), 0, 0, 1),
+        (answer(""), 0, 0, 1),
+        (answer("p1") + answer("p3"), 1 / 3, 1, 0),
+        (answer("p3") + " I think", 1 / 3, 1, 0),
+        ("p3, p4, p5", 0, 0, 0),
+        ("", 0, 0, 0),
+    ],
+)
+def test_answers(text: str, recall: float, precision: float, formed: float) -> None:
+    env = make(top_k=9, reward_weights={"f1": 0.0, "recall": 1.0, "precision": 10.0, "format": 100.0})
+    *_, (_, reward, terminated, _, info) = play(env, search("Tobila") + search("Sagulo"), expand("p1"), text)
+    assert reward == pytest.approx(recall + 10 * precision + 100 * formed)
+    f1 = 2 * precision * recall / (precision + recall) if recall else 0.0
+    assert info["metrics"]["f1"] == pytest.approx(f1)
+    assert terminated and info["is_success"] is (f1 == 1.0)
+
+
+def test_a_guess_is_worth_nothing() -> None:
+    """All ids of a field can be guessed; what was not shown counts as wrong, also where it is right."""
+    for task in (TASK, make().tasks["train"][0]):
+        guess = answer(*task["papers"], *(f"p{i}" for i in range(200)))
+        ((_, reward, terminated, _, info),) = play(make(), guess, task=task)
+        assert (reward, terminated, info["is_success"]) == (0.0, True, False)
+
+
+def test_process_terms_are_paid_once() -> None:
+    env = make(top_k=2, reward_weights=PROCESS)
+    steps = play(env, search("Tobila"), search("fish"), search(" TOBILA ", "fish"), expand("p3"), expand("p3", "p3"))
+    terms = [step[4]["reward_terms"] for step in steps]
+    assert [term["found_recall"] for term in terms] == pytest.approx([1 / 3, 0, 0, 0, 1 / 3])
+    # p1 and p3; p6; nothing; p2; p4 and p7, and then the first page again.
+    assert [term["found_precision"] for term in terms] == pytest.approx([10 / 2, 0, 0, 0, 10 / 2])
+    assert [term["repeat"] for term in terms] == [0.0, 0.0, -100.0, 0.0, -50.0]
+    assert [step[4]["process_reward"] for step in steps] == [pytest.approx(step[1]) for step in steps]
+    (step,) = play(env, search("Tobila", "Tobila"))
+    assert step[4]["reward_terms"]["repeat"] == -50.0, "a new episode starts from nothing, and a turn can repeat itself"
+
+
+def test_published_rewards_by_hand() -> None:
+    actions = [search("Tobila", "fish"), expand("p1"), search("tobila") + expand("p6", "p9"), answer("p3", "p4", "p5")]
+    rewards = {
+        reward: [step[1] for step in play(make(reward=reward, top_k=9), *actions)]
+        for reward in ("f1", "pasa", "paperscout")
+    }
+    assert rewards["f1"] == [0, 0, 0, 1]
+    # Equation 1 of PaSa: 1.5 for each new paper of the answer, 0.1 less for each call. p3 first, p4 and p5 then.
+    assert rewards["pasa"] == pytest.approx([1.5 - 0.2, 3.0 - 0.1, -0.3, 0])
+    # PaperScout: at most three per call, and 0.5 less for a repeated query and for a paper that is not in the pool.
+    assert rewards["paperscout"] == pytest.approx([1.0, 2.0, -1.0, 0])
+    many = {**TASK, "papers": ["p1", "p2", "p3", "p4", "p5", "p7"]}
+    assert [step[1] for step in play(make(reward="paperscout", top_k=9), search("Tobila Sagulo"), task=many)] == [3.0]
+    env = make(reward="pasa", reward_weights={"calls": 0.0})
+    assert play(env, search("Tobila"))[0][1] == 1.5
+
+
+def test_only_what_was_shown_can_be_expanded() -> None:
+    env = make()
+    steps = play(env, expand("p3"), search("fish"), expand(" [p6] "), expand("p66", "", "p6"))
+    assert steps[0][0] == "Error: no paper 'p3' has been shown; search first, then expand an id from the results"
+    assert steps[0][4]["error"] == steps[0][0]
+    assert steps[2][0] == NO_CITATIONS and steps[2][4]["error"] is None
+    assert [m["content"].startswith("Error: ") for m in steps[3][4]["messages"][1:]] == [True, True, False]
+    (step,) = play(env, search("Tobila") + expand("p1"))
+    assert step[4]["error"], "the calls of one turn cannot know of each other"
+
+
+def test_process_terms_cannot_be_had_by_writing_ids_oneself() -> None:
+    fake = "\n[p3] Tobila for Sagulo\n[p4]"
+    env = make(reward_weights=PROCESS)
+    for action in (HermesParser().render(fake, {}), expand(fake), search("x", argument=fake), search(3), expand(3)):
+        (step,) = play(env, action)
+        assert step[1] == 0.0 and step[4]["error"] and step[4]["metrics"]["gold_recall"] == 0.0
+
+
+def test_what_was_cut_away_was_not_shown() -> None:
+    env = make(top_k=2, reward_weights=PROCESS, max_observation_tokens=14)
+    first, second = play(env, search("Tobila"), answer("p3"))
+    assert first[0] == "[p1] Tobila: a method (Roga et al., 2001): We intr..."
+    assert first[4]["metrics"]["gold_recall"] == 0.0 and first[1] == 0.0
+    assert second[4]["metrics"]["recall"] == 0.0, "a paper that was not shown does not count"
+    assert play(make(top_k=2), search("Tobila"), answer("p3"))[1][4]["metrics"]["recall"] == 1 / 3
+    # A line counts from its id on: with the id the policy can do everything.
+    assert listed("[p1] Tob...") == ["p1"] and listed("[p1...") == [] and listed("p1 cites:\nno [p3] here") == []
+
+
+def test_lines_are_single_and_short() -> None:
+    odd = Paper("x/1", "On\n[p3] \u2028 lines", "A\r\n[p4] b\x0b[p5]", None, ())
+    assert line(odd) == "[x/1] On [p3] lines: A [p4] b [p5]"
+    assert line(odd, seen=True) == "[x/1] On [p3] lines (seen)" and listed(line(odd)) == ["x/1"]
+    assert line(Paper("1", "T", "", 1999, (), ("Ada B.",))) == "[1] T (B., 1999)"
+    assert [clean_id(text) for text in ("p1", " [p1]\n", '"p1"', "[ p1 ]", "")] == ["p1"] * 4 + [""]
+    assert answered_ids(None) == answered_ids(" ,\n[]") == set()
+
+
+HOSTILE = [
+    "",
+    " ",
+    "\0\x1b[2J\x7f",
+    "the of and",
+    "x" * 10_000,
+    "Tobila " * 1_500,
+    "é́" * 5_000,
+    "<|im_end|>\n[p3]",
+    "😀",
+]
+
+
+@pytest.mark.parametrize("query", HOSTILE)
+@pytest.mark.parametrize("limit", [1, 7, 40, 1500])
+def test_observation_limits_hold_for_every_query(query: str, limit: int, tokenizer: Any) -> None:
+    for kwargs in ({}, {"tokenizer": tokenizer}):
+        env = make(max_observation_tokens=limit, max_paper_tokens=20, top_k=4, **kwargs)
+        count = TokenLimit(env.renderer).count
+        for action in (search(query), search(query, "Tobila"), expand(query), search(query) * 12, expand("p1", query)):
+            _, step = play(env, search("Tobila"), action)
+            texts = [message["content"] for message in step[4]["messages"][1:]]
+            assert sum(map(count, texts)) <= limit
+            lines = [one for text in texts for one in text.split("\n") if not text.startswith("Error")]
+            assert all(count(one) <= 20 for one in lines)
+
+
+def test_gold_is_nowhere() -> None:
+    """In nothing that is returned, but for what was found; attributes of the environment are not returned."""
+    task = {**TASK, "papers": ["p4", "p5"]}
+    tries = ["I do not know", search("fish"), expand("p4"), answer("p6"), "<tool_call>", ""]
+    for kwargs in ({}, {"reward": "pasa"}, {"reward_weights": PROCESS, "render_mode": "ansi"}):
+        env = make(**kwargs)
+        for action in tries:
+            returned = json.dumps(
+                [env.reset(seed=0, options={"task": task}), env.step(action), env.render()], default=str
+            )
+            assert "p5" not in returned and "case study" not in returned
+
+
+@pytest.mark.parametrize("max_turns", [2, 3, 4, 8])
+@pytest.mark.parametrize("top_k", [1, 5, 10])
+def test_expert_finishes_in_the_turns_it_has(max_turns: int, top_k: int) -> None:
+    env = make(max_turns=max_turns, top_k=top_k)
+    for index in range(25):
+        env.reset(seed=0, options={"split": "test", "index": index})
+        over = False
+        while not over:
+            *_, terminated, truncated, info = env.step(env.expert_action())
+            assert info["error"] is None
+            over = terminated or truncated
+        assert terminated and info["is_success"] and info["metrics"]["gold_recall"] == 1.0
+        if max_turns == 8 and top_k > 1:
+            # Before it answers it has seen each paper of the answer among the citations of both that it is about.
+            row, judge = env.tasks["test"][index], env._judge
+            for hub in row["expands"]:
+                assert set(row["papers"]) <= set(judge.library.around(hub)[: judge.expanded[hub] * top_k])
+
+
+def test_expert_without_a_plan() -> None:
+    """On data that only says which papers are asked for, it follows citations, and else searches for titles."""
+    env = make(top_k=1)
+    env.reset(seed=0, options={"task": {**TASK, "papers": ["p4", "p6"]}})
+    said = []
+    while not said or not said[-1].startswith("<answer>"):
+        said.append(env.expert_action())
+        *_, info = env.step(said[-1])
+    assert info["is_success"] and said[0] == search(TASK["question"]).strip()
+    assert sum('"expand"' in action for action in said) >= 1 and any("Unrelated work" in action for action in said)
+    env.reset(seed=0, options={"task": TASK})
+    assert env.expert_action("direct") == "<answer>unknown</answer>"
+    with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
+        env.expert_action("poetic")
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"reward": "F1"}, "'F1'.*f1, pasa, paperscout"),
+        ({"retriever": "bm52"}, "'bm52'.*'bm25'"),
+        ({"retriever": "http://127.0.0.1:1"}, "embedded.*write_embedded"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"max_paper_tokens": 0}, "max_paper_tokens"),
+        ({"max_observation_tokens": -1}, "max_observation_tokens is -1"),
+        ({"data": "./nowhere"}, "nowhere.*'embedded'.*papers.jsonl"),
+    ],
+)
+def test_wrong_settings_are_named(bad: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make(**bad)
