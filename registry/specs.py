@@ -112,7 +112,7 @@ ENVS: tuple[EnvEntry, ...] = (
     EnvEntry(
         id="AgentR1/PaperSearch-v0",
         entry_point="agent_gym.envs.papersearch.env:PaperSearchEnv",
-        summary="scholarly questions, answered by the papers that searches and citations lead to",
+        summary="papers for a scholarly question, found by searches and along citations",
         tools=("search", "expand"),
         data="embedded generator; a folder with papers.jsonl and questions by data=",
         extra="retrieval",
