@@ -13,10 +13,14 @@ import pytest
 
 pytest.importorskip("bm25s")
 
+from retrieval_tools import serving  # noqa: E402
+
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
+from agent_gym.envs.papersearch.data import open_data  # noqa: E402
 from agent_gym.envs.papersearch.export import write_embedded  # noqa: E402
 from agent_gym.parsing import HermesParser  # noqa: E402
 from agent_gym.retrieval import Document, Hit, Retriever  # noqa: E402
+from agent_gym.retrieval.corpus import Corpus  # noqa: E402
 from agent_gym.retrieval.engines import ENGINES  # noqa: E402
 from agent_gym.retrieval.lexical import BM25Retriever  # noqa: E402
 
@@ -242,11 +246,17 @@ def test_an_engine_over_other_papers_is_no_fault_of_the_policy(tmp_path: Path) -
         env.step(search("x"))
 
 
-def test_an_index_in_a_folder(tmp_path: Path) -> None:
+def test_an_index_in_a_folder_and_a_server(tmp_path: Path) -> None:
+    """Both are made of a corpus folder, and that of what the environment itself would index."""
     folder = write(tmp_path / "data", queries=QUERIES)
-    documents = [Document(str(row["paper_id"]), row["title"], row["abstract"] or "") for row in PAPERS]
-    BM25Retriever(documents).save(tmp_path / "index")
+    _, library = open_data(folder)
+    assert library is not None
+    corpus = Corpus.build(tmp_path / "corpus", library.documents)
+    BM25Retriever(corpus).save(tmp_path / "index")
     env = make(data=folder, retriever=str(tmp_path / "index"))
     assert (
         expert_plays(env, index=0) and env._retriever is make(data=folder, retriever=str(tmp_path / "index"))._retriever
     )
+    with serving(BM25Retriever(corpus)) as server:
+        host, port = server.server_address[:2]
+        assert expert_plays(make(data=folder, retriever=f"http://{host}:{port}"), index=0)

@@ -52,14 +52,13 @@ class Judge:
         """
         gold, before = set(self.query.papers), len(self.shown)
         made = repeated = lost = found = best = 0
-        known = set(self.shown)  # a call can only know what earlier turns have shown
         for call, text in zip(calls, texts, strict=True):
             if call["name"] not in tools:
                 continue
             made += 1
             repeated += self._repeats(call)
             if call["error"]:
-                lost += call["name"] == "expand" and _argument(call) not in known
+                lost += call["name"] == "expand"
                 continue
             # Only what a tool found counts: an error repeats what the policy wrote.
             new = [paper for paper in listed(text) if paper not in self.shown and paper in self.library.papers]
