@@ -125,12 +125,12 @@ class TagParser:
         return f"<{name}>{arguments[self.arguments[name]]}</{name}>"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe tools and format for a system prompt."""
+        """Describe format and tools for a system prompt; a tool that has no tag cannot be called and is left out."""
         lines = []
-        for tool in tools:
-            function = tool["function"]
+        for function in (tool["function"] for tool in tools):
             name = function["name"]
-            lines.append(f"<{name}>{self.arguments[name]}</{name}>: {function['description']}")
+            if name in self.arguments:
+                lines.append(f"<{name}>{self.arguments[name]}</{name}>: {function['description']}")
         return "You may call a tool by writing one of these tags:\n" + "\n".join(lines)
 
 

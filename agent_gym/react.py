@@ -108,8 +108,8 @@ class ReActParser:
         return "\n".join(filter(None, [*pieces, *_thoughts(text[end:])]))
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe tools and format for a system prompt."""
-        functions = [tool["function"] for tool in tools]
+        """Describe format and tools for a system prompt; a tool without an action is left out."""
+        functions = [tool["function"] for tool in tools if tool["function"]["name"] in self.arguments]
         calls = [self._write(function["name"], self.arguments[function["name"]]) for function in functions]
         lines = [f"{call}: {function['description']}" for call, function in zip(calls, functions, strict=True)]
         if self.finish is not None:

@@ -136,3 +136,4 @@ def test_instructions_name_tool_format_and_arguments() -> None:
         assert "search" in text and "Find documents." in text and "query" in text
     assert "</tool_call>" in hermes.instructions([search.schema])
     assert "<search>query</search>" in tags.instructions([search.schema])
+    assert "search" not in TagParser({"code": "source"}).instructions([search.schema]), "it could not be written"

@@ -87,7 +87,9 @@ def test_an_unknown_action_is_left_to_the_environment() -> None:
 def test_tasks_without_a_finishing_action() -> None:
     assert shop.parse("click[Buy Now]") == [ToolCall("click", {"button": "Buy Now"})]
     assert shop.parse("Action: Finish[x]") == [ToolCall("Finish")]
-    assert "Finish" not in shop.instructions([lookup.schema])
+    text = shop.instructions([lookup.schema])
+    assert "Lookup[title]: " in text and "Finish" not in text
+    assert "Lookup" not in ReActParser({"click": "button"}).instructions([lookup.schema]), "it could not be written"
     with pytest.raises(ConfigError, match="finish=None"):
         shop.render_answer("x")
 
