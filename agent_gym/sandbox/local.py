@@ -83,6 +83,7 @@ class LocalSandbox:
             "waive": self.waive,
         }
         self._ids = itertools.count(1)
+        self._pool: list[ForkServer] = []
         self._renew()
         _alive.add(self)
         self.report: Mapping[str, Any] = {}
@@ -208,7 +209,7 @@ class LocalSandbox:
     def _renew(self) -> None:
         """Make what belongs to this process alone."""
         self._lock = threading.RLock()
-        self._pool: list[ForkServer] = []
+        self._pool = []
         self.slot = threading.BoundedSemaphore(self.slots)
 
     def _forked(self) -> None:

@@ -19,12 +19,16 @@ from agent_gym.sandbox.inside.jobs import MAX_MESSAGE_BYTES, Exit, Setup
 _START_S = 120.0  # to import sympy on a machine that is busy with something else
 _CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; del sys.path[0]; forkserver.main({1})"
 
-# All there is: nothing of the caller's, among which may be keys. Equal sets come out in equal order in all programs.
-# Linear algebra gets one thread, because a fork would not take others along.
+# What says where the interpreter and its libraries lie, if anything does. Programs do not see it.
+_PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
+
+# Beside these, all there is: nothing else of the caller's, among which may be keys. Equal sets come out in equal order
+# in all programs. Linear algebra gets one thread, because a fork would not take others along.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/",
     "LANG": "C.UTF-8",
+    "TZ": "UTC",
     "PYTHONHASHSEED": "0",
     "PYTHONIOENCODING": "utf-8:strict",
     "MALLOC_ARENA_MAX": "2",  # each arena takes 64 MiB of address space
@@ -62,7 +66,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 # -S: what .pth files would run at the start is for the installation, not for programs.
                 [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
-                env=_ENVIRONMENT,
+                env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ _SYSTEM = (
     "/etc/mime.types",
     "/usr/lib/locale",
 )
+_INSTALLED = ("site-packages", "dist-packages")  # the second is Debian's
 
 
 class Paths(NamedTuple):
@@ -40,10 +40,13 @@ class Paths(NamedTuple):
 
 def paths(packages: Sequence[str]) -> Paths:
     """Find what belongs to the interpreter that runs this, and where the packages are."""
-    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
-    standard.add(os.path.join(os.path.dirname(os.__file__), "lib-dynload"))
-    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), *sys.path}
-    hidden = [folder for folder in _real(installed) if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    library = os.path.dirname(os.__file__)
+    # Where the compiled modules are: usually lib-dynload, on some systems under lib64.
+    compiled = importlib.util.find_spec("_json")
+    standard = {library, os.path.dirname((compiled and compiled.origin) or os.__file__)}
+    beside = [os.path.join(library, name) for name in _INSTALLED]
+    installed = _real([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *beside, *sys.path])
+    hidden = [folder for folder in installed if os.path.basename(folder) in _INSTALLED]
     inside_hidden = tuple(folder + "/" for folder in hidden)
     readable = [
         path

@@ -58,7 +58,7 @@ results = {{
     "processes": refused(lambda: os.fork() or os._exit(0)) and refused(lambda: os.execv("/bin/true", ["true"])),
     "environment": refused(lambda: open(f"/proc/{{caller}}/environ").read())
     and refused(lambda: open(f"/proc/{{os.getppid()}}/environ").read())
-    and set(os.environ) == {{"PATH", "HOME", "LANG"}},
+    and set(os.environ) == {{"PATH", "HOME", "LANG", "TZ"}},
     "syscalls": refused(io_uring) and refused(lambda: os.setpriority(os.PRIO_PROCESS, 0, 19)),
     "memory": refused(lambda: bytearray(memory)),
 }}

@@ -17,7 +17,7 @@ from . import confine, landlock, libc, program, repl, seccomp
 from .jobs import Start
 
 _NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
-_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8"}
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
 _MAX_SOURCE_BYTES = 16 << 20
 
 
@@ -30,7 +30,7 @@ class Confinement:
         filter: the filter of system calls, without the process id.
         address_space: bytes of address space that a program starts with.
         threads: the limit of threads.
-        own_user: whether a program gets a user of its own, which needs root.
+        users: ids of which a program gets one of its own, or None without the right to give them.
         keep_effective: see `confine.become_nobody`.
         flags: memory shared with the children, one byte each: 1 from when it is confined.
         pid: of the fork server.
@@ -40,7 +40,7 @@ class Confinement:
     filter: bytes
     address_space: int
     threads: confine.ThreadLimit
-    own_user: bool
+    users: range | None
     keep_effective: bool
     flags: mmap.mmap
     pid: int
@@ -87,8 +87,8 @@ def _confine(job: Job, confinement: Confinement) -> bytes:
     backstop = None if request["session"] else int(request["cpu_seconds"]) + 2
     memory = confinement.address_space + request["memory_bytes"]
     confine.limit(memory, request["output_bytes"], backstop, threads)
-    if confinement.own_user:
-        confine.become_nobody(confinement.keep_effective)
+    if confinement.users is not None:
+        confine.become_nobody(confinement.users, confinement.keep_effective)
     confine.drop_capabilities()
     confine.undumpable()
     confine.die_with(confinement.pid)

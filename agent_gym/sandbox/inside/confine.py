@@ -15,9 +15,6 @@ CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 5, 6, 7, 21
 _OPEN_FILES = 64
 _STACK_BYTES = 8 << 20
 
-# Users that own nothing, one per process id, so that what the kernel counts per user is counted per program.
-_FIRST_FREE_USER = 1_900_000_000
-
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
 
 
@@ -132,14 +129,33 @@ class ThreadLimit:
         return int(running_of_all.partition(b"/")[2]) + self.THREADS
 
 
-def become_nobody(keep_effective: bool) -> None:
+def free_users() -> range | None:
+    """User and group ids that nobody has, of which each program gets one; None if this process may not take any.
+
+    So nothing that the kernel counts per user is counted over several programs, and none can signal another.
+    """
+    # Without CAP_KILL a fork server could not end the programs of other users.
+    if os.getuid() != 0 or not all(map(capable, (CAP_SETUID, CAP_SETGID, CAP_KILL))):
+        return None
+    sizes = []
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as file:
+            sizes.append(max(int(line.split()[0]) + int(line.split()[2]) for line in file))
+    if min(sizes) > 1_950_000_000:
+        return range(1_900_000_000, 1_950_000_000)
+    # In the namespace of a rootless container: what it was given, above the ids that systems hand out themselves.
+    return range(20_000, 60_000) if min(sizes) >= 60_000 else None
+
+
+def become_nobody(users: range, keep_effective: bool) -> None:
     """As root, take on a user of one's own.
 
     Args:
+        users: from `free_users`.
         keep_effective: stay root to the file system, without capabilities, because others may not enter the folder
             that the interpreter lies in. What is counted per user (threads) goes by the real one, and that changes.
     """
-    user = _FIRST_FREE_USER + os.getpid()
+    user = users[os.getpid() % len(users)]
     os.setgroups([])
     if keep_effective:
         os.setresuid(user, 0, 0)

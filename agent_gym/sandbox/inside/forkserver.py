@@ -33,7 +33,10 @@ def main(descriptor: int) -> None:
     server = socket.socket(fileno=descriptor)
     prepared = _prepare(server)
     job = _Server(server, prepared).serve()
-    # Only children come here, with the server's frames gone.
+    # Only children come here, with the server's frames gone. Its descriptors are closed now, while they still are what
+    # they were: an object that a program's collector finds later would close a file of the program's.
+    server.close()
+    del server
     child.run(job, prepared)
 
 
@@ -59,9 +62,8 @@ def _prepare(server: socket.socket) -> child.Confinement:
     ruleset, version = None, landlock.abi() if setup["landlock"] else 0
     if not version:
         notes["landlock"] = "not supported by this kernel" if setup["landlock"] else "switched off"
-    # Without CAP_KILL a fork server could not end the programs of other users.
-    own_user = os.getuid() == 0 and confine.capable(confine.CAP_SETUID) and confine.capable(confine.CAP_KILL)
-    threads = confine.ThreadLimit(own_user)
+    users = confine.free_users()
+    threads = confine.ThreadLimit(own_user=users is not None)
     address_space = _address_space()
     if namespaces:
         rooms.furnish(readable, setup["hidden"], _DEVICES)
@@ -72,7 +74,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
         filter=seccomp.template(landlock=version > 0),
         address_space=address_space,
         threads=threads,
-        own_user=own_user,
+        users=users,
         keep_effective=not all(_anybody_may_read(path, namespaces) for path in readable),
         flags=mmap.mmap(-1, _CHILDREN),
         pid=os.getpid(),
@@ -84,7 +86,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
     gc.collect()
     gc.freeze()
     gc.disable()
-    user = "inherited" if not prepared.own_user else "own, effective root" if prepared.keep_effective else "own"
+    user = "inherited" if users is None else "own, effective root" if prepared.keep_effective else "own"
     report = {"landlock": version, "namespaces": namespaces, "user": user, "missing_packages": missing, "notes": notes}
     server.send(json.dumps({"ready": report}).encode())
     return prepared

@@ -7,6 +7,7 @@ after an import alone, and 13 ms after the calls below.
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -74,6 +75,10 @@ def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, s
     """
     for name in _STANDARD:
         import_module(name)
+    # exit, quit and help, which the start-up that was left out (-S) would have made.
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
     finder = _Named(packages, search)
     sys.meta_path.append(finder)
     failed: dict[str, str] = {}

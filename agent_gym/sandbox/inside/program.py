@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import gc
+import io
 import linecache
 import os
 import random
@@ -17,10 +18,11 @@ import signal
 import sys
 import threading
 import traceback
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 NAME = "main.py"
+_SOURCES: set[str] = set()  # names of programs that are no files
 
 # Frames below a program count against its recursion limit. A script has none, and with these few more than the
 # standard 1000 it gets as deep as a script; it is shown the standard number.
@@ -50,9 +52,7 @@ def prepare(seed: int) -> ModuleType:
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
     sys.argv, sys.orig_argv = [NAME], ["python", NAME]
-    sys.excepthook = sys.__excepthook__ = _excepthook
-    threading.excepthook = threading.__excepthook__ = _thread_excepthook
-    sys.unraisablehook = sys.__unraisablehook__ = _unraisablehook
+    io.open = _open_for_traceback  # what C calls before 3.13; later versions ask linecache
     _shift_recursion_limit(_FRAMES_BELOW)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=NAME, __builtins__=builtins)
@@ -63,6 +63,7 @@ def prepare(seed: int) -> ModuleType:
 def remember_source(name: str, source: bytes) -> None:
     """Let tracebacks and warnings quote lines of a file that does not exist."""
     text = source.decode("utf-8", "replace")
+    _SOURCES.add(name)
     linecache.cache[name] = (len(source), None, text.splitlines(keepends=True), name)
 
 
@@ -87,6 +88,7 @@ def conclude(error: BaseException, name: str) -> int:
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != name:
         tb = tb.tb_next
+    error.__traceback__ = tb
     try:
         sys.excepthook(type(error), error, tb)
     except SystemExit as leaving:
@@ -134,22 +136,27 @@ def _exit_code(error: SystemExit) -> int:
     return 1
 
 
-def _excepthook(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-    # The one in C looks for the source on the disk; this one knows it.
-    traceback.print_exception(kind, error, tb)
+class _SourceFile(io.BytesIO):
+    """A source as the interpreter's own printing of tracebacks wants it: C asks for a descriptor, then reads this.
+
+    It looks for a declared encoding through the descriptor. The null device declares none, which means UTF-8.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__("".join(linecache.getlines(name)).encode("utf-8", "replace"))
+        self._null = os.open(os.devnull, os.O_RDONLY)
+
+    def fileno(self) -> int:
+        return self._null
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._null)
+        super().close()
 
 
-def _thread_excepthook(args: Any) -> None:
-    if args.exc_type is SystemExit:
-        return
-    name = args.thread.name if args.thread is not None else threading.get_ident()
-    print(f"Exception in thread {name}:", file=sys.stderr)
-    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
-
-
-def _unraisablehook(args: Any) -> None:
-    print(f"{args.err_msg or 'Exception ignored in'}: {args.object!r}", file=sys.stderr)
-    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+def _open_for_traceback(file: Any, *args: Any, **kwargs: Any) -> Any:
+    return _SourceFile(file) if file in _SOURCES else open(file, *args, **kwargs)
 
 
 def _shift_recursion_limit(frames: int) -> None:
