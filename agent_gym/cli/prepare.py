@@ -11,7 +11,7 @@ from agent_gym.prepare import RECIPES, Options, Prepared, forecast, prepare
 from agent_gym.prepare.recipe import Forecast
 from agent_gym.prepare.record import source_names
 from agent_gym.prepare.run import ENCODER, INDEXES
-from agent_gym.prepare.usage import python_lines, shell_line
+from agent_gym.prepare.usage import python_lines, shell_lines
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,7 +61,7 @@ def _print_result(prepared: Prepared) -> None:
         rows.append((path, count, f"{size:,}", state))
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
     _print_table([("", "ROWS", "BYTES", ""), *rows])
-    print(f"\n{python_lines(prepared)}\n\n{shell_line(prepared)}")
+    print(f"\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -11,6 +11,7 @@ from agent_gym.prepare.inputs import EVERY_SPLIT
 from agent_gym.prepare.run import Prepared
 
 _EVALUATED = ("test", "validation", "train")  # the first of them that there is
+_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 
 
 def env_kwargs(prepared: Prepared) -> dict[str, Any]:
@@ -34,11 +35,12 @@ def python_lines(prepared: Prepared) -> str:
     return f'import agent_gym, gymnasium as gym\n\nenv = gym.make("{prepared.recipe.env_id}"{"".join(arguments)})'
 
 
-def shell_line(prepared: Prepared) -> str:
-    """Return the command that lets the environment's expert solve twenty tasks."""
+def shell_lines(prepared: Prepared) -> str:
+    """Return the commands that play the first task in the terminal, and that measure a model."""
     kwargs = shlex.quote(json.dumps(env_kwargs(prepared), ensure_ascii=False))
-    words = f"--expert --episodes 20 --split {_evaluated(_splits(prepared))} --env_kwargs {kwargs}"
-    return f"agent-gym eval {prepared.recipe.env_id} {words}"
+    where = f"--split {_evaluated(_splits(prepared))} --env_kwargs {kwargs}"
+    env_id = prepared.recipe.env_id
+    return f"agent-gym play {env_id} --index 0 {where}\nagent-gym eval {env_id} --model {_MODEL} {where}"
 
 
 def _splits(prepared: Prepared) -> set[str]:

@@ -1,0 +1,256 @@
+"""A folder that is prepared already, damaged, half finished, or of another source; and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from prepare_tools import contents, multi_hop_rows, word_problems, write_lines, write_list
+
+from agent_gym.errors import ConfigError
+from agent_gym.prepare import Options, env_kwargs, prepare
+from agent_gym.prepare.record import MANIFEST, UNFINISHED
+from agent_gym.retrieval.files import locked
+
+
+@pytest.fixture
+def hotpot(tmp_path):
+    """A source with two splits."""
+    write_list(tmp_path / "source" / "hotpot_train_v1.1.json", multi_hop_rows(30))
+    write_list(tmp_path / "source" / "hotpot_dev_distractor_v1.json", multi_hop_rows(10, start=30))
+    return tmp_path / "source"
+
+
+def again(folder: Path, source: Path | None = None, index: str = "bm25", encoder: str = ""):
+    options = Options(index=index, encoder=encoder)
+    return prepare("hotpotqa", source=[str(source)] if source else [], output=folder, options=options)
+
+
+def test_what_is_there_is_compared_and_not_made_again(tmp_path, hotpot):
+    folder = tmp_path / "out"
+    first = again(folder, hotpot)
+    assert first.made == ("data/train.parquet", "data/validation.parquet", "corpus", "bm25")
+    before, times = contents(folder), {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")}
+    moved = hotpot.rename(tmp_path / "elsewhere")
+    for source in (None, moved):  # where the files lie does not count, and they may be gone
+        assert again(folder, source).made == ()
+    assert contents(folder) == before
+    assert all(file.stat().st_mtime_ns == times[file] for file in times if file.name != MANIFEST)
+    assert not (folder / UNFINISHED).exists()
+
+
+def test_the_manifest_says_what_everything_is(tmp_path, hotpot):
+    import hashlib
+
+    again(tmp_path / "out", hotpot)
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert (manifest["recipe"], manifest["pieces"]["bm25"]["config"]) == ("hotpotqa", {"index": "bm25"})
+    assert [part["file"] for part in manifest["source"]] == ["hotpot_train_v1.1.json", "hotpot_dev_distractor_v1.json"]
+    assert [piece["rows"] for piece in manifest["pieces"].values()] == [30, 10, 81, None]
+    described = {name: file for piece in manifest["pieces"].values() for name, file in piece["files"].items()}
+    found = contents(tmp_path / "out")
+    assert set(described) == set(found) - {MANIFEST}
+    for name, file in described.items():
+        assert file == {"bytes": len(found[name]), "sha256": hashlib.sha256(found[name]).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("data/validation.parquet", "flip"),
+        ("data/validation.parquet", "cut"),
+        ("corpus/corpus.jsonl", "flip"),
+        ("corpus/offsets.npy", "gone"),
+        ("bm25/data.csc.index.npy", "flip"),
+        ("bm25/vocab.index.json", "gone"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_cure_which_works(tmp_path, hotpot, name, damage):
+    folder = tmp_path / "out"
+    again(folder, hotpot)
+    before = contents(folder)
+    file = folder / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.unlink() if damage == "gone" else file.write_bytes(data[:-3] if damage == "cut" else data)
+    for source in (None, hotpot):
+        with pytest.raises(ConfigError) as caught:
+            again(folder, source)
+        assert str(file) in str(caught.value)
+    to_delete = Path(str(caught.value).split("; delete ")[1].split(" and run")[0])
+    shutil.rmtree(to_delete) if to_delete.is_dir() else to_delete.unlink()
+    assert again(folder, hotpot).made == (str(to_delete.relative_to(folder)),)
+    assert contents(folder) == before
+
+
+def test_a_damaged_manifest_is_named(tmp_path, hotpot):
+    again(tmp_path / "out", hotpot)
+    (tmp_path / "out" / MANIFEST).write_text("{")
+    with pytest.raises(ConfigError, match=r"manifest\.json cannot be read.*delete .*out, or give another folder"):
+        again(tmp_path / "out")
+    (tmp_path / "out" / MANIFEST).write_text(
+        '{"kind": "prepared", "format": 2, "recipe": "hotpotqa", "source": [], "pieces": {}}'
+    )
+    with pytest.raises(ConfigError, match="written for format 2, and this is 1"):
+        again(tmp_path / "out")
+
+
+def test_two_sources_are_not_mixed(tmp_path, hotpot):
+    folder = tmp_path / "out"
+    again(folder, hotpot)
+    write_list(hotpot / "hotpot_dev_distractor_v1.json", multi_hop_rows(11, start=30))
+    with pytest.raises(ConfigError, match="is made from hotpot_train.*, hotpot_dev.* another state of it; give"):
+        again(folder, hotpot)
+    with pytest.raises(ConfigError, match="written for recipe 'hotpotqa', and this is 'gsm8k'"):
+        prepare("gsm8k", output=folder)
+    # A preparation that was begun binds as soon as a piece is finished, and not before.
+    (folder / MANIFEST).rename(folder / UNFINISHED)
+    with pytest.raises(ConfigError, match="is made from hotpot_train"):
+        again(folder, hotpot)
+    for name in ("data", "corpus", "bm25"):
+        shutil.rmtree(folder / name)
+    (folder / "data").mkdir()
+    (folder / "data" / "train.parquet.partial").write_bytes(b"PAR1")
+    assert again(folder, hotpot).pieces["data/validation.parquet"]["rows"] == 11
+    assert not list(folder.rglob("*.partial"))
+
+
+def test_after_the_hub_was_out_of_reach_a_local_copy_can_be_given(tmp_path, hotpot):
+    with pytest.raises(ConfigError, match="cannot load hotpotqa/hotpot_qa"):
+        again(tmp_path / "out")
+    assert again(tmp_path / "out", hotpot).made
+
+
+def test_another_index_is_added_to_what_is_there(tmp_path, hotpot):
+    pytest.importorskip("faiss")
+    pytest.importorskip("sentence_transformers")
+    from tiny_encoder import make_tiny_encoder
+
+    encoder = str(make_tiny_encoder(tmp_path / "encoder"))
+    folder = tmp_path / "out"
+    again(folder, hotpot)
+    shutil.rmtree(hotpot)  # only the corpus is needed
+    dense = again(folder, index="flat", encoder=encoder)
+    assert dense.made == ("dense-encoder",) and "bm25" not in dense.pieces
+    assert again(folder, index="auto", encoder=encoder).made == ()
+    assert again(folder, index="sq8", encoder=encoder).made == ("dense-encoder",)
+    shutil.rmtree(folder / "dense-encoder" / "vectors")  # as the documentation allows
+    last = again(folder, index="sq8", encoder=encoder)
+    assert last.made == ()
+    env = gymnasium.make("AgentR1/HotpotQA-v0", **env_kwargs(last)).unwrapped
+    env.reset(options={"split": "train", "index": 0})
+    assert "[1]" in env.step(env.expert_action())[0]
+    assert again(folder).made == () and "bm25" in again(folder).pieces
+    assert again(folder, index="none").pieces.keys() == {"data/train.parquet", "data/validation.parquet", "corpus"}
+
+
+def test_two_processes_do_not_write_to_one_folder(tmp_path, hotpot):
+    (tmp_path / "out").mkdir()
+    with locked(tmp_path / "out"), pytest.raises(ConfigError, match="another process is writing to"):
+        again(tmp_path / "out", hotpot)
+
+
+# Killed.
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from slow_build import kill_at
+import agent_gym.prepare.tables as tables
+from agent_gym.prepare import prepare
+tables.ROWS_AT_ONCE = 5
+kill_at(int(sys.argv[2]))
+print(*prepare("hotpotqa", source=[sys.argv[3]], output=sys.argv[4]).made)
+"""
+
+
+def start(folder: Path, source: Path, kill: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(kill), str(source), str(folder)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def run(folder: Path, source: Path, kill: int = 10**9) -> tuple[int, list[str]]:
+    process = start(folder, source, kill)
+    out, _ = process.communicate(timeout=120)
+    return process.returncode, out.split()
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_moment_in_which_a_file_comes_into_being(tmp_path, hotpot):
+    assert run(tmp_path / "whole", hotpot)[0] == 0
+    expected = contents(tmp_path / "whole")
+    kill, code, points = 1, -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        folder = tmp_path / f"killed{kill}"
+        code, _ = run(folder, hotpot, kill)
+        finished = {name for name in ("data/train.parquet", "data/validation.parquet") if (folder / name).exists()}
+        assert (folder / MANIFEST).exists() <= (contents(folder).keys() >= expected.keys())
+        code_again, made = run(folder, hotpot)
+        assert code_again == 0 and not finished & set(made), f"killed at {kill}"
+        assert contents(folder) == expected, f"killed at {kill}"
+        points += code != 0
+        kill += 1
+    assert points > 20
+
+
+def test_a_few_of_these_kills(tmp_path, hotpot):
+    assert run(tmp_path / "whole", hotpot)[0] == 0
+    expected = contents(tmp_path / "whole")
+    kills = [4, 9, 14, 19]
+    code = 0
+    for kill in kills:  # one after the other, in the same folder: each goes on where the last one died
+        code, _ = run(tmp_path / "out", hotpot, kill)
+        assert code in (0, -signal.SIGKILL)
+    assert run(tmp_path / "out", hotpot)[0] == 0
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_kills_at_random_times_in_a_larger_data_set(tmp_path):
+    source = write_list(tmp_path / "hotpot_train_v1.1.json", multi_hop_rows(20_000))
+    assert run(tmp_path / "whole", source)[0] == 0
+    expected, rng, killed = contents(tmp_path / "whole"), random.Random(0), 0
+    code = -signal.SIGKILL
+    for _ in range(12):
+        process = start(tmp_path / "out", source, 10**9)
+        try:
+            process.wait(rng.uniform(0.5, 6))
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        code = process.wait()
+        process.stdout.close()
+        if code == 0:
+            shutil.rmtree(tmp_path / "out" / "bm25")
+            shutil.rmtree(tmp_path / "out" / "corpus")
+    assert killed >= 3
+    assert run(tmp_path / "out", source)[0] == 0
+    assert contents(tmp_path / "out") == expected
+
+
+def test_gsm8k_that_was_killed_keeps_its_finished_split(tmp_path):
+    write_lines(tmp_path / "source" / "train.jsonl", word_problems(40))
+    test = write_lines(tmp_path / "source" / "test.jsonl", word_problems(20))
+    rest = test.read_text()
+    test.write_text(rest[:-9])  # breaks off in the last row: the first split is finished, the second is not
+    with pytest.raises(ConfigError, match="test.jsonl, line 20: not valid JSON"):
+        prepare("gsm8k", source=[str(test.parent)], output=tmp_path / "out")
+    written = (tmp_path / "out" / "data" / "train.parquet").stat().st_mtime_ns
+    assert not (tmp_path / "out" / MANIFEST).exists()
+    time.sleep(0.01)
+    test.write_text(rest)
+    with pytest.raises(ConfigError, match="or from another state of it"):
+        prepare("gsm8k", source=[str(test.parent)], output=tmp_path / "out")
+    assert (tmp_path / "out" / "data" / "train.parquet").stat().st_mtime_ns == written
