@@ -64,6 +64,8 @@ def _prepare(server: socket.socket) -> child.Confinement:
         notes["landlock"] = "not supported by this kernel" if setup["landlock"] else "switched off"
     users = confine.free_users()
     threads = confine.ThreadLimit(own_user=users is not None)
+    if users is None and os.getuid() == 0:
+        notes["threads"] = "not limited: the kernel does not count those of root, and there is no CAP_SETUID"
     address_space = _address_space()
     if namespaces:
         rooms.furnish(readable, setup["hidden"], _DEVICES)

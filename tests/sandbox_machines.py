@@ -1,0 +1,53 @@
+"""Makes a sandbox on a machine that allows less: a script, because what it gives up is gone for good.
+
+    python sandbox_machines.py MACHINE [PROPERTY ...]    # waive these; prints JSON
+
+docker: Docker's default profile refuses to make namespaces. pod: and there are no capabilities. old: a kernel without
+Landlock. nothing: neither Landlock nor namespaces.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import struct
+import sys
+
+from agent_gym.sandbox import LocalSandbox, SandboxUnavailable
+from agent_gym.sandbox.inside import confine, seccomp
+
+_X86 = seccomp.MACHINE == "x86_64"
+NAMESPACES = {"unshare": 272, "setns": 308, "mount": 165} if _X86 else {"unshare": 97, "setns": 268, "mount": 40}
+LANDLOCK = {"landlock_create_ruleset": 444}
+
+
+def refuse(calls: dict[str, int], error: int) -> None:
+    """Have the kernel answer these system calls with an error, here and in all that is started from here."""
+    program = [(seccomp._LOAD, 0, 0, seccomp._NUMBER)]
+    for number in calls.values():
+        program += [(seccomp._JUMP_EQ, 0, 1, number), seccomp._refuse(error)]
+    program.append(seccomp._return(seccomp._ALLOW))
+    seccomp.apply(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+
+
+def main(machine: str, waive: list[str]) -> None:
+    confine.no_new_privileges()
+    if machine in ("docker", "pod", "nothing"):
+        refuse(NAMESPACES, errno.EPERM)
+    if machine in ("old", "nothing"):
+        refuse(LANDLOCK, errno.ENOSYS)
+    if machine == "pod":
+        confine.drop_bounding_set()
+        confine.drop_capabilities()
+    try:
+        sandbox = LocalSandbox(servers=1, waive=set(waive))
+    except SandboxUnavailable as unavailable:
+        print(json.dumps({"property": unavailable.property, "message": str(unavailable)}))
+        return
+    done = sandbox.run("import sympy; print(sympy.factorint(12))")
+    print(json.dumps({"report": sandbox.report, "printed": done.stdout, "error": done.stderr}))
+    sandbox.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,103 @@
+"""Hostile programs get nothing, and leave nothing behind. They run inside of an outer net (sandbox_net.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hostile_programs import QUICK, SLOW
+from sandbox_net import ROOT, judged
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the local sandbox is Linux's")
+
+LIMITS = {"cpu_seconds": 1, "wall_seconds": 3, "memory_mb": 256}
+
+
+# In the default suite without namespaces: it is the weaker of the two, and what containers get.
+BOTH = [pytest.param(False, id="no namespaces"), pytest.param(True, id="namespaces", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def quick(request):
+    return judged(QUICK, namespaces=request.param, **LIMITS)[1]
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def slow(request):
+    return judged(SLOW, namespaces=request.param, **LIMITS)[1]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_hostile_program_gets_nothing(name, quick):
+    assert quick[name] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_program_that_does_not_end_is_ended(name, slow):
+    assert slow[name] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("namespaces", BOTH)
+def test_the_list_of_the_data_folder(namespaces):
+    folder = Path(os.environ.get("AGENT_GYM_DATA", ROOT.parent / "shared" / "data"))
+    if not (folder / "hostile_snippets.json").is_file():
+        pytest.skip(f"no {folder}/hostile_snippets.json (set AGENT_GYM_DATA)")
+    programs = {row["name"]: row["code"] for row in json.loads((folder / "hostile_snippets.json").read_text())}
+    _, bad = judged(programs, namespaces=namespaces, **LIMITS)
+    assert {name: what for name, what in bad.items() if what} == {}
+    assert bad.keys() == programs.keys()
+
+
+def test_the_judge_sees_what_gets_out(monkeypatch):
+    """Without a sandbox every kind of misdeed is noticed: the net holds, and the tests above can fail."""
+    programs = {
+        "reads": "print(open('CANARY/secret').read())",
+        "writes": "open('CANARY/new', 'w')",
+        "kills": "import os; os.kill(VICTIM, 9)",
+        "calls": "import socket, time; socket.create_connection(('127.0.0.1', PORT)); time.sleep(0.2)",
+        "claims": "print('ESCAPED')",
+        "stays": "import subprocess; subprocess.Popen(['sleep', '20'])",
+    }
+    monkeypatch.setenv("AGENT_GYM_JUDGE_OPEN", "1")
+    _, bad = judged(programs, namespaces=False, **LIMITS)
+    assert [name for name, what in bad.items() if not what] == []
+
+
+def on(machine: str, *waived: str) -> dict:
+    """Make a sandbox on a machine that allows less."""
+    words = [sys.executable, str(ROOT / "tests" / "sandbox_machines.py"), machine, *waived]
+    done = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("machine", ["docker", "pod"])
+def test_containers_without_namespaces_enforce_everything(machine):
+    made = on(machine)
+    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    assert made["report"]["namespaces"] is False and "namespaces" in made["report"]["notes"]
+    assert all(made["report"]["enforced"].values())
+
+
+def test_namespaces_stand_in_for_landlock():
+    made = on("old")
+    if "property" in made:
+        pytest.skip(f"no namespaces here: {made['message']}")
+    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    assert made["report"]["landlock"] == 0 and all(made["report"]["enforced"].values())
+
+
+def test_without_either_a_sandbox_refuses_by_name_unless_told_not_to():
+    refused = on("nothing")
+    assert refused["property"] == "fs_read"
+    for cure in ("Linux 5.13", "agent-gym serve sandbox", "waive={'fs_read'}"):
+        assert cure in refused["message"]
+    made = on("nothing", "fs_read")
+    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    assert [name for name, held in made["report"]["enforced"].items() if not held] == ["fs_read"]
