@@ -17,6 +17,9 @@ _ANSWER = re.compile(r"<answer>([^<]*+(?:<(?!/?answer>)[^<]*+)*+)</answer>")
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
 _NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
 _MAX_ANSWER_CHARS = 256
+# In TeX a backslash takes the next character along, so that \{ is no brace.
+_BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
+_BEHIND_BOX = re.compile(r"[\s.,;:$)\]*\\]*+(?:</answer>\s*+)?")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED_ANSWERS = ("yes", "no", "noanswer")
@@ -39,6 +42,38 @@ def tagged_answer(text: str) -> str | None:
     """Return the content of the last `<answer>...</answer>` of a turn, or None."""
     tagged = _ANSWER.findall(text)
     return tagged[-1].strip() if tagged else None
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""Return what stands in the last closed `\boxed{...}` of a turn, or None; of nested boxes the innermost counts."""
+    boxes = _boxes(text)
+    return text[slice(*max(boxes))].strip() if boxes else None
+
+
+def boxed_format(text: str) -> float:
+    r"""1.0 if the turn states exactly one `\boxed{...}` that is not empty, and nothing after it but `</answer>`."""
+    boxes = _boxes(text)
+    if len(boxes) != 1 or text.count("\\boxed") != 1:
+        return 0.0
+    start, stop = boxes[0]
+    return float(bool(text[start:stop].strip()) and _BEHIND_BOX.fullmatch(text, stop + 1) is not None)
+
+
+def _boxes(text: str) -> list[tuple[int, int]]:
+    """Where the contents of closed boxes are; one walk over the text, however many of them are left open."""
+    found: list[tuple[int, int]] = []
+    opened: list[int] = []
+    for match in _BRACE.finditer(text):
+        mark = match[0]
+        if mark == "}":
+            start = opened.pop() if opened else -1
+            if start >= 0:
+                found.append((start, match.start()))
+        elif mark == "{":
+            opened.append(-1)
+        elif mark[-1] == "{" and len(mark) > 2:
+            opened.append(match.end())
+    return found
 
 
 def parse_number(text: str) -> Fraction | int | None:

@@ -40,6 +40,8 @@ _GSM8K = "agent_gym.envs.gsm8k.env:GSM8KEnv"
 _GSM8K_DATA = "embedded generator; openai/gsm8k or local JSONL/parquet by data="
 _HOTPOTQA = "agent_gym.envs.hotpotqa.env:HotpotQAEnv"
 _HOTPOTQA_DATA = "embedded generator; hotpotqa/hotpot_qa or official JSON by data="
+_RETOOL = "agent_gym.envs.retool.env:ReToolEnv"
+_RETOOL_DATA = "embedded generator; BytedTsinghua-SIA/DAPO-Math-17k or local JSONL/parquet by data="
 
 ENVS: tuple[EnvEntry, ...] = (
     EnvEntry(
@@ -116,5 +118,22 @@ ENVS: tuple[EnvEntry, ...] = (
         tools=("search", "expand"),
         data="embedded generator; a folder with papers.jsonl and questions by data=",
         extra="retrieval",
+    ),
+    EnvEntry(
+        id="AgentR1/ReTool-v0",
+        entry_point=_RETOOL,
+        summary="mathematical problems with a Python interpreter inside the reasoning",
+        tools=("code_interpreter",),
+        data=_RETOOL_DATA,
+        extra="math",
+    ),
+    EnvEntry(
+        id="AgentR1/MathPython-v0",
+        entry_point=_RETOOL,
+        summary="the same problems with an interpreter that is called as a tool and keeps its names",
+        tools=("code_interpreter",),
+        data=_RETOOL_DATA,
+        kwargs={"rendering": "chat", "stateful": True},
+        extra="math",
     ),
 )

@@ -128,7 +128,8 @@ def test_every_import_is_of_a_declared_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [names for extra, names in project["optional-dependencies"].items() if extra != "dev"]
     dependencies = sum(extras, project["dependencies"])
-    declared = {re.split(r"[<>=~!\[ ]", dependency)[0].lower() for dependency in dependencies}
+    names = (re.split(r"[<>=~!\[ ]", dependency)[0] for dependency in dependencies)
+    declared = {name.lower().replace("-", "_") for name in names}
     missing: dict[str, str] = {}
     for file in product_files("*.py"):
         if file.relative_to(ROOT).parts[0] not in ("agent_gym", *ROOMS):

@@ -1,0 +1,205 @@
+"""ReTool as an environment: a problem, a Python interpreter inside of the policy's reasoning, an answer in a box."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from agent_gym.code_blocks import CodeParser
+from agent_gym.env import Reply
+from agent_gym.envs.retool.data import EMBEDDED, Problem, problems, read
+from agent_gym.envs.retool.equality import math_equal
+from agent_gym.envs.retool.interpreter import ARGUMENT, NAME, CodeInterpreter
+from agent_gym.errors import ConfigError, require
+from agent_gym.parsing import ToolCall
+from agent_gym.rewards import boxed_answer, boxed_format
+from agent_gym.sandbox import Sandbox
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import ToolResult
+
+RENDERINGS = ("inline", "chat")
+REWARDS: Mapping[str, Mapping[str, float]] = {
+    "outcome": {"outcome": 1.0},
+    "retool": {"outcome": 1.0, "failure": 1.0},
+    "verl": {"outcome": 1.0, "failure": 1.0, "turn_bonus": 1.0},
+}
+"""Name of a reward to the weights of its terms; what is not named weighs nothing."""
+
+
+class ReToolEnv(ToolEnv):
+    r"""Mathematical problems, solved with a Python interpreter.
+
+    ## Description
+    Each episode is one problem. The policy may run programs as often as its turns allow and then states the answer. A
+    turn without a program is the final answer, whatever it says. Programs run in a sandbox (`agent_gym.sandbox`): they
+    compute and print, and can reach no file, network or other process.
+
+    ## Observation
+    `reset` returns the problem (after the system prompt, if there is one). A program is answered by what it did, in
+    ReTool's protocol `\n<interpreter>\n...</interpreter>\n\n`, inside the policy's turn (`rendering="inline"`), or as
+    a tool message (`rendering="chat"`). A `</code>` that the policy did not write is written before it, by the world.
+    `output_style="full"` tells what was printed, then the traceback: the beginning and the end of it, where that is
+    longer than `max_output_chars`. "retool" tells what was printed or else the last line of the traceback, in 400
+    characters. Times, paths and process ids are never told. The answer returns nothing: the gold answer is never shown.
+
+    ## Action
+    Free text. A program as `<code>...</code>` with or without a ```python fence inside, as a ```python fence, or as the
+    tool call `{"name": "code_interpreter", "arguments": {"code": "..."}}` in Hermes form; the system prompt shows the
+    first (inline) or the last (chat). Inline, a turn stops at `</code>`. `agent_gym/code_blocks.py` says which program
+    is meant where a turn holds several. The answer in `\boxed{}`, of which the last counts.
+
+    ## Reward
+    - `outcome` (weight 1): 1 if the answer equals the gold answer: as a string, as an exact number, or else as
+      math-verify understands it (equality.py). 0 for another answer, none, or no turns left.
+    - `failure` (0): -1 if the episode ends, by an answer or for want of turns, and was not solved.
+    - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
+    - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
+      that a policy can collect it by idling; keep its weight small.
+    - `turn_bonus` (0): what verl's recipe adds to its -1 for a failure: 0.1 per turn before the last, at most 0.4.
+
+    `reward="retool"` pays +1 and -1 (`outcome` and `failure`, as the paper does), "verl" also the bonus: a wrong answer
+    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). The default, "outcome", pays 1 and 0. `reward_weights` replaces
+    single weights. Where a rollout's budget of tokens or seconds ends an episode, no term is paid, not even `failure`.
+
+    ## Episode end
+    `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `outcome` alone.
+    `info["metrics"]` has `programs` and `failed_programs` so far.
+
+    ## Arguments
+    - `data`: "embedded" (default), a local file or folder, or a hub name such as "BytedTsinghua-SIA/DAPO-Math-17k". Its
+      rows have problem (or question) and answer, or prompt and reward_model. Problems that repeat are left out.
+    - `level`: 1 to 3 for embedded problems of one difficulty; None (default) mixes them.
+    - `rendering`, `output_style`, `max_output_chars`, `reward`: see above.
+    - `stateful`: whether the programs of an episode share their names, as the cells of a notebook do, and the value of
+      a last expression is printed. False (default) as in ReTool.
+    - `sandbox`: "local" (default), the address of a server that speaks SandboxFusion's protocol, or a sandbox. Programs
+      must not be able to read the data.
+    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+
+    ## Ids
+    `AgentR1/ReTool-v0` (inline, 8 turns), `AgentR1/MathPython-v0` (`rendering="chat", stateful=True`, 8 turns).
+
+    ## Data
+    "embedded" is a seeded generator (generator.py) of 17 kinds of problems, from divisor sums to lattice paths: 20,000
+    train, 1,000 validation and 1,000 test problems, the latter two in sentences that never occur in train. Its expert
+    writes a program, which is run, and then the answer. DAPO-Math-17k has about 17,400 problems with whole answers
+    (Apache-2.0), each a hundred times; other data has no programs, so that the expert answers at once.
+
+    ## References
+    Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
+    Unlike ReTool's code, programs are isolated, and one that prints nothing is no error. Agent-R1's recipe
+    (arXiv:2511.14460) and verl's allow 5 and 8 turns.
+
+    ## Versions
+    v0: first version.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {
+        "outcome": 1.0,
+        **dict.fromkeys(("failure", "format", "code_runs", "turn_bonus"), 0.0),
+    }
+    process_terms: ClassVar[frozenset[str]] = frozenset({"code_runs"})
+    default_system_prompt: ClassVar[str] = (
+        "Solve the problem step by step. Let programs do the computations. When you know the answer, end with\n"
+        "<answer>\n\\boxed{the answer}\n</answer>"
+    )
+
+    def __init__(
+        self,
+        data: str = EMBEDDED,
+        *,
+        level: int | None = None,
+        rendering: str = "inline",
+        stateful: bool = False,
+        sandbox: str | Sandbox | None = "local",
+        output_style: str = "full",
+        max_output_chars: int = 2000,
+        reward: str = "outcome",
+        reward_weights: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the settings, read the data and find the sandbox."""
+        if rendering not in RENDERINGS:
+            raise ConfigError(f"rendering is {rendering!r}; allowed: {', '.join(RENDERINGS)}")
+        if reward not in REWARDS:
+            raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
+        if importlib.util.find_spec("math_verify") is None:
+            require("math_verify", "math")  # not imported here: it runs in a process of its own
+        self.inline = rendering == "inline"
+        weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
+        self._code = CodeParser(NAME, ARGUMENT, blocks=self.inline)
+        tasks = problems(data, level)
+        self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars)
+        super().__init__(tasks, tools=[self._interpreter], parser=self._code, reward_weights=weights, **kwargs)
+        self._given = Problem("", "")
+
+    # The episode.
+
+    def begin(self, task: Any) -> str:
+        """Show the problem and remember its answer."""
+        self._given = read(task)
+        # Programs draw random numbers too, and the seed decides everything.
+        self._interpreter.begin(int(self.np_random.integers(1 << 31)))
+        return self._given.text
+
+    def respond(self, action: str) -> Reply:
+        """Run the programs of a turn, or take it as the answer; an episode that ends unsolved has failed."""
+        reply = super().respond(action)
+        reply.metrics |= {"programs": self._interpreter.programs, "failed_programs": self._interpreter.failed}
+        last = reply.terminated or self.turn + 1 >= self.max_turns
+        if last and not reply.success:
+            reply.terms |= {"failure": -1.0, "turn_bonus": min(0.4, 0.1 * self.turn)}
+        if self.inline and reply.messages is not None:
+            said = "\n".join(message["content"] for message in reply.messages)
+            reply.text = f"{self._code.missing_end(action)}\n<interpreter>\n{said}</interpreter>\n\n"
+            reply.messages = None
+        return reply
+
+    def answer(self, text: str) -> Reply:
+        """Score the final answer. The policy is told nothing about it."""
+        correct = math_equal(boxed_answer(text), self._given.gold)
+        terms = {"outcome": float(correct), "format": boxed_format(text)}
+        return Reply(terms=terms, terminated=True, success=correct)
+
+    def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
+        """Pay the share of programs that ran."""
+        return {"code_runs": sum(not result.error for result in results) / len(results)}
+
+    def expert_action(self, style: str = "default") -> str:
+        """Write the program, then the answer.
+
+        Args:
+            style: "default", or "direct" to answer at once.
+        """
+        if style not in ("default", "direct"):
+            raise ConfigError(f"the ReTool expert has no style {style!r}; known: default, direct")
+        if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:
+            return f"A program finds it.\n{self._code.render(NAME, {ARGUMENT: self._given.program})}"
+        return f"<answer>\n\\boxed{{{self._given.gold}}}\n</answer>"
+
+    def close(self) -> None:
+        """End what programs have left running."""
+        self._interpreter.close()
+        super().close()
+
+    # The prompt.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; see `TextEnv.reset`."""
+        if not self.inline:
+            return super().reset(seed=seed, options=options)
+        # A template that gets to see schemas asks for calls in its own form, and here a program is a block.
+        schemas, self.tool_schemas = self.tool_schemas, []
+        try:
+            observation, info = super().reset(seed=seed, options=options)
+        finally:
+            self.tool_schemas = schemas
+        return observation, {**info, "tools": [*schemas]}
+
+    def opening_system_prompt(self) -> str:
+        """Add the protocol, or a description of the tool where the chat template would not show it."""
+        if not self.inline:
+            return super().opening_system_prompt()
+        schemas = [tool.schema for tool in self.tools.values()]
+        return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(schemas)]))
