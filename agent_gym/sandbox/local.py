@@ -138,6 +138,11 @@ class LocalSandbox:
         Raises:
             SandboxError: if the sandbox failed.
         """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return LocalSession(self, seed)
+            except Lost:
+                continue
         return LocalSession(self, seed)
 
     def close(self) -> None:
