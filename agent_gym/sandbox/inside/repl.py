@@ -21,7 +21,7 @@ def serve(control: int, seed: int) -> None:
     call = 0
     while (source := _receive(control)) is not None:
         call += 1
-        code = program.flush(_run(source, f"<cell {call}>", namespace))
+        code = program.flush(_run(source, f"cell_{call}.py", namespace))
         os.write(control, bytes([code & 0xFF]))
 
 

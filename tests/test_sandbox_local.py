@@ -1,0 +1,263 @@
+"""The pool: verdicts, outputs, seeds, many at once, and what happens when processes die or fork."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.sandbox import Limits, LocalSandbox, Sandbox, SandboxError, SandboxUnavailable, make_sandbox
+from agent_gym.sandbox import shared_sandbox as shared
+from agent_gym.sandbox.streams import CUT
+
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128, output_bytes=1000, written_bytes=100_000)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    try:
+        made = LocalSandbox(LIMITS, servers=2, slots=4)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "exit_code"),
+    [
+        ("print(1)", "ok", 0),
+        ("import sys; sys.exit(3)", "error", 3),
+        ("1 / 0", "error", 1),
+        ("while True: pass", "cpu_limit", None),
+        ("import time; print('so far'); time.sleep(60)", "wall_limit", None),
+        ("x = bytearray(1 << 30)", "memory_limit", 1),
+        ("import numpy; numpy.ones(1 << 30)", "memory_limit", 1),
+        ("while True: print('x' * 100)", "output_limit", 1),
+        ("import os; os.abort()", "killed", -6),
+        ("import os; os.kill(os.getpid(), 9)", "killed", -9),
+    ],
+)
+def test_how_a_program_ended(sandbox, code, status, exit_code):
+    done = sandbox.run(code)
+    assert (done.status, done.exit_code) == (status, exit_code), done
+    assert done.succeeded == (status == "ok")
+    if status == "cpu_limit":
+        assert done.cpu_seconds >= LIMITS.cpu_seconds
+    if status == "wall_limit":
+        assert done.stdout == "so far\n", "what was printed before a kill is not lost"
+
+
+def test_a_program_cannot_claim_that_the_sandbox_failed(sandbox):
+    """It has every exit code and both outputs to itself, so that none of them may mean that."""
+    for code in range(256):
+        if code % 16 in (0, 15) or code in (126, 127):
+            assert sandbox.run(f"import os; os._exit({code})").exit_code == code
+    assert sandbox.run("import os; os.write(2, b'OSError: x'); os._exit(1)").status == "error"
+
+
+def test_long_outputs_keep_their_ends(sandbox):
+    done = sandbox.run("print('a' * 600 + 'é' * 2000 + 'z' * 600); import sys; print('e' * 10, file=sys.stderr)")
+    head, tail = done.stdout.split(CUT)
+    assert done.truncated and done.status == "ok"
+    assert (head, tail.strip()) == ("a" * 500, "z" * 499)
+    assert done.stderr == "e" * 10 + "\n"
+    halves = sandbox.run("print('é' * 2000, end='')").stdout
+    assert set(halves.replace(CUT, "")) == {"é"}, "no half characters at the cut"
+
+
+def test_outputs_are_clean_text(sandbox):
+    done = sandbox.run("import os; os.write(1, bytes(range(256)))")
+    assert "\x00" not in done.stdout and "\x1b" not in done.stdout and "\t\n" in done.stdout
+    done.stdout.encode()
+
+
+def test_equal_seeds_give_equal_programs(sandbox):
+    code = "import random, numpy; print(random.random(), numpy.random.rand(), list({'a', 'b', 'c'}), hash('x'))"
+    first, *others = [sandbox.run(code, seed=7).stdout for _ in range(6)]
+    assert all(other == first for other in others), "whichever fork server it was"
+    assert sandbox.run(code, seed=8).stdout != first
+    assert sandbox.run("print(1)", seed=2**63 - 1).stdout == sandbox.run("print(1)", seed=-1).stdout == "1\n"
+
+
+def test_standard_input(sandbox):
+    assert sandbox.run("print(input(), input())", stdin="a\nb\n").stdout == "a b\n"
+    assert "EOFError" in sandbox.run("input()").stderr
+
+
+def test_nothing_is_left_for_the_next_program(sandbox):
+    sandbox.run("import builtins, numpy, sys; builtins.x = 1; sys.x = 1; numpy.x = 1")
+    done = sandbox.run("import builtins, numpy, sys; print([hasattr(o, 'x') for o in (builtins, numpy, sys)])")
+    assert done.stdout == "[False, False, False]\n"
+
+
+def test_many_at_once_and_the_caller_stays_as_it_was(sandbox):
+    def one(i):
+        return sandbox.run(f"import os; print({i} ** 2)" if i % 5 else "while True: pass").stdout
+
+    one(1)
+    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with ThreadPoolExecutor(64) as pool:
+        found = list(pool.map(one, range(1, 65)))
+    assert found == [f"{i * i}\n" if i % 5 else "" for i in range(1, 65)]
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert threading.active_count() == threads
+
+
+def test_waiting_for_a_slot_is_not_counted(sandbox):
+    """Programs that sleep for most of the wall limit, four times as many as slots: all end well."""
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: sandbox.run("import time; time.sleep(0.8)").status, range(16)))
+    assert found == ["ok"] * 16
+
+
+def test_a_killed_fork_server_costs_no_verdict(sandbox):
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(sandbox.run, "import time; time.sleep(1); print('done')") for _ in range(4)]
+        time.sleep(0.4)
+        victim = sandbox.server()
+        os.kill(victim.pid, signal.SIGKILL)
+        assert [future.result().stdout for future in futures] == ["done\n"] * 4
+    assert not victim.alive
+    assert sandbox.run("print(1)").stdout == "1\n"
+
+
+def test_fork_servers_that_keep_dying_are_a_failure_of_ours(sandbox, monkeypatch):
+    start = sandbox.server
+
+    def doomed():
+        server = start()
+        os.kill(server.pid, signal.SIGKILL)
+        return server
+
+    monkeypatch.setattr(sandbox, "server", doomed)
+    with pytest.raises(SandboxError, match="fork server"):
+        sandbox.run("import time; time.sleep(1)")
+    assert issubclass(SandboxError, EnvFailure)
+
+
+def test_nothing_survives_a_caller_that_was_killed():
+    script = """
+        import threading, time
+        from agent_gym.sandbox import Limits, LocalSandbox
+        sandbox = LocalSandbox(Limits(cpu_seconds=60, wall_seconds=60), servers=1, slots=2)
+        session = sandbox.session()
+        for code in ("while True: pass", "import time; time.sleep(60)"):
+            threading.Thread(target=sandbox.run, args=(code,), daemon=True).start()
+        time.sleep(0.3)
+        server = sandbox.server().pid
+        children = open(f"/proc/{server}/task/{server}/children").read()
+        print(server, children, flush=True)
+        time.sleep(60)
+    """
+    caller = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    try:
+        pids = caller.stdout.readline().split()
+    finally:
+        caller.kill()
+        caller.wait()
+    assert len(pids) == 4, "a fork server, two programs and a session"
+    until = time.monotonic() + 20
+    while any(alive(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_forked_process_has_fork_servers_of_its_own(sandbox):
+    """As the workers of a vector environment do; also while threads of the parent are in the middle of something."""
+    mine = {server.pid for server in sandbox._pool}
+    with ThreadPoolExecutor(4) as busy:
+        futures = [busy.submit(sandbox.run, "import time; time.sleep(0.3); print('parent')") for _ in range(8)]
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                said = sandbox.run("print('child')").stdout
+                theirs = {server.pid for server in sandbox._pool}
+                os.write(write, f"{said!r} {theirs & mine}".encode())
+                sandbox.close()
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(read, 1000).decode() == "'child\\n' set()"
+        assert [future.result().stdout for future in futures] == ["parent\n"] * 8
+    os.close(read)
+    os.close(write)
+
+
+def test_copies_are_the_sandbox_itself_and_pickles_make_one_like_it(sandbox):
+    assert copy.deepcopy(sandbox) is sandbox and copy.copy(sandbox) is sandbox
+    made = pickle.loads(pickle.dumps(sandbox))
+    try:
+        assert made is not sandbox and made.limits == sandbox.limits and made.slots == 4
+    finally:
+        made.close()
+
+
+def test_close_ends_everything_and_the_next_program_begins_anew():
+    sandbox = LocalSandbox(LIMITS, servers=1)
+    pid = sandbox.server().pid
+    sandbox.close()
+    assert not alive(str(pid))
+    assert sandbox.run("print(1)").stdout == "1\n"
+    sandbox.close()
+
+
+def test_packages_are_those_that_were_named():
+    sandbox = LocalSandbox(LIMITS, servers=1, packages=("numpy", "no_such_package"))
+    try:
+        assert list(sandbox.report["missing_packages"]) == ["no_such_package"]
+        assert sandbox.run("import numpy").succeeded
+        for name in ("sympy", "no_such_package", "agent_gym"):
+            assert f"No module named '{name}'" in sandbox.run(f"import {name}").stderr
+    finally:
+        sandbox.close()
+
+
+def test_settings_that_cannot_be_are_refused():
+    for settings, said in (
+        ({"waive": {"walls"}}, "fs_read"),
+        ({"waive": "cpu"}, "must be a set"),
+        ({"servers": -1}, "at least 1"),
+        ({"slots": -1}, "at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            LocalSandbox(**settings)
+    for name, value in (("cpu_seconds", 0), ("memory_mb", True), ("wall_seconds", float("inf")), ("output_bytes", "1")):
+        with pytest.raises(ConfigError, match=name):
+            Limits(**{name: value})
+
+
+def test_other_systems_are_told_the_ways_out(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(SandboxUnavailable, match="agent-gym serve sandbox") as refused:
+        LocalSandbox()
+    assert refused.value.property == "everything" and isinstance(refused.value, ConfigError)
+
+
+def test_sandboxes_by_name(sandbox):
+    assert make_sandbox() is make_sandbox("local") is shared()
+    assert make_sandbox(sandbox) is sandbox and isinstance(sandbox, Sandbox)
+    assert make_sandbox("http://127.0.0.1:1").url == "http://127.0.0.1:1"
+    for spec in ("docker", 5, "ftp://x", object()):
+        with pytest.raises(ConfigError, match="'local'"):
+            make_sandbox(spec)
+    shared().close()

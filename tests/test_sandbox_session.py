@@ -1,0 +1,191 @@
+"""Sessions: names that stay, processes that stand still in between, and programs that pretend to be done."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+
+import pytest
+
+from agent_gym.sandbox import Limits, LocalSandbox, SandboxError, SandboxUnavailable
+
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    try:
+        made = LocalSandbox(LIMITS, servers=1)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(sandbox):
+    with sandbox.session() as session:
+        yield session
+
+
+def test_names_stay_and_last_expressions_are_shown(session):
+    assert session.run("x = 5\ndef double(n):\n    return 2 * n").stdout == ""
+    assert session.run("double(x)").stdout == "10\n"
+    assert session.run("_ + 1").stdout == "11\n"
+    assert session.run("None").stdout == ""
+    assert session.run("'text'").stdout == "'text'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ("for i in range(2):\n    print(i)", "0\n1\n"),
+        ("x = 5", ""),
+        ("import math", ""),
+        ("total = 0\ntotal += 1", ""),
+        ("max(\n1,\n2\n)", "2\n"),
+        ("1 + 1  # two", "2\n"),
+        ("x = 1; x", "1\n"),
+        ("# nothing", ""),
+        ("", ""),
+        ("print('a'), 1", "a\n(None, 1)\n"),
+        ("if True:\n    7", ""),
+    ],
+)
+def test_endings_of_programs(session, code, printed):
+    done = session.run(code)
+    assert (done.status, done.stdout, done.stderr) == ("ok", printed, "")
+
+
+def test_errors_name_the_call_and_its_lines(session):
+    session.run("def divide(n):\n    return 1 / n")
+    done = session.run("y = 3\ndivide(0)")
+    assert done.status == "error" and done.exit_code == 1
+    assert done.stderr == (
+        'Traceback (most recent call last):\n  File "cell_2.py", line 2, in <module>\n    divide(0)\n'
+        '  File "cell_1.py", line 2, in divide\n    return 1 / n\n           ~~^~~\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+    assert session.run("x = (").stderr.endswith("SyntaxError: '(' was never closed\n")
+    assert session.run("y").stdout == "3\n", "an error loses no names"
+
+
+def test_sys_exit_ends_the_call(session):
+    session.run("x = 1")
+    assert session.run("import sys; sys.exit(4)").exit_code == 4
+    assert session.run("x").stdout == "1\n"
+
+
+def test_every_call_has_the_whole_limit(session):
+    """0.3 s of CPU time each are more than the limit together, and less one by one."""
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    for _ in range(3):
+        done = session.run(spin)
+        assert done.status == "ok" and 0.25 < done.cpu_seconds < 0.5
+
+
+def test_a_limit_ends_the_session(sandbox):
+    for code, status in (("while True: pass", "cpu_limit"), ("import time; time.sleep(60)", "wall_limit")):
+        with sandbox.session() as session:
+            assert session.run("x = 1").succeeded
+            assert session.run(f"print('before')\n{code}").status == status
+            over = session.run("x")
+            assert over.status == "killed" and "over" in over.stderr
+
+
+def test_a_crash_ends_the_session(session):
+    assert session.run("import os; os.abort()").exit_code == -signal.SIGABRT
+    assert session.run("1").status == "killed"
+
+
+def test_memory_that_is_full_ends_the_call_only(session):
+    assert session.run("x = bytearray(1 << 30)").status == "memory_limit"
+    assert session.run("1 + 1").stdout == "2\n"
+
+
+def test_sessions_know_nothing_of_each_other(sandbox):
+    with sandbox.session(seed=1) as one, sandbox.session(seed=1) as other:
+        one.run("x = 1; import builtins; builtins.y = 2")
+        assert "NameError" in other.run("x").stderr and "NameError" in other.run("y").stderr
+        draw = "import random; random.random()"
+        one.run("1")
+        assert one.run(draw).stdout == other.run(draw).stdout
+
+
+def test_threads_stand_still_between_calls(session):
+    session.run(
+        "import threading, time\nn = 0\ndef count():\n    global n\n    while True:\n        n += 1\n"
+        "        time.sleep(0.001)\nthreading.Thread(target=count, daemon=True).start()"
+    )
+    before = int(session.run("n").stdout)
+    time.sleep(0.5)
+    after = int(session.run("n").stdout)
+    assert after - before < 100, "500 would be a thread that went on"
+    session.run("time.sleep(0.2)")
+    assert int(session.run("n").stdout) > after + 20, "and in a call it goes on"
+
+
+def test_a_forged_end_is_found(sandbox):
+    with sandbox.session() as session:
+        session.run("import os; os.write(3, b'\\0')")
+        done = session.run("'next'")
+        assert done.status == "killed" and "control socket" in done.stderr and "'next'" not in done.stdout
+
+
+def test_a_forged_end_of_a_program_that_goes_on_gains_nothing(sandbox):
+    with sandbox.session() as session:
+        assert session.run("import os; os.write(3, b'\\0')\nwhile True: pass").succeeded
+        assert session.run("print('next')").status == "cpu_limit"
+
+
+def test_closing_the_control_socket_ends_the_session(sandbox):
+    with sandbox.session() as session:
+        assert session.run("import os; os.close(3); print('x')").status in ("killed", "error")
+        assert session.run("1").status == "killed"
+
+
+def test_a_dead_fork_server_is_our_failure(sandbox):
+    session = sandbox.session()
+    os.kill(session._server.pid, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while session._server.alive and time.monotonic() < until:
+        time.sleep(0.01)
+    with pytest.raises(SandboxError):
+        session.run("1")
+    session.close()
+    with sandbox.session() as another:
+        assert another.run("1 + 1").stdout == "2\n"
+
+
+def test_nothing_is_left_of_sessions(sandbox):
+    sandbox.session().close()
+    files = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        session = sandbox.session()
+        session.run("x = 1")
+    del session
+    gc.collect()
+    until = time.monotonic() + 20
+    while sandbox.server().load and time.monotonic() < until:
+        time.sleep(0.02)
+    assert sandbox.server().load == 0, "sessions that nobody closed are ended when they are forgotten"
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_forked_process_cannot_use_a_session(session):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            session.run("1")
+        except SandboxError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert b"forked process" in os.read(read, 1000)
+    os.close(read)
+    os.close(write)
+    assert session.run("1 + 1").stdout == "2\n"
