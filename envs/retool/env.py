@@ -146,7 +146,8 @@ class ReToolEnv(ToolEnv):
     def respond(self, action: str) -> Reply:
         """Run the programs of a turn, or take it as the answer; an episode that ends unsolved has failed."""
         reply = super().respond(action)
-        reply.metrics |= {"programs": self._interpreter.programs, "failed_programs": self._interpreter.failed}
+        ran = self._interpreter
+        reply.metrics |= {"programs": float(ran.programs), "failed_programs": float(ran.failed)}
         last = reply.terminated or self.turn + 1 >= self.max_turns
         if last and not reply.success:
             reply.terms |= {"failure": -1.0, "turn_bonus": min(0.4, 0.1 * self.turn)}
