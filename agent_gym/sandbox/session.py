@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
+import secrets
 import socket
 import time
 import weakref
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, SandboxError
-from agent_gym.sandbox.inside.jobs import Exit
+from agent_gym.sandbox.inside.jobs import TOKEN_BYTES, Exit
 from agent_gym.sandbox.process import ForkServer, Lost
 
 if TYPE_CHECKING:
@@ -66,31 +66,31 @@ class LocalSession:
         self._finalizer()
 
     def _run(self, source: bytes) -> Execution:
-        # An answer that nobody asked for: a program wrote to the socket itself, to be thought finished while it runs.
-        if not self._ended.done() and select.select([self._control], [], [], 0)[0]:
-            self.close()
-            said = "a program wrote to the session's control socket\n" + _OVER
-            return Execution("killed", "", said, None, 0.0, False)
         self._files.clear()
         limits = self._limits
         before = self._cpu_seconds()
         go = {"op": "go", "id": self._id, "cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds}
         self._server.tell(go)
-        answer = b""
+        token = secrets.token_bytes(TOKEN_BYTES)
         try:
             self._control.settimeout(limits.wall_seconds + _SLACK_S)
-            self._control.sendall(len(source).to_bytes(4, "little") + source)
-            answer = self._control.recv(1)
+            self._control.sendall(token + len(source).to_bytes(4, "little") + source)
+            answer = self._receive(TOKEN_BYTES + 1)
         except TimeoutError as error:
             self.close()
             raise SandboxError("the fork server of a session does not answer") from error
         except OSError:
-            pass  # the process has ended, which the fork server tells
+            answer = b""  # the process has ended, which the fork server tells
+        if answer and answer[:TOKEN_BYTES] != token:
+            self.close()
+            return Execution(
+                "killed", "", "a program wrote to the session's control socket\n" + _OVER, None, 0.0, False
+            )
         if answer:
             self._server.tell({"op": "stop", "id": self._id})
             ended: Exit = {
                 "id": self._id,
-                "code": answer[0],
+                "code": answer[-1],
                 "killed": None,
                 "cpu_seconds": max(0.0, self._cpu_seconds() - before),
                 "confined": True,
@@ -106,6 +106,16 @@ class LocalSession:
         if self._over:
             self.close()
         return result
+
+    def _receive(self, length: int) -> bytes:
+        """Read an answer; nothing if the process ends before it is complete."""
+        data = b""
+        while len(data) < length:
+            piece = self._control.recv(length - len(data))
+            if not piece:
+                return b""
+            data += piece
+        return data
 
     def _wait(self) -> Exit:
         """Learn how the process ended. It may have closed the socket and run on; then it is ended by a limit."""

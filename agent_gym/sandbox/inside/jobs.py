@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 MAX_MESSAGE_BYTES = 1 << 16
+TOKEN_BYTES = 8  # of the messages of a session, see repl.py
 
 
 class Setup(TypedDict):

@@ -1,8 +1,9 @@
 """A session: programs that run one after the other in one namespace, each shown the value of its last expression.
 
-The caller sends a length of 4 bytes and the source, and gets one byte back, the exit code. Between two calls it stops
-this process, so that threads that a program left behind stand still. A program can write to the socket itself; the
-caller would then find a byte too many before its next call, and ends the session.
+The caller sends a token of 8 bytes, a length of 4 and the source, and gets the token back with one byte, the exit code.
+Between two calls it stops this process, so that threads that a program left behind stand still. A program can write to
+the socket itself, to be thought finished while it runs: without the token it is found out at once, and with it (it lies
+in a frame of this file) at the next call, when the real answer to this one arrives.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import sys
 from typing import Any
 
 from . import program
+from .jobs import TOKEN_BYTES
 
 
 def serve(control: int, seed: int) -> None:
     """Answer calls until the caller hangs up."""
     namespace = program.prepare(seed).__dict__
     call = 0
-    while (source := _receive(control)) is not None:
+    while (received := _receive(control)) is not None:
+        token, source = received
         call += 1
         code = program.flush(_run(source, f"cell_{call}.py", namespace))
-        os.write(control, bytes([code & 0xFF]))
+        os.write(control, token + bytes([code & 0xFF]))
 
 
 def _run(source: bytes, name: str, namespace: dict[str, Any]) -> int:
@@ -47,9 +50,10 @@ def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> None:
         sys.displayhook(eval(program.code_of(ast.Expression(last.value), name, "eval"), namespace))
 
 
-def _receive(control: int) -> bytes | None:
-    head = _read(control, 4)
-    return None if head is None else _read(control, int.from_bytes(head, "little"))
+def _receive(control: int) -> tuple[bytes, bytes] | None:
+    head = _read(control, TOKEN_BYTES + 4)
+    source = None if head is None else _read(control, int.from_bytes(head[TOKEN_BYTES:], "little"))
+    return None if head is None or source is None else (head[:TOKEN_BYTES], source)
 
 
 def _read(control: int, length: int) -> bytes | None:
