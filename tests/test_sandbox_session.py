@@ -127,17 +127,40 @@ def test_threads_stand_still_between_calls(session):
     assert int(session.run("n").stdout) > after + 20, "and in a call it goes on"
 
 
-def test_a_forged_end_is_found(sandbox):
-    with sandbox.session() as session:
-        session.run("import os; os.write(3, b'\\0')")
-        done = session.run("'next'")
-        assert done.status == "killed" and "control socket" in done.stderr and "'next'" not in done.stdout
+# Finds the token of the running call in the frames below, and answers for the machinery.
+FORGE = """
+import os, sys
+frame = sys._getframe()
+while "token" not in frame.f_locals:
+    frame = frame.f_back
+os.write(3, frame.f_locals["token"] + bytes([0]))
+"""
 
 
-def test_a_forged_end_of_a_program_that_goes_on_gains_nothing(sandbox):
+def test_an_answer_without_the_token_is_found_at_once(sandbox):
+    for forged in ("b'\\0'", "bytes(9)", "bytes(100)"):
+        with sandbox.session() as session:
+            done = session.run(f"import os; os.write(3, {forged})")
+            assert done.status == "killed" and "control socket" in done.stderr
+            assert session.run("1").status == "killed"
+
+
+def test_a_forged_answer_is_found_when_the_real_one_comes(sandbox):
     with sandbox.session() as session:
-        assert session.run("import os; os.write(3, b'\\0')\nwhile True: pass").succeeded
+        assert session.run(FORGE).succeeded
+        done = session.run("print('next')")
+        assert done.status == "killed" and "control socket" in done.stderr and done.stdout == ""
+
+
+def test_a_forged_answer_of_a_program_that_goes_on_gains_nothing(sandbox):
+    with sandbox.session() as session:
+        assert session.run(FORGE + "while True: pass").succeeded
         assert session.run("print('next')").status == "cpu_limit"
+
+
+def test_half_an_answer_is_none(sandbox):
+    with sandbox.session() as session:
+        assert session.run("import os, time; os.write(3, b'1234'); time.sleep(60)").status == "wall_limit"
 
 
 def test_closing_the_control_socket_ends_the_session(sandbox):
