@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("datasets")
 
 import datasets
+from fake_hub import FakeHub
 from prepare_tools import as_on_the_hub, contents, multi_hop_rows, musique_rows, read_table, word_problems, write_lines
 
 from agent_gym.errors import ConfigError
@@ -117,3 +123,62 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"from the Hugging Face hub \(OSError\)"):
         prepare("gsm8k", output=tmp_path / "out")
     assert len(calls) == 1
+
+
+# The hub's own client, against a hub on this machine.
+
+
+@pytest.fixture
+def fake_hub(tmp_path):
+    """A hub with GSM8K, and a way to start the command against it."""
+    hub = FakeHub()
+    rows = {"train": word_problems(30), "test": word_problems(7)}
+    hub.add("openai/gsm8k", RECIPES["gsm8k"].tables[0].hub.revision, "main", rows)
+    with hub.serving() as address:
+
+        def start(output: str, **environment: str) -> subprocess.Popen[str]:
+            home = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+            return subprocess.Popen(
+                [sys.executable, "-m", "agent_gym", "prepare", "gsm8k", "--output", str(tmp_path / output)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **home, **environment},
+            )
+
+        yield hub, start
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_the_real_client_fetches_the_named_revision_once(tmp_path, fake_hub):
+    hub, start = fake_hub
+    assert "data/train.parquet    30" in finish(start("out"))
+    assert read_table(tmp_path / "out" / "data" / "test.parquet") == word_problems(7)
+    asked = len(hub.requests)
+    assert finish(start("out")).count("already there") == 2 and len(hub.requests) == asked
+    finish(start("other", HF_HUB_OFFLINE="1"))  # from the cache of the client
+    assert len(hub.requests) == asked
+    assert contents(tmp_path / "out") == contents(tmp_path / "other")
+
+
+def test_killed_while_it_downloads_it_fetches_only_the_rest(tmp_path, fake_hub):
+    hub, start = fake_hub
+    process = start("out")
+
+    def kill(request: str) -> None:
+        if request.startswith("GET") and request.endswith("test-00000-of-00001.parquet"):
+            process.kill()
+
+    hub.before = kill
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    hub.before = lambda request: None
+    finish(start("out"))
+    fetched = [request.rpartition("/")[2] for request in hub.requests if re.match(r"GET .*\.parquet", request)]
+    assert fetched.count("train-00000-of-00001.parquet") == 1
+    assert read_table(tmp_path / "out" / "data" / "train.parquet") == word_problems(30)
