@@ -127,6 +127,13 @@ def test_two_sources_are_not_mixed(tmp_path, hotpot):
     assert not list(folder.rglob("*.partial"))
 
 
+def test_a_folder_with_other_files_is_left_alone(tmp_path, hotpot):
+    mine = write_lines(tmp_path / "out" / "data" / "train.parquet", [{"mine": 1}])
+    with pytest.raises(ConfigError, match="holds files, and none of them says what it is"):
+        again(tmp_path / "out", hotpot)
+    assert [file for file in (tmp_path / "out").rglob("*") if file.is_file()] == [mine]
+
+
 def test_after_the_hub_was_out_of_reach_a_local_copy_can_be_given(tmp_path, hotpot):
     with pytest.raises(ConfigError, match="cannot load hotpotqa/hotpot_qa"):
         again(tmp_path / "out")

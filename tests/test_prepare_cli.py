@@ -86,8 +86,7 @@ def test_every_recipe_is_for_an_environment_and_in_the_help(capsys):
     text = capsys.readouterr().out
     for recipe in RECIPES.values():
         assert f"\n  {recipe.name} " in text
-        if recipe.env_id != "AgentR1/ReTool-v0":
-            assert recipe.env_id in known
+        assert recipe.env_id in known
 
 
 def test_the_help_loads_neither_the_training_stack_nor_the_hub_client():

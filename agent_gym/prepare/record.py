@@ -41,12 +41,14 @@ def check_source(folder: Path, recipe: str, source: Sequence[Mapping[str, Any]])
     """Compare the source with the one that the folder was prepared from, or began to be.
 
     Raises:
-        ConfigError: if it is another one.
+        ConfigError: if it is another one, or the folder holds something else.
     """
-    manifest = read(folder, recipe)
-    # What was only begun binds nobody as long as no piece of it is finished: the hub may just have been out of reach.
-    there = manifest or (read(folder, recipe, UNFINISHED) if _holds_something(folder) else None)
-    if there and there["source"] != list(source):
+    there = read(folder, recipe) or read(folder, recipe, UNFINISHED)
+    if not _holds_something(folder):
+        return  # what was only begun binds nobody: the hub may just have been out of reach
+    if there is None:
+        raise ConfigError(f"{folder} holds files, and none of them says what it is; give another folder by --output")
+    if there["source"] != list(source):
         raise ConfigError(
             f"{folder} is made from {source_names(there['source'])}, and this would be from {source_names(source)}, or "
             "from another state of it; give the same source (--from), another folder (--output), or delete it"
