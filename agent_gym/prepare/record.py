@@ -92,7 +92,7 @@ def check(folder: Path, path: str, described: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: that names the file and the cure.
     """
-    cure = f"delete {folder / path} and run the same command again, which makes it anew and nothing else"
+    cure = f"delete {folder / path} and run the command that made it (with its --from) again; only this is made anew"
     for name, file in described["files"].items():
         files.check(folder / name, file, cure)
 
