@@ -16,7 +16,7 @@ from agent_gym import ConfigError, EnvFailure
 from agent_gym.envs.retool.data import read
 from agent_gym.parsing import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
-from agent_gym.sandbox import SandboxError
+from agent_gym.sandbox import Execution, SandboxError
 
 IDS = ("AgentR1/ReTool-v0", "AgentR1/MathPython-v0")
 GOLD = "1918273"
@@ -169,6 +169,39 @@ def test_expert() -> None:
     env = make(max_turns=1)
     env.reset(seed=0, options={"task": ROW})
     assert env.step(env.expert_action())[4]["is_success"]
+
+
+def test_no_session_outlives_its_episode() -> None:
+    live: list[int] = []
+
+    class Session:
+        def run(self, code: str) -> Execution:
+            return Execution("ok", "1", "", 0, 0.0, False)
+
+        def close(self) -> None:
+            live.pop()
+
+    class Counting:
+        def run(self, code: str, *, seed: int = 0) -> Execution:
+            raise AssertionError("programs of this environment run in sessions")
+
+        def close(self) -> None: ...
+
+        def session(self, *, seed: int = 0) -> Session:
+            live.append(1)
+            return Session()
+
+    env = make(IDS[1], sandbox=Counting(), max_turns=2)
+    env.reset(seed=0, options={"task": ROW})
+    for last in (WRONG, call("2")):
+        env.step(call("1"))
+        assert live == [1]
+        env.step(last)
+        assert live == []
+        env.reset(seed=0, options={"task": ROW})
+    env.step(call("1"))
+    env.close()
+    assert live == []
 
 
 def test_a_broken_sandbox_is_no_reward() -> None:

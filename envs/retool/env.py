@@ -149,6 +149,8 @@ class ReToolEnv(ToolEnv):
         ran = self._interpreter
         reply.metrics |= {"programs": float(ran.programs), "failed_programs": float(ran.failed)}
         last = reply.terminated or self.turn + 1 >= self.max_turns
+        if last:
+            self._interpreter.close()  # an environment that waits for its next episode holds no process
         if last and not reply.success:
             reply.terms |= {"failure": -1.0, "turn_bonus": min(0.4, 0.1 * self.turn)}
         if self.inline and reply.messages is not None:

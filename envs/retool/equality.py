@@ -72,13 +72,11 @@ class _Checker:
     """The process that runs checker.py."""
 
     def __init__(self) -> None:
-        # Nothing of this process's environment is needed there.
         self._process = subprocess.Popen(
-            [sys.executable, "-E", str(Path(__file__).with_name("checker.py"))],
+            [sys.executable, str(Path(__file__).with_name("checker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={},
             start_new_session=True,
         )
 
