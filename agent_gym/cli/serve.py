@@ -1,10 +1,11 @@
-"""`agent-gym serve search`: a search engine that many trainers and machines share."""
+"""`agent-gym serve search` and `agent-gym serve sandbox`: what many trainers and machines share."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from agent_gym.cli.parser import Parser, positive
@@ -13,42 +14,95 @@ from agent_gym.retrieval.batcher import MicroBatcher
 from agent_gym.retrieval.cache import CachedRetriever
 from agent_gym.retrieval.hybrid import HybridRetriever
 from agent_gym.retrieval.opening import open_corpus, open_index
-from agent_gym.retrieval.server import SearchServer, bind
+from agent_gym.retrieval.server import SearchServer
+from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
+from agent_gym.sandbox.server import SandboxServer
+from agent_gym.serving import bind
+
+WHAT = ("search", "sandbox")
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve until interrupted."""
+    if argv and argv[0] == "search":
+        return _serve_search(argv[1:])
+    if argv and argv[0] == "sandbox":
+        return _serve_sandbox(argv[1:])
+    parser = Parser("serve", "Serve a search engine or a sandbox over HTTP.", config=False)
+    parser.add_argument("what", choices=WHAT, help="what to serve; agent-gym serve WHAT --help explains its flags")
+    parser.parse(argv)
+    raise AssertionError("the parser accepts nothing else")
+
+
+def _serve_search(argv: Sequence[str]) -> int:
     parser = Parser(
-        "serve", "Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."
+        "serve search", "Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."
     )
-    parser.add_argument("what", choices=["search"], help="what to serve")
     help_text = "a corpus folder, a .jsonl, .json or .parquet file, or a data set of the hub"
     parser.add_argument("--corpus", required=True, help=help_text)
     help_text = "folders of indexes of the corpus, or bm25 to make that one now; the results of several are fused"
     parser.add_argument("--index", nargs="+", default=["bm25"], metavar="INDEX", help=help_text)
     parser.add_argument("--device", default="cpu", help="where a dense index encodes queries: cpu, cuda, cuda:1")
-    help_text = "address to listen on; anyone who reaches it can search, so beware of 0.0.0.0"
-    parser.add_argument("--host", default="127.0.0.1", help=help_text)
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
+    _add_address(parser, 8000, "search")
     parser.add_argument("--topk", type=positive, default=3, help="documents per query where a request does not say")
     parser.add_argument("--cache", type=positive, default=10_000, help="results to keep for queries that come again")
     arguments = parser.parse(argv)
-    # Taken before an index is built for an hour, and restored for those who call this from a program of their own.
+    # Taken before an index is built for an hour.
     listener = bind(arguments.host, arguments.port)
+    with _until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
+        engine = _open(arguments.index, corpus, arguments.device)
+        about = {"documents": len(corpus), "index": arguments.index}
+        shared = CachedRetriever(MicroBatcher(engine), arguments.cache)
+        with SearchServer(shared, listener, topk=arguments.topk, about=about) as server:
+            print(f"serving {len(corpus)} documents at {server.url}/retrieve", file=sys.stderr, flush=True)
+            server.serve_forever()
+    return 0
+
+
+def _serve_sandbox(argv: Sequence[str]) -> int:
+    usual = Limits()
+    parser = Parser(
+        "serve sandbox", "Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."
+    )
+    _add_address(parser, 8080, "run programs")
+    parser.add_argument("--slots", type=positive, help="programs at the same time; two per core unless given")
+    help_text = "CPU seconds of a program; a request can ask for less of this and of the next two"
+    parser.add_argument("--cpu_seconds", type=float, default=usual.cpu_seconds, help=help_text)
+    parser.add_argument("--wall_seconds", type=float, default=usual.wall_seconds, help="seconds of a program")
+    parser.add_argument("--memory_mb", type=positive, default=usual.memory_mb, help="MiB of a program")
+    help_text = "what may go unenforced, if this machine cannot do better; see docs/sandbox.md"
+    parser.add_argument("--waive", nargs="+", default=[], choices=PROPERTIES, metavar="PROPERTY", help=help_text)
+    arguments = parser.parse(argv)
+    limits = Limits(arguments.cpu_seconds, arguments.wall_seconds, arguments.memory_mb)
+    listener = bind(arguments.host, arguments.port)
+    with _until_stopped(), listener:
+        sandbox = LocalSandbox(limits, slots=arguments.slots, waive=set(arguments.waive))
+        try:
+            with SandboxServer(sandbox, listener) as server:
+                print(f"running programs at {server.url}/run_code", file=sys.stderr, flush=True)
+                server.serve_forever()
+        finally:
+            sandbox.close()
+    return 0
+
+
+def _add_address(parser: Parser, port: int, deed: str) -> None:
+    help_text = f"address to listen on; anyone who reaches it can {deed}, so beware of 0.0.0.0"
+    parser.add_argument("--host", default="127.0.0.1", help=help_text)
+    parser.add_argument("--port", type=int, default=port, help="port to listen on; 0 takes a free one")
+
+
+@contextmanager
+def _until_stopped() -> Iterator[None]:
+    """End well when the user or a scheduler says so."""
+    # Restored for those who call this from a program of their own.
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        with listener, open_corpus(arguments.corpus, progress=True) as corpus:
-            engine = _open(arguments.index, corpus, arguments.device)
-            about = {"documents": len(corpus), "index": arguments.index}
-            shared = CachedRetriever(MicroBatcher(engine), arguments.cache)
-            with SearchServer(shared, listener, topk=arguments.topk, about=about) as server:
-                print(f"serving {len(corpus)} documents at {server.url}/retrieve", file=sys.stderr, flush=True)
-                server.serve_forever()
+        yield
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, before)
-    return 0
 
 
 def _open(indexes: Sequence[str], corpus: Sequence[Document], device: str) -> Retriever:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, Session
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _BUSY = (429, 502, 503, 504)  # the server, or what stands before it, did not take the request
@@ -63,12 +65,12 @@ class RemoteSandbox:
         """
         limits = limits or self.limits
         body = {
-            # JSON has no lone surrogates. Python refuses a source with either, with the same exception.
-            "code": code.encode("utf-8", "replace").decode() if _has_surrogates(code) else code,
+            # Lone surrogates are refused by many readers of JSON; nothing that a program says may be our failure.
+            "code": _LONE_SURROGATE.sub("\ufffd", code),
             "language": "python",
             "run_timeout": limits.wall_seconds,
             "memory_limit_MB": limits.memory_mb,
-            "stdin": stdin,
+            "stdin": _LONE_SURROGATE.sub("\ufffd", stdin),
             "cpu_limit_s": limits.cpu_seconds,
             "seed": seed,
         }
@@ -192,7 +194,3 @@ class RemoteSandbox:
 
 def _remake(url: str, limits: Limits, concurrency: int, retries: int) -> RemoteSandbox:
     return RemoteSandbox(url, limits=limits, concurrency=concurrency, retries=retries)
-
-
-def _has_surrogates(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,316 @@
+"""The server over real connections, its client, and clients and servers that others wrote."""
+
+from __future__ import annotations
+
+import copy
+import http.client
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from cli_tools import complaint
+
+from agent_gym.errors import ConfigError
+from agent_gym.sandbox import Limits, LocalSandbox, RemoteSandbox, Sandbox, SandboxError, SandboxUnavailable
+from agent_gym.sandbox.server import SandboxServer
+from agent_gym.serving import bind
+
+LIMITS = Limits(cpu_seconds=1, wall_seconds=2, memory_mb=128, output_bytes=2000, written_bytes=50_000)
+
+
+@contextmanager
+def running(server):
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def local():
+    try:
+        sandbox = LocalSandbox(LIMITS, servers=1)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture(scope="module")
+def server(local):
+    with SandboxServer(local, bind(port=0)) as server, running(server):
+        yield server
+
+
+@pytest.fixture
+def remote(server):
+    sandbox = RemoteSandbox(server.url, limits=LIMITS)
+    yield sandbox
+    sandbox.close()
+
+
+def ask(server, path, body=None):
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+    data = body if isinstance(body, bytes | None) else json.dumps(body)
+    connection.request("GET" if body is None else "POST", path, data)
+    answer = connection.getresponse()
+    content = answer.status, json.loads(answer.read())
+    connection.close()
+    return content
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('ž')",
+        "import sys; print('e', file=sys.stderr); sys.exit(7)",
+        "1 / 0",
+        "while True: pass",
+        "import time; time.sleep(60)",
+        "x = bytearray(1 << 30)",
+        "print('x' * 10_000)",
+        "while True: print('x' * 100)",
+        "import os; os.abort()",
+        "print('\\ud800')",
+        "print(1)\0",
+    ],
+)
+def test_far_and_near_say_the_same(code, local, remote):
+    far, near = remote.run(code), local.run(code)
+    assert (far.status, far.stdout, far.stderr, far.exit_code) == (
+        near.status,
+        near.stdout,
+        near.stderr,
+        near.exit_code,
+    )
+    assert far.truncated == near.truncated and far.cpu_seconds > 0
+
+
+def test_seeds_and_input_arrive(local, remote):
+    code = "import random; print(random.random(), input())"
+    assert remote.run(code, seed=5, stdin="in").stdout == local.run(code, seed=5, stdin="in").stdout
+    assert remote.run(code, seed=6, stdin="in").stdout != local.run(code, seed=5, stdin="in").stdout
+
+
+def test_a_surrogate_in_the_program_is_no_failure_of_ours(remote):
+    assert remote.run("print('\ud800')").status in ("ok", "error")
+
+
+def test_it_is_a_sandbox_without_sessions(remote):
+    assert isinstance(remote, Sandbox) and copy.deepcopy(remote) is remote
+    assert pickle.loads(pickle.dumps(remote)).url == remote.url
+    with pytest.raises(ConfigError, match="no sessions"):
+        remote.session()
+
+
+def test_many_at_once_over_few_connections(server, remote):
+    with ThreadPoolExecutor(32) as pool:
+        found = list(pool.map(lambda i: remote.run(f"print({i})").stdout, range(64)))
+    assert found == [f"{i}\n" for i in range(64)]
+    assert len(server._connections) <= 33
+
+
+def test_requests_can_only_tighten_the_limits(server):
+    def limited(code, **asked):
+        return ask(server, "/run_code", {"code": code, **asked})[1]["agent_gym"]
+
+    assert limited("import time; time.sleep(60)", run_timeout=0.3)["status"] == "wall_limit"
+    spent = limited("while True: pass", run_timeout=1000)
+    assert spent["status"] == "cpu_limit" and spent["cpu_seconds"] < 1.5
+    assert limited("x = bytearray(64 << 20)", memory_limit_MB=32)["status"] == "memory_limit"
+    assert limited("x = bytearray(1 << 30)", memory_limit_MB=4096)["status"] == "memory_limit"
+    assert limited("print(1)", memory_limit_MB=-1, run_timeout=None, stdin=None)["status"] == "ok"
+
+
+def test_the_protocol_of_sandboxfusion(server):
+    status, content = ask(
+        server, "/run_code", {"code": "print(1)", "language": "python", "files": {}, "compile_timeout": 1}
+    )
+    assert status == 200
+    assert content["status"] == "Success" and content["compile_result"] is None
+    assert content["run_result"].items() >= {"status": "Finished", "return_code": 0, "stdout": "1\n"}.items()
+    failed = ask(server, "/run_code", {"code": "import sys; sys.exit(2)"})[1]
+    assert (failed["status"], failed["run_result"]["return_code"]) == ("Failed", 2)
+    late = ask(server, "/run_code", {"code": "while True: pass", "run_timeout": 0.2})[1]
+    assert (late["status"], late["run_result"]["status"]) == ("Failed", "TimeLimitExceeded")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "not valid JSON"),
+        ([], "must be an object"),
+        ({}, "code must be a text"),
+        ({"code": 5}, "code must be a text"),
+        ({"code": "", "stdin": 5}, "stdin"),
+        ({"code": "", "language": "cpp"}, "python only"),
+        ({"code": "", "files": {"a": "eA=="}}, "files is not supported"),
+        ({"code": "", "fetch_files": ["a"]}, "fetch_files is not supported"),
+        ({"code": "", "seed": "x"}, "seed is 'x'"),
+        ({"code": "", "run_timeout": "1"}, "run_timeout is '1'"),
+        ({"code": "", "memory_limit_MB": 3}, "memory_mb is 3"),
+    ],
+)
+def test_what_clients_get_wrong_is_told(server, body, said):
+    status, content = ask(server, "/run_code", body)
+    assert status == 400 and said in content["detail"]
+
+
+def test_health(server):
+    assert ask(server, "/v1/ping") == (200, "pong")
+    status, content = ask(server, "/health")
+    assert status == 200 and content["status"] == "ok" and all(content["report"]["enforced"].values())
+    assert ask(server, "/elsewhere")[0] == ask(server, "/run_jupyter", {})[0] == 404
+
+
+def test_a_sandbox_that_fails_behind_the_server_is_a_failure_here(server, remote, local, monkeypatch):
+    def fail(*args, **kwargs):
+        raise SandboxError("no fork server")
+
+    monkeypatch.setattr(local, "run", fail)
+    with pytest.raises(SandboxError, match="no fork server"):
+        remote.run("print(1)")
+
+
+# Servers of others, played.
+
+FINISHED = {"status": "Finished", "return_code": 0, "stdout": "out\x00", "stderr": "", "execution_time": 0.1}
+
+
+@contextmanager
+def playing(*answers):
+    """A server that gives these answers, (status, content), one after the other; a None closes the connection."""
+    left, requests = list(answers), []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            answer = left.pop(0)
+            if answer is None:
+                self.close_connection = True
+                return
+            body = json.dumps(answer[1]).encode()
+            self.send_response(answer[0])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, running(server):
+        yield RemoteSandbox(f"http://127.0.0.1:{server.server_address[1]}", limits=LIMITS, retries=2), requests
+
+
+def answer(status, /, **result):
+    return 200, {"status": status, "message": "m", "run_result": {**FINISHED, **result}}
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "exit_code"),
+    [
+        (answer("Success"), "ok", 0),
+        (answer("Failed", return_code=3), "error", 3),
+        (answer("Failed", return_code=-11), "killed", -11),
+        (answer("Failed", return_code=1, stderr="Traceback\nMemoryError\n"), "memory_limit", 1),
+        (answer("Failed", status="TimeLimitExceeded", return_code=None), "wall_limit", None),
+    ],
+)
+def test_answers_of_a_sandboxfusion(given, status, exit_code):
+    with playing(given) as (sandbox, requests):
+        done = sandbox.run("x", stdin="in")
+    assert (done.status, done.exit_code, done.stdout) == (status, exit_code, "out\ufffd")
+    assert requests[0].items() >= {"code": "x", "language": "python", "run_timeout": 2, "stdin": "in"}.items()
+
+
+def test_long_answers_are_cut():
+    with playing(answer("Success", stdout="x" * 10_000)) as (sandbox, _):
+        done = sandbox.run("x")
+    assert done.truncated and len(done.stdout) < 2100
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        answer("SandboxError"),
+        answer("Failed", status="Error"),
+        (500, {}),
+        (422, {}),
+        (200, []),
+        (200, {"status": "Success"}),
+        (200, {"status": "Success", "run_result": {"status": "Finished", "return_code": "x"}}),
+        None,
+    ],
+)
+def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice(given):
+    with playing(given, answer("Success")) as (sandbox, requests):
+        with pytest.raises(SandboxError):
+            sandbox.run("x")
+        assert len(requests) == 1
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_busy_server_is_asked_again(status):
+    with playing((status, {}), answer("Success")) as (sandbox, requests):
+        assert sandbox.run("x").succeeded
+        assert len(requests) == 2
+
+
+def test_a_server_that_is_not_there():
+    with bind(port=0) as nobody:
+        sandbox = RemoteSandbox(f"http://127.0.0.1:{nobody.getsockname()[1]}", retries=1)
+        with pytest.raises(SandboxError, match=r"tried 2 times; start one with `agent-gym serve sandbox`"):
+            sandbox.run("x")
+
+
+def test_addresses_that_are_none():
+    for url in ("host:80", "ftp://host", "http://", "http://host:port"):
+        with pytest.raises(ConfigError, match="http://127"):
+            RemoteSandbox(url)
+    with pytest.raises(ConfigError, match="at least 1"):
+        RemoteSandbox("http://x", concurrency=0)
+
+
+# The command.
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_told_to_end(end, local):
+    words = ["-m", "agent_gym", "serve", "sandbox", "--port", "0", "--slots", "2", "--cpu_seconds", "0.3"]
+    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    try:
+        said = process.stderr.readline()
+        assert said.startswith("running programs at http://127.0.0.1:"), said + process.stderr.read()
+        sandbox = RemoteSandbox(said.split()[-1])
+        assert sandbox.run("print(1)").stdout == "1\n"
+        assert sandbox.run("while True: pass").status == "cpu_limit"
+        started = time.monotonic()
+        process.send_signal(end)
+        assert process.wait(60) == 0
+        assert "stopped" in process.stderr.read() and time.monotonic() - started < 30
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_the_command_tells_what_is_wrong(capsys):
+    assert "invalid choice: 'files'" in complaint(capsys, "serve", "files")
+    assert "--corpus" in complaint(capsys, "serve", "search")
+    assert "cpu_seconds is 0.0" in complaint(capsys, "serve", "sandbox", "--cpu_seconds", "0")
+    assert "invalid choice: 'walls'" in complaint(capsys, "serve", "sandbox", "--waive", "walls")
+    assert "unknown argument '--corpus'" in complaint(capsys, "serve", "sandbox", "--corpus", "x")
