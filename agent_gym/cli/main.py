@@ -23,7 +23,7 @@ COMMANDS = {
     "grpo": "train a model by reinforcement learning that compares episodes (GRPO)",
     "ppo": "train a model by reinforcement learning with a critic (PPO)",
     "prepare": "make a data set ready: fetch, check, convert, index",
-    "serve": "serve a search engine that many trainers share",
+    "serve": "serve a search engine or a sandbox that many trainers share",
     "view": "turn trajectories into one HTML page",
     "speedrun": "all of it in minutes: tiny model, warm start, GRPO, results",
 }
