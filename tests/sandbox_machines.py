@@ -2,8 +2,9 @@
 
     python sandbox_machines.py MACHINE [PROPERTY ...]    # waive these; prints JSON
 
-docker: Docker's default profile refuses to make namespaces. pod: and there are no capabilities. old: a kernel without
-Landlock. nothing: neither Landlock nor namespaces.
+docker: Docker's default profile refuses to make namespaces. pod: and there are no capabilities. ubuntu: namespaces can
+be made, and nothing can be done in them. old: a kernel without Landlock. nothing: neither Landlock nor namespaces. bare:
+a kernel without filters of system calls.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def main(machine: str, waive: list[str]) -> None:
     confine.no_new_privileges()
     if machine in ("docker", "pod", "nothing"):
         refuse(NAMESPACES, errno.EPERM)
+    if machine == "ubuntu":
+        refuse({"mount": NAMESPACES["mount"]}, errno.EACCES)
+    if machine == "bare":
+        refuse({"seccomp": seccomp.number("seccomp")}, errno.EINVAL)
     if machine in ("old", "nothing"):
         refuse(LANDLOCK, errno.ENOSYS)
     if machine == "pod":

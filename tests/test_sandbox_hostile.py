@@ -77,7 +77,7 @@ def on(machine: str, *waived: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("machine", ["docker", "pod"])
+@pytest.mark.parametrize("machine", ["docker", "pod", "ubuntu"])
 def test_containers_without_namespaces_enforce_everything(machine):
     made = on(machine)
     assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
@@ -91,6 +91,12 @@ def test_namespaces_stand_in_for_landlock():
         pytest.skip(f"no namespaces here: {made['message']}")
     assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
     assert made["report"]["landlock"] == 0 and all(made["report"]["enforced"].values())
+
+
+def test_a_program_that_cannot_be_confined_does_not_run():
+    refused = on("bare")
+    assert refused["property"] == "everything" and "could not be confined" in refused["message"]
+    assert "agent-gym serve sandbox" in refused["message"] and "waive" not in refused["message"]
 
 
 def test_without_either_a_sandbox_refuses_by_name_unless_told_not_to():

@@ -16,7 +16,7 @@ from agent_gym.sandbox import readable, streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import seccomp
 from agent_gym.sandbox.inside.jobs import Exit, Setup
-from agent_gym.sandbox.process import ForkServer, Lost
+from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces
 from agent_gym.sandbox.selftest import PROPERTIES, check
 from agent_gym.sandbox.session import LocalSession
 
@@ -48,7 +48,6 @@ class LocalSandbox:
     Raises:
         SandboxUnavailable: if something that is not waived cannot be enforced here.
         ConfigError: for settings that cannot be.
-        SandboxError: if the fork server does not start.
     """
 
     def __init__(
@@ -84,6 +83,7 @@ class LocalSandbox:
         }
         self._ids = itertools.count(1)
         self._pool: list[ForkServer] = []
+        self._without_namespaces = ""
         self._renew()
         _alive.add(self)
         self.report: Mapping[str, Any] = {}
@@ -181,7 +181,15 @@ class LocalSandbox:
             return min(self._pool, key=lambda server: server.load)
 
     def _start_server(self) -> ForkServer:
-        server = ForkServer(self._setup)
+        try:
+            server = ForkServer(self._setup)
+        except NoNamespaces as refusal:
+            # Landlock and the filter do not need them. Where there is no Landlock either, the self-test refuses.
+            self._without_namespaces = str(refusal)
+            self._setup = {**self._setup, "namespaces": False}
+            server = ForkServer(self._setup)
+        if self._without_namespaces:
+            server.report["notes"]["namespaces"] = self._without_namespaces
         # The self-test speaks for servers like the one it ran in.
         for mechanism in ("landlock", "namespaces", "user"):
             if self.report and server.report[mechanism] != self.report[mechanism]:
@@ -202,6 +210,9 @@ class LocalSandbox:
         try:
             report = dict(self.server().report)
             enforced, reasons = check(self, landlock=report["landlock"] > 0)
+        except SandboxError as error:
+            self.close()
+            raise SandboxUnavailable("everything", str(error)) from error
         except BaseException:
             self.close()
             raise

@@ -42,6 +42,10 @@ class Lost(SandboxError):
     """The fork server ended while something ran in it."""
 
 
+class NoNamespaces(SandboxError):
+    """This system does not let a fork server make the namespaces that it was to make."""
+
+
 class ForkServer:
     """One fork server. Safe to call from several threads of the process that made it.
 
@@ -51,6 +55,7 @@ class ForkServer:
         setup: what it is to be.
 
     Raises:
+        NoNamespaces: if it was to have some, and cannot.
         SandboxError: if it does not start.
     """
 
@@ -96,7 +101,12 @@ class ForkServer:
         finally:
             os.close(errors)
             theirs.close()
-        self.report: dict[str, Any] = json.loads(answer)["ready"]
+        told = json.loads(answer)
+        if "no_namespaces" in told:
+            self._socket.close()
+            self._process.wait()
+            raise NoNamespaces(told["no_namespaces"])
+        self.report: dict[str, Any] = told["ready"]
         self._socket.settimeout(None)
         threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
 

@@ -127,19 +127,9 @@ class RemoteSandbox:
     def _post(self, body: bytes, timeout: float) -> bytes:
         failures = 0
         while True:
-            fresh = not self._idle
             try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._kind(self._host, self._port, timeout=timeout)
-            try:
-                if fresh:
-                    connection.connect()
-                connection.timeout = timeout
-                if connection.sock is not None:
-                    connection.sock.settimeout(timeout)
+                connection, fresh = self._connection(timeout)
             except OSError as error:
-                connection.close()
                 failures = self._pause(failures, error)
                 continue
             try:
@@ -160,12 +150,22 @@ class RemoteSandbox:
                 self._idle.append(connection)
             if answer.status == 200:
                 return data
-            said = SandboxError(
-                f"the sandbox server {self.url} answered {answer.status}: {data[:300].decode(errors='replace')}"
-            )
+            said = data[:300].decode(errors="replace")
+            refusal = SandboxError(f"the sandbox server {self.url} answered {answer.status}: {said}")
             if answer.status not in _BUSY:
-                raise said
-            failures = self._pause(failures, said)
+                raise refusal
+            failures = self._pause(failures, refusal)
+
+    def _connection(self, timeout: float) -> tuple[http.client.HTTPConnection, bool]:
+        """Take the connection that was used last, or make one; say whether it is new."""
+        try:
+            connection, fresh = self._idle.pop(), False
+        except IndexError:
+            connection, fresh = self._kind(self._host, self._port, timeout=timeout), True
+            connection.connect()
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        return connection, fresh
 
     def _pause(self, failures: int, error: Exception) -> int:
         """Wait before the next try, or give up."""

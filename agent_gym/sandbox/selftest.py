@@ -74,7 +74,7 @@ def check(sandbox: LocalSandbox, landlock: bool) -> tuple[dict[str, bool], dict[
     Returns:
         For each of `PROPERTIES` whether it held, and for some that did not, why.
     """
-    with tempfile.TemporaryDirectory(prefix="sandbox-") as folder, socket.socket() as listener:
+    with _folder() as folder, socket.socket() as listener:
         # Open to everybody, so that only the sandbox can be what refuses.
         os.chmod(folder, 0o777)
         canary = Path(folder).resolve() / "canary"
@@ -103,3 +103,10 @@ def check(sandbox: LocalSandbox, landlock: bool) -> tuple[dict[str, bool], dict[
     if not landlock:
         reasons["fs_read"] = "neither Landlock nor namespaces of mounts can be used"
     return enforced, reasons
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="sandbox-")
+    except OSError:  # a read-only container
+        return tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")

@@ -22,7 +22,6 @@ def shared_sandbox() -> LocalSandbox:
 
     Raises:
         SandboxUnavailable: if this machine cannot hold programs.
-        SandboxError: if a fork server does not start.
     """
     global _shared
     with _lock:
@@ -40,7 +39,6 @@ def make_sandbox(spec: str | Sandbox | None = None) -> Sandbox:
 
     Raises:
         ConfigError: for anything else; `SandboxUnavailable`, one of them, if this machine cannot hold programs.
-        SandboxError: if a fork server does not start.
     """
     if spec is None or spec == "local":
         return shared_sandbox()

@@ -39,7 +39,8 @@ class Streams:
             raise
 
     def clear(self) -> None:
-        """Empty the outputs."""
+        """Empty the outputs, and begin again with the input."""
+        os.lseek(self.stdin, 0, os.SEEK_SET)
         for file in (self.stdout, self.stderr):
             os.ftruncate(file, 0)
 

@@ -18,7 +18,6 @@ from .jobs import Start
 
 _NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
-_MAX_SOURCE_BYTES = 16 << 20
 
 
 @dataclass
@@ -102,7 +101,7 @@ def _confine(job: Job, confinement: Confinement) -> bytes:
 def _arrange_descriptors(job: Job) -> bytes:
     """Put the files where a program looks for them: 0, 1 and 2, and the socket of a session at 3."""
     first, *others = job.descriptors
-    source = b"" if job.request["session"] else os.pread(first, _MAX_SOURCE_BYTES, 0)
+    source = b"" if job.request["session"] else os.pread(first, os.fstat(first).st_size, 0)
     # By way of higher numbers: one of the low ones may be among those that are moved.
     wanted = [*others, first] if job.request["session"] else others
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 4) for descriptor in wanted]

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +53,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
         notes["oom_score_adj"] = str(error)
     namespaces = setup["namespaces"]
     if namespaces:
-        try:
-            rooms.leave_network()
-        except OSError as error:
-            notes["namespaces"], namespaces = str(error), False
+        _or_give_up(server, rooms.leave_network)
     libraries = preload.libraries()  # of the interpreter; those of packages lie beside them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
@@ -68,7 +66,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
         notes["threads"] = "not limited: the kernel does not count those of root, and there is no CAP_SETUID"
     address_space = _address_space()
     if namespaces:
-        rooms.furnish(readable, setup["hidden"], _DEVICES)
+        _or_give_up(server, lambda: rooms.furnish(readable, setup["hidden"], _DEVICES))
     if version:
         ruleset = landlock.ruleset(_rules(readable, setup["hidden"]))
     prepared = child.Confinement(
@@ -92,6 +90,18 @@ def _prepare(server: socket.socket) -> child.Confinement:
     report = {"landlock": version, "namespaces": namespaces, "user": user, "missing_packages": missing, "notes": notes}
     server.send(json.dumps({"ready": report}).encode())
     return prepared
+
+
+def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
+    """Take a step into namespaces, or end and tell the caller to do without.
+
+    Some systems let a process make them and refuse what it does next; there is no way back from that.
+    """
+    try:
+        step()
+    except OSError as error:
+        server.send(json.dumps({"no_namespaces": str(error)}).encode())
+        os._exit(0)
 
 
 @dataclass

@@ -20,7 +20,7 @@ def leave_network() -> None:
     """Move this process into namespaces of its own: network, IPC, host name, mounts, and users unless it is root.
 
     Raises:
-        OSError: if that is not allowed here; nothing has changed then.
+        OSError: if that is not allowed here; this process must end then.
     """
     flags = _NEW_MOUNTS | _NEW_HOSTNAME | _NEW_IPC | _NEW_NETWORK
     user, group = os.getuid(), os.getgid()
