@@ -3,8 +3,8 @@
     python sandbox_machines.py MACHINE [PROPERTY ...]    # waive these; prints JSON
 
 docker: Docker's default profile refuses to make namespaces. pod: and there are no capabilities. ubuntu: namespaces can
-be made, and nothing can be done in them. old: a kernel without Landlock. nothing: neither Landlock nor namespaces. bare:
-a kernel without filters of system calls.
+be made, and nothing can be done in them. old: a kernel without Landlock. nothing: neither Landlock nor namespaces.
+bare: a kernel without filters of system calls.
 """
 
 from __future__ import annotations
