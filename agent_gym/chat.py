@@ -171,10 +171,10 @@ class ChatRenderer:
             return self.reply(sampled, [{"role": self.observation_role, "content": text}])
         return self._encode_inside(text)
 
-    def encode_action(self, text: str) -> list[int]:
-        """Encode a turn that a script wrote: its text and the end-of-turn a policy would sample after it."""
+    def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
+        """Encode a turn that a script wrote: its text and, if `closed`, the end-of-turn a policy would sample then."""
         closing = self.end_of_turn if self.end_of_turn is not None else self.tokenizer.eos_token_id
-        return self._encode_inside(text) + ([closing] if closing is not None else [])
+        return self._encode_inside(text) + ([closing] if closed and closing is not None else [])
 
     def decode_action(self, ids: Sequence[int]) -> str:
         """Decode a sampled turn to the text the environment sees, without the end tokens at its end."""

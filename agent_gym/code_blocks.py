@@ -44,6 +44,7 @@ class CodeParser:
         """Decide what is shown."""
         self.tool, self.argument, self.blocks = tool, argument, blocks
         self.stop: tuple[str, ...] = (_CLOSE,) if blocks else ()
+        self.in_templates = not blocks
         self._hermes = HermesParser()
 
     def parse(self, text: str) -> list[ToolCall]:

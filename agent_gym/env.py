@@ -212,7 +212,7 @@ class TextEnv(gymnasium.Env[str, str]):
         if self.renderer is not None:
             # The template renders the opening as a whole, so its ids cannot be split by message without guessing:
             # they all stand in the last segment. None of them is the policy's.
-            ids = self.renderer.prompt(opening, self.tool_schemas)
+            ids = self.renderer.prompt(opening, self.template_tools)
         chars, tokens = self.transcript.append(Segment("user", PROMPT_STEP, opening[-1]["content"], tuple(ids)))
         info = {
             "messages": opening,
@@ -291,6 +291,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """The turn that comes next, 0 for the first."""
         return self._turn
 
+    @property
+    def template_tools(self) -> list[dict[str, Any]]:
+        """The schemas that a chat template is given: those of `tool_schemas`, where it asks for the right format."""
+        return self.tool_schemas
+
     # Machinery.
 
     def opening_system_prompt(self) -> str:
@@ -303,7 +308,9 @@ class TextEnv(gymnasium.Env[str, str]):
         if isinstance(action, Sampled):
             return action.token_ids, action.logprobs
         # A script or a person wrote this turn: there are no sampled ids, so the text is encoded, once, here.
-        return self.renderer.encode_action(text), ()
+        # Where the world answers inside the turn, sampling stops at a stop string and no end of turn follows it.
+        stopped = self.inline and text.endswith(tuple(self.stop))
+        return self.renderer.encode_action(text, closed=not stopped), ()
 
     def _answers(self, reply: Reply) -> list[Message]:
         if reply.messages is None:

@@ -33,6 +33,8 @@ class Parser(Protocol):
 
     stop: tuple[str, ...]
     """Strings after which generation may stop because a turn is complete; usually empty."""
+    in_templates: bool
+    """Whether a chat template that is given tools asks for this format; else the system prompt has to."""
 
     def parse(self, text: str) -> list[ToolCall]:
         """Return the calls of one turn in order; an empty list means that the turn calls nothing."""
@@ -48,6 +50,7 @@ class HermesParser:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen2.5 and Qwen3."""
 
     stop: tuple[str, ...] = ()
+    in_templates = True
     _open, _close = "<tool_call>", "</tool_call>"
 
     def parse(self, text: str) -> list[ToolCall]:
@@ -101,6 +104,7 @@ class TagParser:
     """
 
     stop: tuple[str, ...]
+    in_templates = False
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
         """Compile one pattern for all tags; generation may stop at any closing tag."""

@@ -53,6 +53,7 @@ class ReActParser:
     """
 
     stop: tuple[str, ...] = ("Observation:",)
+    in_templates = False
 
     def __init__(self, arguments: Mapping[str, str], finish: str | None = "finish") -> None:
         """Index the names by their lower case."""

@@ -59,10 +59,16 @@ class ToolEnv(TextEnv):
         return {}
 
     def opening_system_prompt(self) -> str:
-        """Add a description of the tools where the chat template would not show them."""
-        if self.renderer is None or self.renderer.renders_tools or not self.tools:
+        """Add a description of the tools where the chat template would not show them, or in another format."""
+        shown = self.parser.in_templates and (self.renderer is None or self.renderer.renders_tools)
+        if shown or not self.tools:
             return self.system_prompt
         return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(self.tool_schemas)]))
+
+    @property
+    def template_tools(self) -> list[dict[str, Any]]:
+        """None for a format that no template asks for: the policy has to read of one format only."""
+        return self.tool_schemas if self.parser.in_templates else []
 
     def respond(self, action: str) -> Reply:
         """Run the calls of a turn, or take it as the answer if there are none."""

@@ -248,27 +248,6 @@ class HotpotQAEnv(ToolEnv):
         answers = self._judge.question.answers
         return {name: TERMS[name](turns, answers) for name in names if self.weights[name]}
 
-    # The prompt.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; see `TextEnv.reset`."""
-        if self._react is None:
-            return super().reset(seed=seed, options=options)
-        # A template that gets to see schemas asks for calls in its own form. The policy has to read of one form only.
-        schemas, self.tool_schemas = self.tool_schemas, []
-        try:
-            observation, info = super().reset(seed=seed, options=options)
-        finally:
-            self.tool_schemas = schemas
-        return observation, {**info, "tools": [*schemas]}
-
-    def opening_system_prompt(self) -> str:
-        """Add a description of the tools where the chat template would not show them."""
-        if self._react is None:
-            return super().opening_system_prompt()
-        instructions = self._react.instructions([tool.schema for tool in self.tools.values()])
-        return "\n\n".join(filter(None, [self.system_prompt, instructions]))
-
     # Searching.
 
     def _passages(self, question: str) -> str:

@@ -185,24 +185,3 @@ class ReToolEnv(ToolEnv):
         """End what programs have left running."""
         self._interpreter.close()
         super().close()
-
-    # The prompt.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; see `TextEnv.reset`."""
-        if not self.inline:
-            return super().reset(seed=seed, options=options)
-        # A template that gets to see schemas asks for calls in its own form, and here a program is a block.
-        schemas, self.tool_schemas = self.tool_schemas, []
-        try:
-            observation, info = super().reset(seed=seed, options=options)
-        finally:
-            self.tool_schemas = schemas
-        return observation, {**info, "tools": [*schemas]}
-
-    def opening_system_prompt(self) -> str:
-        """Add the protocol, or a description of the tool where the chat template would not show it."""
-        if not self.inline:
-            return super().opening_system_prompt()
-        schemas = [tool.schema for tool in self.tools.values()]
-        return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(schemas)]))

@@ -28,7 +28,8 @@ class RebuildContext:
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         """Render the situation as the environment describes it now."""
         assert episode.env is not None
-        return NewContext(renderer.prompt(episode.env.get_wrapper_attr("situation")(), episode.tools))
+        env = episode.env
+        return NewContext(renderer.prompt(env.get_wrapper_attr("situation")(), env.get_wrapper_attr("template_tools")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class TemplateContext:
                 f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
                 "use append, window, budget, summarize or rebuild"
             )
-        text = renderer.conversation(episode.messages, episode.tools)
+        text = renderer.conversation(episode.messages, episode.env.get_wrapper_attr("template_tools"))
         seen = episode.rows[-1].token_ids[: episode.steps[-1].stop]
         shown = renderer.tokenizer.decode(seen, skip_special_tokens=False)
         if text.startswith(shown):

@@ -50,7 +50,8 @@ class SummaryContext:
         An action follows each summary before the next may be asked for: whatever follows a `NewContext` is one.
         """
         if episode.steps[-1].kind == "summary":
-            return NewContext(renderer.prompt(_condensed(episode), episode.tools))
+            assert episode.env is not None
+            return NewContext(renderer.prompt(_condensed(episode), episode.env.get_wrapper_attr("template_tools")))
         return _ask(episode, renderer, budget)
 
 

@@ -1,0 +1,73 @@
+"""What the policy reads about its tools: one format only, in whatever context it is shown its situation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from toy_envs import SlowWriter
+
+import agent_gym  # noqa: F401
+from agent_gym.chat import ChatRenderer
+from agent_gym.policies import Request
+from agent_gym.rollout import Budget, EpisodeSpec, Runner
+
+pytest.importorskip("bm25s")
+pytest.importorskip("transformers")
+from tiny import make_tiny_tokenizer  # noqa: E402 - needs transformers
+
+TEMPLATE = (
+    "{%- if tools %}{{- 'ASK IN JSON FOR: ' + tools[0].function.name }}{%- endif %}"
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    tokenizer = make_tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def prompts(env_id: str, tokenizer: Any, context: str) -> list[str]:
+    """Let the expert play and return what it was shown before each of its turns."""
+    renderer = ChatRenderer.of(tokenizer)
+
+    def act(episode: Any) -> str:
+        env = episode.env.unwrapped
+        return env.expert_action() if episode.asked == "act" else env.history()
+
+    policy = SlowWriter(act, renderer.encode_action)
+    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=400, max_tokens=20_000), context=context)
+    (episode,) = runner.run([EpisodeSpec(env_id, {}, seed=0, split="train", index=0)])
+    runner.close()
+    assert episode.success and not episode.failure, episode
+    requests: list[Request] = policy.seen
+    return [tokenizer.decode(request.prompt_ids, skip_special_tokens=False) for request in requests]
+
+
+@pytest.mark.parametrize("context", ["append", "rebuild", "template", "summarize:2300"])
+def test_a_format_that_no_template_knows_is_described_by_the_system_prompt_alone(tokenizer: Any, context: str) -> None:
+    shown = prompts("AgentR1/HotpotQA-ReAct-v0", tokenizer, context)
+    assert len(shown) >= 3
+    for prompt in shown:
+        assert "ASK IN JSON" not in prompt and "Search[" in prompt
+
+
+@pytest.mark.parametrize("context", ["append", "rebuild", "template", "summarize:1700"])
+def test_a_format_that_templates_know_is_described_by_the_template_alone(tokenizer: Any, context: str) -> None:
+    for prompt in prompts("AgentR1/HotpotQA-v0", tokenizer, context):
+        assert "ASK IN JSON FOR: search" in prompt and "parameters" not in prompt
+
+
+def test_a_script_that_stops_inside_a_turn_writes_no_end_of_turn(tokenizer: Any) -> None:
+    pytest.importorskip("sympy")
+    env = gym.make("AgentR1/ReTool-v0", tokenizer=tokenizer)
+    env.reset(seed=0)
+    *_, info = env.step("<code>\nprint(6 * 7)\n</code>")
+    text = tokenizer.decode(info["token_ids"], skip_special_tokens=False)
+    env.close()
+    assert text.startswith("<code>\nprint(6 * 7)\n</code>\n<interpreter>\n42") and "<|im_end|>" not in text
