@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
@@ -19,22 +20,23 @@ from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
 from agent_gym.sandbox.server import SandboxServer
 from agent_gym.serving import bind
 
-WHAT = ("search", "sandbox")
-
 
 def main(argv: Sequence[str]) -> int:
     """Serve until interrupted."""
-    if argv and argv[0] == "search":
-        return _serve_search(argv[1:])
-    if argv and argv[0] == "sandbox":
-        return _serve_sandbox(argv[1:])
+    kinds = {"search": (_search_parser, _serve_search), "sandbox": (_sandbox_parser, _serve_sandbox)}
+    if argv and argv[0] in kinds:
+        make_parser, serve = kinds[argv[0]]
+        return serve(make_parser().parse(argv[1:]))
+    if argv and argv[0] in ("-h", "--help"):
+        print("\n".join(make_parser().format_help() for make_parser, _ in kinds.values()), end="")
+        return 0
     parser = Parser("serve", "Serve a search engine or a sandbox over HTTP.", config=False)
-    parser.add_argument("what", choices=WHAT, help="what to serve; agent-gym serve WHAT --help explains its flags")
+    parser.add_argument("what", choices=list(kinds))
     parser.parse(argv)
     raise AssertionError("the parser accepts nothing else")
 
 
-def _serve_search(argv: Sequence[str]) -> int:
+def _search_parser() -> Parser:
     parser = Parser(
         "serve search", "Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."
     )
@@ -46,7 +48,10 @@ def _serve_search(argv: Sequence[str]) -> int:
     _add_address(parser, 8000, "search")
     parser.add_argument("--topk", type=positive, default=3, help="documents per query where a request does not say")
     parser.add_argument("--cache", type=positive, default=10_000, help="results to keep for queries that come again")
-    arguments = parser.parse(argv)
+    return parser
+
+
+def _serve_search(arguments: Namespace) -> int:
     # Taken before an index is built for an hour.
     listener = bind(arguments.host, arguments.port)
     with _until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
@@ -59,7 +64,7 @@ def _serve_search(argv: Sequence[str]) -> int:
     return 0
 
 
-def _serve_sandbox(argv: Sequence[str]) -> int:
+def _sandbox_parser() -> Parser:
     usual = Limits()
     parser = Parser(
         "serve sandbox", "Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."
@@ -72,7 +77,10 @@ def _serve_sandbox(argv: Sequence[str]) -> int:
     parser.add_argument("--memory_mb", type=positive, default=usual.memory_mb, help="MiB of a program")
     help_text = "what may go unenforced, if this machine cannot do better; see docs/sandbox.md"
     parser.add_argument("--waive", nargs="+", default=[], choices=PROPERTIES, metavar="PROPERTY", help=help_text)
-    arguments = parser.parse(argv)
+    return parser
+
+
+def _serve_sandbox(arguments: Namespace) -> int:
     limits = Limits(arguments.cpu_seconds, arguments.wall_seconds, arguments.memory_mb)
     listener = bind(arguments.host, arguments.port)
     with _until_stopped(), listener:
