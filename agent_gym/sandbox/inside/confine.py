@@ -27,13 +27,13 @@ class _CapabilitySet(ctypes.Structure):
 
 
 _CAPABILITY_VERSION_3 = 0x20080522
+_NO_CAPABILITIES = (_CapabilitySet * 2)()
 
 
 def capable(capability: int) -> bool:
     """Whether this process has a capability."""
-    header, sets = _CapabilityHeader(_CAPABILITY_VERSION_3, 0), (_CapabilitySet * 2)()
-    if ctypes.CDLL(None).capget(ctypes.byref(header), ctypes.byref(sets)) < 0:
-        return False
+    sets = (_CapabilitySet * 2)()
+    libc.capabilities("capget", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), sets)
     return bool(sets[capability >> 5].effective >> (capability & 31) & 1)
 
 
@@ -54,9 +54,7 @@ def drop_capabilities() -> None:
     """
     clear_all = 4
     libc.prctl(_PR_CAP_AMBIENT, clear_all)
-    header, sets = _CapabilityHeader(_CAPABILITY_VERSION_3, 0), (_CapabilitySet * 2)()
-    if ctypes.CDLL(None, use_errno=True).capset(ctypes.byref(header), ctypes.byref(sets)) < 0:
-        raise libc.failed("capset")
+    libc.capabilities("capset", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), _NO_CAPABILITIES)
 
 
 def undumpable() -> None:

@@ -78,6 +78,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
         keep_effective=not all(_anybody_may_read(path, namespaces) for path in readable),
         flags=mmap.mmap(-1, _CHILDREN),
         pid=os.getpid(),
+        modules=[name for name in sys.modules if name.partition(".")[0] == __package__],
     )
     confine.drop_bounding_set()
     confine.undumpable()  # last, because it takes from this process most of /proc/self; there is no child before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -37,6 +38,16 @@ def prctl(option: int, *arguments: int) -> None:
     words = [ctypes.c_ulong(one) for one in (*arguments, 0, 0, 0, 0)[:4]]
     if _libc.prctl(option, *words) < 0:
         raise failed(f"prctl {option}")
+
+
+def capabilities(function: str, header: ctypes.Structure, sets: ctypes.Array[Any]) -> None:
+    """Call capget or capset.
+
+    Raises:
+        OSError: what the kernel answered.
+    """
+    if getattr(_libc, function)(ctypes.byref(header), ctypes.byref(sets)) < 0:
+        raise failed(function)
 
 
 def unshare(flags: int) -> None:
