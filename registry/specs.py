@@ -136,4 +136,11 @@ ENVS: tuple[EnvEntry, ...] = (
         kwargs={"rendering": "chat", "stateful": True},
         extra="math",
     ),
+    EnvEntry(
+        id="AgentR1/ALFWorld-v0",
+        entry_point="agent_gym.envs.alfworld.env:ALFWorldEnv",
+        summary="household tasks in text, solved by commands",
+        tools=("env_step",),
+        data="embedded generator; official games by data=",
+    ),
 )

@@ -278,7 +278,8 @@ def test_gold_never_shows(env_id: str) -> None:
         observation, info = env.reset(seed=0, options=options)
         last = expert_episode(env, seed=0, options=options)[-1][-1]["messages"][0]["content"]
         gold = final_answer(last) or last
-        number = parse_number(gold)
+        # A last action that states no answer, such as a command, has its digits by chance.
+        number = parse_number(gold) if gold != last else None
         if len(gold) < 3 or gold in observation or gold in ("yes", "no"):
             continue
         checked += 1

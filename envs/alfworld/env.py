@@ -1,0 +1,222 @@
+"""ALFWorld as an environment: a household task, commands in text, a room that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from agent_gym.chat import Message
+from agent_gym.env import HISTORY_HEADING, Reply
+from agent_gym.envs.alfworld.commands import ARGUMENT, Act, make_form, prompt
+from agent_gym.envs.alfworld.engines import make_engine
+from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.game import Game
+from agent_gym.envs.alfworld.games import EMBEDDED, game_names, load_game
+from agent_gym.envs.alfworld.logic import GRAMMARS
+from agent_gym.envs.alfworld.world import View
+from agent_gym.errors import ConfigError
+from agent_gym.parsing import ToolCall
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import ToolResult
+
+ENDS = ("won", "out_of_steps", "given_up")
+
+
+class ALFWorldEnv(ToolEnv):
+    """Household tasks in text: find things, carry them, heat, cool and clean them.
+
+    ## Description
+    Each episode is one game of ALFWorld: a room with furniture and objects, and one of six types of tasks (put
+    something somewhere, put two of a kind, put something clean, hot or cool, look at something under a lamp). The
+    policy gives one command per turn and reads what happens. Where things are it has to find out.
+
+    ## Observation
+    Word for word what the original engine says. `reset` returns the welcome, the receptacles in the room and the task
+    (after the system prompt, if there is one). A command that is not admissible as it is written is answered by
+    "Nothing happens." and costs its turn. What is no command at all (a call that cannot be read, more than one) is
+    answered by a line that starts with "Error:". With `show_admissible` each observation ends with all commands that
+    would do something; `info["admissible_commands"]` always has them.
+
+    ## Action
+    Free text with one command, in the form that `commands` says:
+    - "tool" (default): `<tool_call>{"name": "env_step", "arguments": {"command": "go to desk 1"}}</tool_call>`
+    - "tags": `<action>go to desk 1</action>`, with reasoning around it. A turn stops at `</action>`.
+    - "text": the turn itself, or what stands in it after `</think>`.
+    A turn without any command gives up.
+
+    ## Reward
+    - `success` (weight 1): 1 when the task is solved.
+    - `progress` (0): by how much the share of the goal's conditions that hold has changed in this turn, so that what is
+      undone is paid back. A condition is one that commands can change, such as "is hot" and "is in the fridge".
+    - `invalid` (0): -1 for a turn whose command was not admissible or could not be read.
+    The last two are process terms.
+
+    ## Episode end
+    `terminated` when the task is solved or the policy gives up, `truncated` after `max_turns` turns (50, as in the
+    official evaluation). `is_success` is whether it was solved. `info["ended"]` says which, "won", "given_up" or
+    "out_of_steps", and `info["metrics"]` has the three as numbers. After each turn the metrics have `progress`, and
+    `commands` and `invalid_commands` so far.
+
+    ## Arguments
+    - `data`: "embedded" (default); "official", which looks in `$ALFWORLD_DATA`, `~/.cache/alfworld` and where
+      `agent-gym prepare alfworld` puts games; or a folder that holds `json_2.1.1`.
+    - `task_types`: only games of these types, for example ("pick_and_place_simple", "look_at_obj_in_light").
+    - `engine`: "native" (default), which is this package's own, or "textworld", the original one. That needs the extra
+      `alfworld`, with a C++ compiler and parts under the GPL, and has a process for each environment.
+    - `commands`, `show_admissible`: see above.
+    - `grammar`: "current" (`move .. to ..`) or "legacy" (`put .. in/on ..`); None (default) as the game is written,
+      which for embedded games is "current".
+    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+
+    `reset(options={"game": path})` plays the game of a file or folder, or "embedded/<split>/<number>". `info` then and
+    always has its name as `game`, and `goal` and `task_type`.
+
+    ## Ids
+    `AgentR1/ALFWorld-v0` (50 turns).
+
+    ## Data
+    Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other rooms;
+    also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT licence.
+    "embedded" is a seeded generator of as many games in the official file format (generator.py); `write_embedded` in
+    export.py writes them to a folder.
+
+    ## References
+    Shridhar et al., ALFWorld, arXiv:2010.03768, after ALFRED, arXiv:1912.01734. The tool is that of Agent-R1's recipe
+    (arXiv:2511.14460), which allows 20 turns and shows the admissible commands.
+
+    ## Versions
+    v0: first version.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"success": 1.0, "progress": 0.0, "invalid": 0.0}
+    process_terms: ClassVar[frozenset[str]] = frozenset({"progress", "invalid"})
+
+    def __init__(
+        self,
+        data: str = EMBEDDED,
+        *,
+        task_types: Sequence[str] | None = None,
+        engine: str = "native",
+        commands: str = "tool",
+        show_admissible: bool = False,
+        grammar: str | None = None,
+        system_prompt: str | None = None,
+        max_turns: int = 50,
+        **kwargs: Any,
+    ) -> None:
+        """Check the settings and list the games."""
+        if grammar not in (None, *GRAMMARS):
+            raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
+        name, parser = make_form(commands)
+        if system_prompt is None:
+            system_prompt = prompt(commands)
+        self._engine = make_engine(engine)
+        super().__init__(
+            game_names(data, task_types),
+            tools=[Act(name, self._give)],
+            parser=parser,
+            max_calls_per_turn=1,
+            system_prompt=system_prompt,
+            max_turns=max_turns,
+            **kwargs,
+        )
+        self._tool, self._as_tool = name, commands == "tool"
+        self._show, self._grammar = show_admissible, grammar
+        self._game: Game
+        self._view: View
+        self._given: list[tuple[str, str]] = []
+        self._invalid = 0
+
+    # The episode.
+
+    def begin(self, task: Any) -> str:
+        """Load the game and tell what there is to see."""
+        self._game = load_game(task, self._grammar)
+        self._view = self._engine.start(self._game)
+        self._given, self._invalid = [], 0
+        self._first = self._view.text
+        return self._shown(self._first)
+
+    def respond(self, action: str) -> Reply:
+        """Give the command of a turn, and see what it has changed."""
+        before = self._engine.world.progress
+        reply = super().respond(action)
+        won, progress = self._view.won, self._engine.world.progress
+        gave_up = reply.terminated
+        reply.terminated, reply.success = won or gave_up, won
+        reply.terms |= {"success": float(won), "progress": progress - before}
+        self._invalid += reply.error is not None
+        reply.metrics |= {
+            "progress": progress,
+            "commands": float(len(self._given)),
+            "invalid_commands": float(self._invalid),
+        }
+        self._ended = "won" if won else "given_up" if gave_up else "out_of_steps"
+        if reply.terminated or self.turn + 1 >= self.max_turns:
+            reply.metrics |= {end: float(end == self._ended) for end in ENDS}
+        if reply.messages is not None:
+            reply.messages[-1]["content"] = self._shown(reply.messages[-1]["content"])
+            if not self._as_tool:
+                reply.text = "\n".join(message["content"] for message in reply.messages)
+                reply.messages = None
+        return reply
+
+    def answer(self, text: str) -> Reply:
+        """A turn without a command gives up."""
+        return Reply(terminated=True)
+
+    def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
+        """Charge a turn in which something was wrong."""
+        return {"invalid": -float(any(result.error for result in results))}
+
+    def expert_action(self) -> str:
+        """Give the next command of a short way to the goal, which the expert knows and the policy has to find."""
+        return self.parser.render(self._tool, {ARGUMENT: next_command(self._engine.world)})
+
+    def close(self) -> None:
+        """End what the engine has running."""
+        self._engine.close()
+        super().close()
+
+    # What is told about it.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; see `TextEnv.reset`. `options={"game": ...}` picks a game by its path or name."""
+        options = dict(options or {})
+        game = options.pop("game", None)
+        if game is not None:
+            if options:
+                raise ConfigError(f"the reset option game picks the game alone, but there are {sorted(options)} too")
+            options["task"] = game
+        observation, info = super().reset(seed=seed, options=options)
+        about = {"game": self._game.name, "goal": self._game.task, "task_type": self._game.task_type}
+        return observation, {**info, **about, "admissible_commands": list(self._view.admissible)}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Give a command; see `TextEnv.step`."""
+        observation, reward, terminated, truncated, info = super().step(action)
+        info["admissible_commands"] = list(self._view.admissible)
+        if terminated or truncated:
+            info["ended"] = self._ended
+        return observation, reward, terminated, truncated, info
+
+    def situation(self) -> list[Message]:
+        """Show the task, all commands so far with what they did, and what can be done now."""
+        system = self.opening_system_prompt()
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._given, 1)]
+        history = "\n".join(["", "", HISTORY_HEADING, *lines]) if lines else ""
+        return [*messages, {"role": "user", "content": self._shown(self._first + history)}]
+
+    def _give(self, command: str) -> tuple[str, bool]:
+        admissible = command.strip() in self._view.admissible
+        self._view = self._engine.step(command)
+        self._given.append((command, self._view.text))
+        return self._view.text, admissible
+
+    def _shown(self, text: str) -> str:
+        if not self._show:
+            return text
+        # help does nothing for the task, and its answer is in the system prompt.
+        commands = "\n".join(f"- {command}" for command in self._view.admissible if command != "help")
+        return f"{text}\n\nAdmissible commands:\n{commands}"

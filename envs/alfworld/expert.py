@@ -1,0 +1,134 @@
+"""The expert: the next command towards the goal, from wherever the world stands.
+
+It reads the world's state and not only what was shown, so it wastes no step on searching: a demonstration of what to
+do, and no measure of how hard it is to find out. It plans anew at each step, so that it can take over at any time.
+"""
+
+from __future__ import annotations
+
+from agent_gym.envs.alfworld.game import Game
+from agent_gym.envs.alfworld.world import TOOLS, World
+
+_MADE_BY = {"isclean": "clean", "ishot": "heat", "iscool": "cool"}
+
+
+class Wanted:
+    """What a goal asks for, in the terms of whoever acts.
+
+    Attributes:
+        kind: of the object or objects, such as "appletype".
+        count: how many of them.
+        receptacle: the type of receptacle to put them into, or
+        lamp: the kind of lamp to switch on beside it.
+        state: what has to be done to the object before, such as "ishot".
+    """
+
+    def __init__(self, game: Game) -> None:
+        """Read the conditions of the goal."""
+        atoms = game.goal.atoms
+        lamps = {atom[1] for atom in atoms if atom[0] == "istoggled"}
+        kinds = {atom[1]: atom[2] for atom in atoms if atom[0] == "objecttype"}
+        things = [variable for variable in kinds if variable not in lamps]
+        self.kind, self.count = kinds[things[0]], len(things)
+        self.lamp = next((kinds[lamp] for lamp in sorted(lamps)), None)
+        self.receptacle = next((atom[2] for atom in atoms if atom[0] == "receptacletype"), None)
+        self.state = next((atom[0] for atom in atoms if atom[0] in _MADE_BY), None)
+
+
+def next_command(world: World) -> str:
+    """Return the next command of a shortest way, or nearly, to the goal."""
+    game, wanted = world.game, Wanted(world.game)
+    target = None if wanted.lamp else _target(world, wanted)
+    hand = world.hand
+    if hand is None:
+        return _fetch(world, _nearest(world, wanted, target))
+    if game.kind_of.get(hand) != wanted.kind or (target and not world.can_hold(target, hand)):
+        return _put_away(world)
+    if target is None:
+        return _use_lamp(world, wanted)
+    if wanted.state and wanted.state.removeprefix("is") not in world.states.get(hand, ()):
+        verb = _MADE_BY[wanted.state]
+        tool = _of_type(game, TOOLS[verb])[0]
+        return _go(world, tool) or f"{verb} {game.names[hand]} with {game.names[tool]}"
+    return _reach(world, target) or game.put_command(hand, target)
+
+
+def _target(world: World, wanted: Wanted) -> str:
+    """Choose the receptacle: the one that has most of what it should have, then one that is here, then the first."""
+    candidates = _of_type(world.game, wanted.receptacle or "")
+    return max(
+        candidates,
+        key=lambda r: (len(_placed(world, wanted, r)), world.game.place[r] == world.location, -candidates.index(r)),
+    )
+
+
+def _placed(world: World, wanted: Wanted, receptacle: str) -> list[str]:
+    return [thing for thing in world.inside.get(receptacle, ()) if _is_done(world, wanted, thing)]
+
+
+def _is_done(world: World, wanted: Wanted, thing: str) -> bool:
+    done = not wanted.state or wanted.state.removeprefix("is") in world.states.get(thing, ())
+    return done and world.game.kind_of.get(thing) == wanted.kind
+
+
+def _nearest(world: World, wanted: Wanted, target: str | None) -> tuple[str, str]:
+    """Choose what to take, and from where: what needs the fewest commands."""
+    game = world.game
+    placed = set(_placed(world, wanted, target)) if target else set()
+    found = [
+        (thing, receptacle)
+        for receptacle in game.place
+        for thing in sorted(world.inside.get(receptacle, ()))
+        if game.kind_of.get(thing) == wanted.kind and thing in game.pickupable and thing not in placed
+    ]
+    return min(
+        found,
+        key=lambda pair: (
+            # What has the wanted state already need only be carried over.
+            not (wanted.state and _is_done(world, wanted, pair[0])),
+            game.place[pair[1]] != world.location,
+            pair[1] in game.openable and pair[1] not in world.opened,
+        ),
+    )
+
+
+def _fetch(world: World, pair: tuple[str, str]) -> str:
+    thing, receptacle = pair
+    names = world.game.names
+    return _reach(world, receptacle) or f"take {names[thing]} from {names[receptacle]}"
+
+
+def _use_lamp(world: World, wanted: Wanted) -> str:
+    game = world.game
+    lamps = [
+        (thing, receptacle)
+        for receptacle in game.place
+        for thing in sorted(world.inside.get(receptacle, ()))
+        if game.kind_of.get(thing) == wanted.lamp and thing in game.toggleable
+    ]
+    lamp, receptacle = min(lamps, key=lambda pair: game.place[pair[1]] != world.location)
+    return _go(world, receptacle) or f"use {game.names[lamp]}"
+
+
+def _put_away(world: World) -> str:
+    """Empty the hand, here if something takes what is in it."""
+    game, hand = world.game, world.hand or ""
+    takers = [r for r in game.place if world.can_hold(r, hand)]
+    taker = min(takers, key=lambda r: (game.place[r] != world.location, r in game.openable and r not in world.opened))
+    return _reach(world, taker) or game.put_command(hand, taker)
+
+
+def _reach(world: World, receptacle: str) -> str | None:
+    """Return the next command on the way into a receptacle; None if it can be reached into."""
+    step = _go(world, receptacle)
+    if step is None and receptacle in world.game.openable and receptacle not in world.opened:
+        return f"open {world.game.names[receptacle]}"
+    return step
+
+
+def _go(world: World, receptacle: str) -> str | None:
+    return None if world.game.place[receptacle] == world.location else f"go to {world.game.names[receptacle]}"
+
+
+def _of_type(game: Game, type_: str) -> list[str]:
+    return [receptacle for receptacle in game.place if game.type_of.get(receptacle) == type_]

@@ -1,0 +1,191 @@
+"""Where games are: official files in a folder, or the generator; and each of them parsed once.
+
+A game goes by a name, which is the path of its file or, for a generated one, "embedded/<split>/<number>". The splits
+are lists of such names, so that listing thousands of games reads none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game
+from agent_gym.envs.alfworld.generator import SPLIT_SIZES, generate, type_of
+from agent_gym.envs.alfworld.logic import GRAMMARS, domain, grammar_text, task_of
+from agent_gym.errors import ConfigError
+
+EMBEDDED = "embedded"
+OFFICIAL = "official"
+GAME_FILE = "game.tw-pddl"
+ROOT = "json_2.1.1"
+ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
+"""What the other environments here call their splits, to ALFWorld's own names."""
+
+_CURE = "`agent-gym prepare alfworld` downloads the official games, and data='embedded' needs none"
+_TAIL = 1 << 12  # bytes at the end of a file, which hold `solvable` and, in later releases, the walkthrough
+_SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
+
+
+def game_names(data: str, task_types: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """List the games of a source.
+
+    Args:
+        data: "embedded"; "official", which is looked for in `$ALFWORLD_DATA`, in ALFWorld's own cache and where
+            `agent-gym prepare` puts it; or the folder that holds `json_2.1.1`, or `train`, `valid_seen` and so on.
+        task_types: keep only games of these types.
+
+    Returns:
+        Split to names: ALFWorld's splits, and under their aliases `validation` and `test` once more.
+
+    Raises:
+        ConfigError: for an unknown type, if there is no such folder, or if a split has no game of the types.
+    """
+    types = check_types(task_types)
+    if data == EMBEDDED:
+        listed = {
+            split: [f"{EMBEDDED}/{split}/{index}" for index in range(size) if type_of(index) in types]
+            for split, size in SPLIT_SIZES.items()
+        }
+    else:
+        folder = _find_official() if data == OFFICIAL else _root(Path(data).expanduser())
+        files = _official_files(str(folder), folder.stat().st_mtime_ns)
+        listed = {split: [str(file) for file, kind in found if kind in types] for split, found in files.items()}
+    empty = [split for split, names in listed.items() if not names]
+    if empty:
+        raise ConfigError(f"{data}: split {empty[0]!r} has no game of the types {', '.join(types)}")
+    return listed | {alias: listed[split] for alias, split in ALIASES.items() if split in listed}
+
+
+def check_types(task_types: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the types, all if none are named.
+
+    Raises:
+        ConfigError: for an unknown one.
+    """
+    named = (task_types,) if isinstance(task_types, str) else tuple(TASK_TYPES if task_types is None else task_types)
+    unknown = [kind for kind in named if kind not in TASK_TYPES]
+    if unknown or not named:
+        raise ConfigError(f"task_types is {task_types!r}; it must name some of {', '.join(TASK_TYPES)}")
+    return named
+
+
+def load_game(game: Any, grammar: str | None = None) -> Game:
+    """Return a game, parsed once for all environments of the process.
+
+    Args:
+        game: its name, the folder of its file, the JSON object of the file, or a game.
+        grammar: "current" or "legacy", whatever the file is written in; None leaves it as it is.
+
+    Raises:
+        ConfigError: if there is no such game, or the file is none.
+    """
+    if isinstance(game, Game):
+        return game
+    if isinstance(game, Mapping):
+        return Game(_in_grammar(game, grammar), "given")
+    if not isinstance(game, str | os.PathLike):
+        raise ConfigError(f"a game of ALFWorld is a path, a name or the content of a file, got {game!r:.200}")
+    name = os.fspath(game)
+    if name.startswith(f"{EMBEDDED}/"):
+        return _generated(name, grammar)
+    path = Path(name).expanduser()
+    path = path / GAME_FILE if path.is_dir() else path
+    try:
+        return _from_file(str(path.resolve()), path.stat().st_mtime_ns, grammar)
+    except OSError as error:
+        raise ConfigError(f"no game at {name!r} ({error.strerror}); expected the path of a {GAME_FILE}") from error
+
+
+# 512 games are about 100 megabytes.
+@functools.lru_cache(maxsize=512)
+def _from_file(path: str, _changed: int, grammar: str | None) -> Game:
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except ValueError as error:
+        raise ConfigError(f"{path} is no game: {error}") from error
+    return Game(_in_grammar(data, grammar), path)
+
+
+@functools.lru_cache(maxsize=512)
+def _generated(name: str, grammar: str | None) -> Game:
+    parts = name.split("/")
+    if len(parts) != 3 or parts[1] not in SPLIT_SIZES or not parts[2].isdecimal():
+        raise ConfigError(
+            f"no generated game {name!r}; their names are {EMBEDDED}/<split>/<number>, with the splits "
+            f"{', '.join(SPLIT_SIZES)}"
+        )
+    return Game(generate(parts[1], int(parts[2]), grammar or GRAMMARS[0]).file, name)
+
+
+def _in_grammar(data: Any, grammar: str | None) -> Any:
+    """Replace what a game says, and leave what is in it."""
+    if grammar is None or not isinstance(data, Mapping):
+        return data
+    try:
+        task = task_of(data["grammar"])
+    except (KeyError, TypeError, ValueError):
+        return data  # which is no game, as whoever reads it will say
+    return {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task)}
+
+
+def _find_official() -> Path:
+    """Look where official games may be."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    own = os.environ.get("AGENT_GYM_CACHE")
+    places = [
+        Path(os.environ["ALFWORLD_DATA"]) if os.environ.get("ALFWORLD_DATA") else None,
+        Path("~/.cache/alfworld").expanduser(),
+        (Path(own).expanduser() if own else cache / "agent-gym") / "alfworld",
+    ]
+    for place in places:
+        if place is not None and _has_splits(place / ROOT):
+            return place / ROOT
+    looked = ", ".join(str(place) for place in places if place is not None)
+    raise ConfigError(f"found no {ROOT} in {looked}; {_CURE}")
+
+
+def _root(folder: Path) -> Path:
+    for root in (folder / ROOT, folder):
+        if _has_splits(root):
+            return root
+    raise ConfigError(f"{folder} holds no games: expected {ROOT}/train and so on, or train; {_CURE}")
+
+
+def _has_splits(root: Path) -> bool:
+    return any((root / split).is_dir() for split in SPLIT_SIZES)
+
+
+@functools.lru_cache(maxsize=8)
+def _official_files(root: str, _changed: int) -> dict[str, list[tuple[Path, str]]]:
+    """List the playable games of each split with their types, as ALFWorld itself chooses them.
+
+    These are the games of the six types, without sliced objects and movable receptacles, that were found solvable:
+    3,553 in train, 140 in valid_seen and 134 in valid_unseen.
+    """
+    found = {}
+    for split in SPLIT_SIZES:
+        games = []
+        for file in sorted(Path(root, split).glob(f"*/*/{GAME_FILE}")):
+            task = file.parts[-3]  # such as pick_heat_then_place_in_recep-Mug-None-Cabinet-3
+            kind = task.split("-")[0]
+            if kind in TASK_TYPES and "Sliced" not in task and _is_solvable(file):
+                games.append((file, kind))
+        if games:
+            found[split] = games
+    if not found:
+        raise ConfigError(f"{root} holds no solvable game ({GAME_FILE}); {_CURE}")
+    return found
+
+
+def _is_solvable(file: Path) -> bool:
+    """Read the mark at the end of a file; parsing thousands of files would take a minute."""
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _TAIL))
+        marks = _SOLVABLE.findall(stream.read())
+    return bool(marks) and marks[-1] == b"true"

@@ -1,0 +1,201 @@
+"""Generated games, in the official format: what the environment plays before anything is downloaded.
+
+A game is a task in a furnished room (rooms.py). Each of the six types of tasks is drawn equally often; the room, what
+has to go where and where everything lies follow at random. `train` and `valid_seen` share their floor plans, as the
+official splits do, and those of `valid_unseen` occur nowhere else. Game i of a split depends on the split and i alone.
+
+A game can be solved by construction: nothing that is wanted lies where it has to go, and something that takes it is
+there. The generator checks that nonetheless: the expert plays each game, and its way becomes the walkthrough.
+
+Left out on purpose: sliced objects and movable receptacles, as ALFWorld leaves them out too.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any, NamedTuple
+
+from agent_gym.envs.alfworld import rooms
+from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game
+from agent_gym.envs.alfworld.logic import domain, grammar_text
+from agent_gym.envs.alfworld.pddl import Setting, problem_text
+from agent_gym.envs.alfworld.world import World
+from agent_gym.errors import ConfigError
+
+SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
+"""As many as the official splits have."""
+
+_COPIES = (1, 2, 2, 3)
+_LONGEST = 20  # commands; the expert needs fewer
+
+_SENTENCES = {
+    "pick_and_place_simple": ("put a {thing} in {place}.", "put some {thing} on {place}."),
+    "look_at_obj_in_light": ("look at {thing} under the {lamp}.", "examine the {thing} with the {lamp}."),
+    "pick_clean_then_place_in_recep": (
+        "put a clean {thing} in {place}.",
+        "clean some {thing} and put it in {place}.",
+    ),
+    "pick_heat_then_place_in_recep": ("put a hot {thing} in {place}.", "heat some {thing} and put it in {place}."),
+    "pick_cool_then_place_in_recep": ("put a cool {thing} in {place}.", "cool some {thing} and put it in {place}."),
+    "pick_two_obj_and_place": ("put two {thing} in {place}.", "find two {thing} and put them in {place}."),
+}
+_TREATED = {
+    "pick_clean_then_place_in_recep": (rooms.CLEANABLE, "SinkBasin"),
+    "pick_heat_then_place_in_recep": (rooms.HEATABLE, "Microwave"),
+    "pick_cool_then_place_in_recep": (rooms.COOLABLE, "Fridge"),
+}
+
+
+class Generated(NamedTuple):
+    """A generated game.
+
+    Attributes:
+        file: the content of its `game.tw-pddl`.
+        task_type: one of `TASK_TYPES`.
+        thing: the kind of object that is wanted.
+        place: the kind of receptacle it has to go to; "" where it has to be looked at.
+        floor_plan: the number of the room.
+    """
+
+    file: dict[str, Any]
+    task_type: str
+    thing: str
+    place: str
+    floor_plan: int
+
+    @property
+    def folder(self) -> str:
+        """The name that the official data would give its folder."""
+        return f"{self.task_type}-{self.thing}-None-{self.place or rooms.LAMP}-{self.floor_plan}"
+
+
+def type_of(index: int) -> str:
+    """Return the type of game `index` of any split."""
+    return TASK_TYPES[index % len(TASK_TYPES)]
+
+
+def generate(split: str, index: int, grammar: str = "current") -> Generated:
+    """Make a game.
+
+    Args:
+        split: `train`, `valid_seen` or `valid_unseen`.
+        index: which of its games, 0 first.
+        grammar: "current" or "legacy".
+
+    Raises:
+        ConfigError: for an unknown split.
+    """
+    if split not in SPLIT_SIZES:
+        raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
+    # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
+    rng = random.Random(f"alfworld/{split}/{index}")
+    task_type = type_of(index)
+    while True:
+        plan = _furnished(_draw_plan(task_type, split == "valid_unseen", rng))
+        wanted = _choose(task_type, plan, rng)
+        if wanted is not None:
+            break
+    thing, place = wanted
+    setting = _scatter(task_type, plan, thing, place, rng)
+    words = {"thing": thing.lower(), "place": place.lower(), "lamp": rooms.LAMP.lower()}
+    file: dict[str, Any] = {
+        "pddl_domain": domain(grammar),
+        "grammar": grammar_text(grammar, rng.choice(_SENTENCES[task_type]).format(**words)),
+        "pddl_problem": problem_text(f"generated_{split}_{index}", setting, task_type, thing, place),
+    }
+    file |= {"solvable": True, "walkthrough": _walkthrough(Game(file, f"{split}/{index}"))}
+    return Generated(file, task_type, thing, place, plan.number)
+
+
+@functools.lru_cache(maxsize=128)
+def _furnished(number: int) -> rooms.FloorPlan:
+    return rooms.floor_plan(number)
+
+
+def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
+    """Draw a room in which there may be such a task: kitchens offer the most, as in the official data."""
+    if task_type == "look_at_obj_in_light":
+        room = rng.choice(rooms.LAMP_ROOMS)
+    elif task_type == "pick_clean_then_place_in_recep":
+        room = rng.choices(("kitchen", "bathroom"), (3, 1))[0]
+    elif task_type in _TREATED:
+        room = "kitchen"
+    else:
+        room = rng.choice(rooms.ROOMS)
+    return rng.choice(rooms.plan_numbers(room, unseen=unseen))
+
+
+def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
+    """Choose what is wanted where; None if the room offers no such task."""
+    kinds = sorted(set(plan.receptacles.values()))
+    if task_type == "look_at_obj_in_light":
+        stands = set(kinds) & set(rooms.LAMP_STANDS)
+        return (rng.choice(plan.things), "") if stands else None
+    able, tool = _TREATED.get(task_type, (None, ""))
+    pairs = [
+        (thing, place)
+        for thing in plan.things
+        for place in kinds
+        if (able is None or thing in able)
+        and thing in rooms.HOLDS[place]
+        and place != tool
+        # It has to lie somewhere else at first.
+        and any(thing in rooms.HOLDS[other] for other in kinds if other != place)
+    ]
+    return rng.choice(pairs) if pairs else None
+
+
+def _scatter(task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, rng: random.Random) -> Setting:
+    """Put everything somewhere."""
+    objects: dict[str, str] = {}
+    inside: dict[str, str] = {}
+    for kind in plan.things:
+        copies = 1 if kind in rooms.SINGLE else rng.choice(_COPIES)
+        if kind == wanted and task_type == "pick_two_obj_and_place":
+            copies = max(2, copies)
+        banned = place if kind == wanted else ""
+        homes = [r for r, home in plan.receptacles.items() if kind in rooms.HOLDS[home] and home != banned]
+        # Kinds of receptacles are drawn first: else a kitchen with fifteen cabinets would have everything in them.
+        by_kind = sorted({plan.receptacles[home] for home in homes})
+        for _ in range(copies):
+            home_kind = rng.choice(by_kind)
+            thing = rooms.object_id(kind, rng)
+            objects[thing] = kind
+            inside[thing] = rng.choice([home for home in homes if plan.receptacles[home] == home_kind])
+    stands = [r for r, kind in plan.receptacles.items() if kind in rooms.LAMP_STANDS]
+    lamps = plan.room in rooms.LAMP_ROOMS and stands and (task_type == "look_at_obj_in_light" or rng.random() < 0.6)
+    if lamps:
+        lamp = rooms.object_id(rooms.LAMP, rng)
+        objects[lamp], inside[lamp] = rooms.LAMP, rng.choice(stands)
+    for kind, most in rooms.DECOR[plan.room].items():
+        for _ in range(rng.randint((most + 1) // 2, most + 1) if most > 1 else 1):
+            objects[rooms.object_id(kind, rng)] = kind
+    places = {thing: plan.places[inside[thing]] if thing in inside else rooms.location_id(rng) for thing in objects}
+    return Setting(plan, objects, inside, places, _empty_spot(plan, rng))
+
+
+def _empty_spot(plan: rooms.FloorPlan, rng: random.Random) -> str:
+    """Draw where the agent begins, which is away from everything."""
+    while True:
+        spot = rooms.location_id(rng)
+        if spot not in plan.places.values():
+            return spot
+
+
+def _walkthrough(game: Game) -> list[str]:
+    """Let the expert play; what it does solves the game.
+
+    Raises:
+        RuntimeError: if it does not, which would be a mistake in this file.
+    """
+    world, won = World(game), False
+    commands: list[str] = []
+    if world.progress < 1.0:
+        while not won and len(commands) < _LONGEST:
+            commands.append(next_command(world))
+            won = world.step(commands[-1]).won
+    if not won:
+        raise RuntimeError(f"{game.name} is no game: {game.task} {commands}")
+    return commands

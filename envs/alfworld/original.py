@@ -1,0 +1,101 @@
+"""The original engine, TextWorld with ALFWorld's names for things, in a process of its own.
+
+It is not safe to use from several threads, takes a planner's library into the process, and in parts is under the GPL;
+so it is neither imported here nor required. The process gets games and commands as lines of JSON, and ends when its
+input does, which is at the latest when this process ends.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_gym.envs.alfworld.world import View
+from agent_gym.errors import ConfigError, EnvFailure
+
+_WORKER = Path(__file__).with_name("original_worker.py")
+_PATIENCE_S = 300.0  # a large kitchen takes seconds to begin, and ten times that on a busy machine
+
+
+class Original:
+    """A process that plays games, started with the first one.
+
+    Raises:
+        ConfigError: if the packages are not installed.
+    """
+
+    def __init__(self) -> None:
+        """Look for the packages without importing them."""
+        missing = [name for name in ("textworld", "alfworld") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigError(
+                f"engine='textworld' needs the package {missing[0]!r}: pip install 'agent-gym[alfworld]', which needs "
+                "cmake and a C++ compiler, and contains parts under the GPL. engine='native' plays the same games"
+            )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def start(self, game: Mapping[str, Any]) -> View:
+        """Load a game and begin it."""
+        return self._ask({"game": game})
+
+    def step(self, command: str) -> View:
+        """Give a command."""
+        return self._ask({"command": command})
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None and self._owner == os.getpid():
+            _end(self._process)
+        self._process = None
+
+    def _ask(self, request: Mapping[str, Any]) -> View:
+        process = self._running(new="game" in request)
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
+                raise TimeoutError(f"no answer for {_PATIENCE_S:.0f} s")
+            answer = json.loads(process.stdout.readline())
+        except (OSError, ValueError) as error:
+            self.close()
+            raise EnvFailure(f"the process of TextWorld broke: {type(error).__name__}: {error}") from error
+        if "error" in answer:
+            raise EnvFailure(f"TextWorld broke: {answer['error']}")
+        return View(answer["text"], tuple(answer["admissible"]), answer["won"])
+
+    def _running(self, new: bool) -> subprocess.Popen[bytes]:
+        """Return this environment's process; a fork of the environment needs one of its own."""
+        if self._process is None or self._owner != os.getpid():
+            if not new:
+                raise EnvFailure("the process of TextWorld is gone, and with it the episode; reset() starts another")
+            self._process = subprocess.Popen(
+                # -P: a script's folder is on the path otherwise, and its neighbours have names like game and world.
+                [sys.executable, "-P", str(_WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            self._owner = os.getpid()
+            weakref.finalize(self, _end, self._process)
+        return self._process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            try:
+                stream.close()
+            except OSError:  # what was not written yet has no reader any more
+                pass

@@ -1,0 +1,45 @@
+"""Plays games with TextWorld: a line of JSON in, a line of JSON out. It runs as a script, see original.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    # The planner's translator prints, and answers must not be mixed with that.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    env: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if env is None:
+                env = _make()
+            if "game" in request:
+                env.load(request["game"])
+                state = env.reset()
+            else:
+                state, _, _ = env.step(request["command"])
+            answer = {"text": state["feedback"], "admissible": state["admissible_commands"], "won": state["won"]}
+        except Exception:  # whatever it is, the other side has to know
+            answer = {"error": traceback.format_exc(limit=-3)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _make() -> Any:
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+    from textworld.envs import PddlEnv
+
+    # One for all games: each copies the planner's library to the disk and never gives it back.
+    return AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+
+
+if __name__ == "__main__":
+    main()

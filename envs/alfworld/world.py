@@ -1,0 +1,262 @@
+"""The native engine: ALFWorld's text world in plain Python, and word for word.
+
+It plays any official game file, of either grammar (game.py), and gives the observations, admissible commands, scores
+and ends that TextWorld gives, several hundred times as fast. A world belongs to one episode at a time; what worlds
+share, the game, never changes, so that any number of threads may play.
+
+Some of what the original does looks like a slip and is kept, because policies and published numbers have met it:
+
+- Away from all receptacles, `look` sees "nothing"; only the beginning of an episode tells what is in the room.
+- Only the object in the hand can be examined. Heating, cooling and cleaning need no open door.
+- An object taken out of one receptacle and put into another at the same place is said to lie next to them.
+- `use` switches a lamp on, again and again, and never off.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from agent_gym.envs.alfworld.game import Game
+from agent_gym.envs.alfworld.problem import Fact
+from agent_gym.envs.alfworld.sentences import HELP, NOTHING_HAPPENS, WELCOME, enumerate_names, listing, look_of
+
+KNIVES = ("knifetype", "butterknifetype")
+TOOLS = {"clean": "sinkbasintype", "heat": "microwavetype", "cool": "fridgetype"}
+"""What changes an object, to the receptacle that does it."""
+
+_Action = tuple[Callable[..., str], tuple[str, ...]]
+
+
+class View(NamedTuple):
+    """What an engine answers to a command.
+
+    Attributes:
+        text: the observation.
+        admissible: every command that would do something, in alphabetical order.
+        won: whether the goal holds.
+    """
+
+    text: str
+    admissible: tuple[str, ...]
+    won: bool
+
+
+class World:
+    """One episode of a game.
+
+    Args:
+        game: what to play.
+
+    Attributes:
+        location: where the agent is.
+        hand: the object it holds, if any.
+        inside: receptacle to what is in it; `inside_of` is the reverse.
+        opened: receptacles that are open.
+        states: object to what was done to it, such as {"clean", "hot"}.
+        progress: the largest share of the goal's conditions that hold together.
+    """
+
+    def __init__(self, game: Game) -> None:
+        """Begin; `reset` tells what there is to see."""
+        self.game = game
+        self.reset()
+
+    def reset(self) -> View:
+        """Put everything where it was at the start."""
+        start = self.game.start
+        self.agent, self.location = start["atlocation"][0]
+        self.hand = next((fact[1] for fact in start.get("holds", ())), None)
+        self.opened = {fact[0] for fact in start.get("opened", ())}
+        self.inside: dict[str, set[str]] = defaultdict(set)
+        self.inside_of: dict[str, set[str]] = defaultdict(set)
+        self.states: dict[str, set[str]] = defaultdict(set)
+        self._near: dict[str, set[str]] = defaultdict(set)
+        self._taken_from: set[tuple[str, str]] = set()
+        for thing, receptacle in start.get("inreceptacle", ()):
+            self.inside[receptacle].add(thing)
+            self.inside_of[thing].add(receptacle)
+        for thing, place in start.get("objectatlocation", ()):
+            self._near[place].add(thing)
+        for state in ("hot", "cool", "clean", "toggled", "sliced"):
+            for fact in start.get(f"is{state}", ()):
+                self.states[fact[0]].add(state)
+        asked = self.game.goal.facts
+        self._true = {(name, *fact) for name, facts in start.items() for fact in facts if (name, *fact) in asked}
+        self.progress = self.game.goal.progress(self._true)
+        self._actions = self._possible()
+        return self._view(f"{WELCOME}\n\n{self._look(first=True)}\n\nYour task is to: {self.game.task}")
+
+    def step(self, command: str) -> View:
+        """Do what a command says, or nothing if it is not admissible as it is written."""
+        action = self._actions.get(command.strip())
+        if action is None:
+            return self._view(NOTHING_HAPPENS)
+        do, arguments = action
+        text = do(*arguments)
+        self._actions = self._possible()
+        return self._view(text)
+
+    def close(self) -> None:
+        """Nothing to give back; other engines have processes."""
+
+    def _view(self, text: str) -> View:
+        return View(text, tuple(sorted(self._actions)), self.progress == 1.0)
+
+    def _set(self, value: bool, *fact: str) -> None:
+        """Note that a fact begins or ceases to hold, if the goal asks for it."""
+        if fact in self.game.goal.facts:
+            (self._true.add if value else self._true.discard)(fact)
+            self.progress = self.game.goal.progress(self._true)
+
+    # What can be done.
+
+    def _possible(self) -> dict[str, _Action]:
+        """Return every admissible command with what it does."""
+        game, names, hand = self.game, self.game.names, self.hand
+        actions: dict[str, _Action] = {"look": (self._look, ()), "inventory": (self._inventory, ())}
+        if game.has_help:
+            actions["help"] = (self._help, ())
+        for command, receptacle in game.go_commands.items():
+            if game.place[receptacle] != self.location:
+                actions[command] = (self._go, (receptacle,))
+        for receptacle in game.here.get(self.location, ()):
+            name = names[receptacle]
+            actions[f"examine {name}"] = (self._examine, (receptacle,))
+            if receptacle in game.openable:
+                verb, do = ("close", self._close) if receptacle in self.opened else ("open", self._open)
+                actions[f"{verb} {name}"] = (do, (receptacle,))
+            reachable = self._is_reachable(receptacle)
+            for thing in self.inside.get(receptacle, ()):
+                if reachable and hand is None and thing in game.pickupable:
+                    actions[f"take {names[thing]} from {name}"] = (self._take, (thing, receptacle))
+                if thing in game.toggleable:
+                    actions[f"use {names[thing]}"] = (self._use, (thing,))
+            if hand is not None:
+                self._add_what_to_do_with(hand, receptacle, actions)
+        if hand is not None:
+            actions[f"examine {names[hand]}"] = (self._inspect, (hand,))
+            if game.kind_of.get(hand) in KNIVES:
+                for thing in self._near.get(self.location, ()):
+                    if thing in game.sliceable:
+                        actions[f"slice {names[thing]} with {names[hand]}"] = (self._slice, (thing, hand))
+        return actions
+
+    def _add_what_to_do_with(self, hand: str, receptacle: str, actions: dict[str, _Action]) -> None:
+        game, names = self.game, self.game.names
+        if self._is_reachable(receptacle) and self.can_hold(receptacle, hand):
+            actions[game.put_command(hand, receptacle)] = (self._put, (hand, receptacle))
+        for verb, able in (("clean", game.cleanable), ("heat", game.heatable), ("cool", game.coolable)):
+            if hand in able and game.type_of.get(receptacle) == TOOLS[verb]:
+                actions[f"{verb} {names[hand]} with {names[receptacle]}"] = (self._change, (verb, hand, receptacle))
+
+    def can_hold(self, receptacle: str, thing: str) -> bool:
+        """Whether a receptacle takes things of this kind."""
+        return (self.game.type_of.get(receptacle, ""), self.game.kind_of.get(thing, "")) in self.game.fits
+
+    def _is_reachable(self, receptacle: str) -> bool:
+        return receptacle not in self.game.openable or receptacle in self.opened
+
+    # What is done, each with what it says.
+
+    def _go(self, receptacle: str) -> str:
+        game = self.game
+        self._set(False, "atlocation", self.agent, self.location)
+        self.location = game.place[receptacle]
+        self._set(True, "atlocation", self.agent, self.location)
+        # The older grammar names the location, which nothing else does: "loc 12", numbered as receptacles are.
+        where = game.names[self.location] if game.legacy else game.names[receptacle]
+        return f"You arrive at {where}. {self._examine(receptacle)}"
+
+    def _open(self, receptacle: str) -> str:
+        self.opened.add(receptacle)
+        self._set(True, "opened", receptacle)
+        return f"You open the {self.game.names[receptacle]}. {self._examine(receptacle)}"
+
+    def _close(self, receptacle: str) -> str:
+        self.opened.discard(receptacle)
+        self._set(False, "opened", receptacle)
+        return f"You close the {self.game.names[receptacle]}."
+
+    def _take(self, thing: str, receptacle: str) -> str:
+        self.inside[receptacle].discard(thing)
+        self.inside_of[thing].discard(receptacle)
+        self._near[self.location].discard(thing)
+        self._taken_from.add((thing, receptacle))
+        self.hand = thing
+        self._set(False, "inreceptacle", thing, receptacle)
+        self._set(False, "objectatlocation", thing, self.location)
+        self._set(True, "holds", self.agent, thing)
+        return f"You pick up the {self.game.names[thing]} from the {self.game.names[receptacle]}."
+
+    def _put(self, thing: str, receptacle: str) -> str:
+        self.inside[receptacle].add(thing)
+        self.inside_of[thing].add(receptacle)
+        self._near[self.location].add(thing)
+        self._taken_from.discard((thing, receptacle))
+        self.hand = None
+        self._set(True, "inreceptacle", thing, receptacle)
+        self._set(True, "objectatlocation", thing, self.location)
+        self._set(False, "holds", self.agent, thing)
+        what, where = self.game.names[thing], self.game.names[receptacle]
+        return f"You put the {what} in/on the {where}." if self.game.legacy else f"You move the {what} to the {where}."
+
+    def _change(self, verb: str, thing: str, receptacle: str) -> str:
+        state, undone = {"clean": ("clean", None), "heat": ("hot", "cool"), "cool": ("cool", "hot")}[verb]
+        self._mark(thing, state)
+        if undone:
+            self.states[thing].discard(undone)
+            self._set(False, f"is{undone}", thing)
+        return f"You {verb} the {self.game.names[thing]} using the {self.game.names[receptacle]}."
+
+    def _use(self, thing: str) -> str:
+        self._mark(thing, "toggled")
+        return f"You turn on the {self.game.names[thing]}."
+
+    def _slice(self, thing: str, knife: str) -> str:
+        self._mark(thing, "sliced")
+        return f"You sliced the {self.game.names[thing]} with the {self.game.names[knife]}."
+
+    def _mark(self, thing: str, state: str) -> None:
+        self.states[thing].add(state)
+        self._set(True, f"is{state}", thing)
+
+    def _inventory(self) -> str:
+        return f"You are carrying: a {self.game.names[self.hand]}." if self.hand else "You are not carrying anything."
+
+    def _help(self) -> str:
+        return HELP
+
+    def _look(self, first: bool = False) -> str:
+        names, here = self.game.names, self.game.here.get(self.location)
+        if not here:
+            seen = listing(names[r] for r in self.game.place) if first else "nothing"
+            return f"You are in the middle of a room. Looking quickly around you, you see {seen}."
+        beside = [o for o in sorted(self._near.get(self.location, ())) for r in here if (o, r) in self._taken_from]
+        facing = enumerate_names([names[r] for r in here])
+        return f"You are facing the {facing}. Next to it, you see {listing(names[o] for o in beside)}."
+
+    def _examine(self, receptacle: str) -> str:
+        name = self.game.names[receptacle]
+        if not self._is_reachable(receptacle):
+            return f"The {name} is closed."
+        content = listing(self.game.names[o] for o in sorted(self.inside.get(receptacle, ())))
+        if receptacle in self.game.openable:
+            return f"The {name} is open. In it, you see {content}."
+        return f"On the {name}, you see {content}."
+
+    def _inspect(self, thing: str) -> str:
+        names, state = self.game.names, self.states.get(thing, set())
+        if thing in self.game.vessels:
+            held: tuple[Fact, ...] = self.game.start.get("inreceptacleobject", ())
+            content = listing(names[inner] for inner in sorted(inner for inner, outer in held if outer == thing))
+            return f"This is a normal {names[thing]}. In it, you see {content}."
+        look = look_of(state)
+        if look is not None:
+            return f"This is a {look} {names[thing]}."
+        if thing in self.game.toggleable and "toggled" in state:
+            return f"This {names[thing]} is on."
+        if thing in self.game.sliceable and "sliced" in state:
+            return f"This is a sliced {names[thing]}."
+        return f"There's nothing special about {names[thing]}."
