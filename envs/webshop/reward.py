@@ -1,0 +1,116 @@
+"""What a purchase is worth: WebShop's own reward (arXiv:2207.01206, section 3.1), and each part of it.
+
+    reward = r_type * (attributes that match + options that match + [price within the limit])
+                    / (attributes asked for + options asked for + 1)
+
+An attribute matches if it is like one of the product's (`token_set_ratio` above 85), or stands in its texts. An option
+matches if one that was chosen is like it; colours are compared by the first plain colour in their names. `r_type` says
+whether this is the kind of thing that was asked for: 1, or 0.5, 0.1, 0 if neither the shop's own classes nor the nouns
+of the titles say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agent_gym.envs.webshop.fuzzy import token_set_ratio
+from agent_gym.envs.webshop.nouns import Nouns
+from agent_gym.envs.webshop.product import Product
+
+_ALIKE = 85
+# Upstream's list (engine/normalize.py, MIT licence): the first of these that a text contains stands for all of it.
+COLORS = (
+    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel "
+    "camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry "
+    "cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey "
+    "heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight "
+    "mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow "
+    "red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal "
+    "tiger turquoise violet walnut wheat white wine yellow"
+).split()
+
+
+def reward(
+    product: Product, goal: Mapping[str, Any], chosen: Mapping[str, str], nouns: Nouns
+) -> tuple[float, dict[str, Any]]:
+    """Score a purchase.
+
+    Args:
+        product: what was bought.
+        goal: what was asked for, as `goals.py` describes it.
+        chosen: name of an option to the value that was chosen.
+        nouns: finds the nouns of a title, where the catalogue does not say them.
+
+    Returns:
+        The reward, 0 to 1, and its parts under upstream's names: `r_att`, `r_option` and `r_price` are shares of what
+        was asked for, `w_att`, `w_option` and `w_price` their weights; then `r_type`, and `query_match`,
+        `category_match` and `title_score`, from which it follows. A goal without options has no `r_option`, `w_option`.
+    """
+    parts = type_reward(product, goal, nouns)
+    wanted, options = goal["attributes"], goal["goal_options"]
+    attributes = sum(_has(product, attribute) for attribute in wanted)
+    matches = sum(_is_chosen(option, chosen.values()) for option in asked_options(options))
+    affordable = product.price <= goal["price_upper"]
+    total = len(wanted) + len(options) + 1
+    parts |= {"r_att": attributes / len(wanted), "w_att": len(wanted) / total}
+    if options:
+        parts |= {"r_option": matches / len(options), "w_option": len(options) / total}
+    parts |= {"r_price": affordable, "w_price": 1 / total}
+    return (attributes + matches + affordable) / total * parts["r_type"], parts
+
+
+def type_reward(product: Product, goal: Mapping[str, Any], nouns: Nouns) -> dict[str, Any]:
+    """Judge whether a product is the kind of thing asked for, by the shop's classes and by the titles' nouns."""
+    query_match = product.query == goal["query"]
+    category_match = len(_levels(product.product_category) & _levels(goal["product_category"])) >= 2
+    wanted = _nouns_of(goal["name"], goal.get("nouns"), nouns)
+    given = _nouns_of(product.title, product.nouns, nouns)
+    # A noun that the goal's title repeats counts once above the line and twice below it, as it does upstream.
+    title_score = len(set(given) & set(wanted)) / len(wanted) if wanted else 0.2
+    if title_score == 0:
+        r_type = 0.0
+    elif title_score < 0.1:
+        r_type = 0.1
+    else:
+        r_type = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
+    return {
+        "r_type": r_type,
+        "query_match": query_match,
+        "category_match": category_match,
+        "title_score": title_score,
+    }
+
+
+def asked_options(options: Any) -> list[Any]:
+    """Return the options of a goal: values, or pairs of name and value where the goal is one of upstream's program."""
+    return list(options.items()) if isinstance(options, Mapping) else list(options)
+
+
+def option_match(asked: Any, chosen: str) -> bool:
+    """Whether a chosen value is what was asked for; upstream compares the pairs of its own goals as their `str`."""
+    return token_set_ratio(str(_color(chosen)), str(_color(asked))) > _ALIKE
+
+
+def _is_chosen(asked: Any, chosen: Iterable[str]) -> bool:
+    return any(option_match(asked, value) for value in chosen)
+
+
+def _has(product: Product, attribute: str) -> bool:
+    if any(token_set_ratio(own, attribute) > _ALIKE for own in product.attributes):
+        return True
+    texts = (product.title, " ".join(product.bullets), product.description)
+    return any(attribute in text.lower() for text in texts)
+
+
+def _color(text: Any) -> Any:
+    """Return the first plain colour in a text. In a pair it has to be one of the two, and not only in it."""
+    return next((color for color in COLORS if color in text), text)
+
+
+def _levels(category: str) -> set[str]:
+    return {level.strip() for level in category.split("\u203a")}
+
+
+def _nouns_of(title: str, known: Iterable[str] | None, nouns: Nouns) -> tuple[str, ...]:
+    return nouns(title) if known is None else tuple(known)

@@ -1,0 +1,164 @@
+"""One visit to the shop: which page is shown, what can be clicked there, and what a click does.
+
+The rules are those of WebShop's text environment (princeton-nlp/WebShop, `WebAgentTextEnv`), read off its behaviour,
+including what one would not expect:
+
+- `search[...]` works on every page. What is neither a search nor a click on something that is there does nothing.
+- "Next >" never ends: behind the last page of results are empty ones.
+- Options stay chosen on the pages below a product, and are lost with the next page of results.
+- "Back to Search" forgets everything but the instruction.
+- Which page one is on is read off its address, in which the keywords of the search stand: who searches for
+  "search_results" is sent to a page of results by "< Prev" on a product.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from agent_gym.envs.webshop.nouns import Nouns
+from agent_gym.envs.webshop.product import Product
+from agent_gym.envs.webshop.reward import reward
+from agent_gym.envs.webshop.shop import Shop
+
+PER_PAGE = 10
+BUY, BACK, NEXT, PREVIOUS, SEARCH = "buy now", "back to search", "next >", "< prev", "search"
+DETAILS = ("description", "features", "reviews")
+_ACTION = re.compile(r"(.+)\[(.+)\]")
+
+
+class Clickable(NamedTuple):
+    """Something to click: a "button", a "link" to the product `target`, or an "option" of the kind `target`."""
+
+    kind: str
+    target: str
+
+
+def read_action(text: str) -> tuple[str, str]:
+    """Read `search[red shoes]` or `click[Buy Now]`; the argument is in lower case, and "" if there is none."""
+    match = _ACTION.match(text)
+    return (match[1], match[2].lower()) if match else (text, "")
+
+
+class Session:
+    """One visit.
+
+    Args:
+        shop: where.
+        goal: what for (goals.py).
+        nouns: see nouns.py.
+
+    Attributes:
+        page: "index", "search", "item", one of `DETAILS`, or "done".
+        number: page of the results, from 1.
+        product: the product that is shown, if any.
+        chosen: name of an option to the value that was clicked.
+        visited: ids of the products that were looked at since the last "Back to Search".
+        address: where the browser is.
+        score: the reward, once something was bought.
+        parts: of the reward (reward.py).
+    """
+
+    def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns) -> None:
+        """Enter at the search page."""
+        self.shop, self.goal, self._nouns = shop, goal, nouns
+        self.score: float | None = None
+        self.parts: dict[str, Any] = {}
+        self._enter()
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Ids of all products that the last search found."""
+        return self.shop.search(" ".join(self._keywords))
+
+    @property
+    def listed(self) -> list[Product]:
+        """The products on the page of results that is shown."""
+        found = self.results[(self.number - 1) * PER_PAGE : self.number * PER_PAGE]
+        return [self.shop.product(asin) for asin in found]
+
+    def clickables(self) -> dict[str, Clickable]:
+        """Return what can be clicked, by its lower-case text, in upstream's order: buttons, products, options."""
+        if self.page == "index":
+            return {SEARCH: Clickable("button", SEARCH)}
+        if self.page == "done":
+            return {}
+        names = [BACK]
+        if self.page == "search":
+            names += [PREVIOUS, NEXT] if self.number > 1 else [NEXT]
+            links = {product.asin.lower(): Clickable("link", product.asin) for product in self.listed}
+            return {name: Clickable("button", name) for name in names} | links
+        names += [PREVIOUS, *DETAILS, BUY] if self.page == "item" else [PREVIOUS]
+        found = {name: Clickable("button", name) for name in names}
+        if self.page == "item" and self.product is not None:
+            for name, values in self.product.options.items():
+                found |= {value: Clickable("option", name) for value in values}
+        return found
+
+    def act(self, name: str, argument: str) -> bool:
+        """Search or click; return whether there was something to do.
+
+        Args:
+            name: "search" or "click"; anything else does nothing.
+            argument: keywords, or the text of what is clicked, in lower case.
+        """
+        if name == "search" and argument:
+            self._keywords = argument.split(" ")
+            self._show_results(1)
+            return True
+        target = self.clickables().get(argument) if name == "click" and argument != SEARCH else None
+        if target is None:
+            return False
+        self._click(argument, target)
+        return True
+
+    def _click(self, name: str, target: Clickable) -> None:
+        place = self._place()
+        if name == BUY:
+            self._buy()
+        elif name == BACK:
+            self._enter()
+        elif name == NEXT and place == "search_results":
+            self._show_results(self.number + 1)
+        elif name == PREVIOUS and place == "search_results":
+            self._show_results(self.number - 1)
+        elif name == PREVIOUS and place == "item_page":
+            self._show_results(self.number)
+        elif name in DETAILS:
+            self._show(name, "item_sub_page")
+        else:
+            if target.kind == "link":
+                self.product = self.shop.product(target.target)
+                self.visited.add(self.product.asin)
+            elif target.kind == "option":
+                self.chosen[target.target] = name
+            self._show("item", "item_page")
+
+    def _enter(self) -> None:
+        self.page, self.number = "index", 0
+        self.product: Product | None = None
+        self.chosen: dict[str, str] = {}
+        self.visited: set[str] = set()
+        self._keywords: list[str] = []
+        self.address = ""
+
+    def _show_results(self, number: int) -> None:
+        self.page, self.number, self.product, self.chosen = "search", number, None, {}
+        self.address = f"search_results/{'+'.join(self._keywords)}/{number}"
+
+    def _show(self, page: str, place: str) -> None:
+        self.page = page
+        asin = self.product.asin if self.product else ""
+        self.address = f"{place}/{asin}/{'+'.join(self._keywords)}/{self.number}/{json.dumps(self.chosen)}"
+
+    def _place(self) -> str:
+        """Return the kind of page that the address seems to be of; an address without keywords is always right."""
+        places = ("search_results", "item_page", "item_sub_page")
+        return next((place for place in places if place in self.address), "")
+
+    def _buy(self) -> None:
+        if self.product is not None:
+            self.score, self.parts = reward(self.product, self.goal, self.chosen, self._nouns)
+            self.page = "done"

@@ -1,0 +1,108 @@
+"""The search engine against Lucene's own rankings, and its parts against what Lucene does with odd texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from webshop_tools import needs_real, real_products, real_shop
+
+from agent_gym.envs.webshop.build_index import IndexBuilder
+from agent_gym.envs.webshop.index import Index, ranks, stored_length
+from agent_gym.envs.webshop.porter import stem
+from agent_gym.envs.webshop.words import terms
+
+# What Anserini 0.22.1 (Lucene 9.5) finds among the 1,000 products of the small set for each of the 1,664 queries that
+# `real_queries` makes: a digest of the ids of the first 50, in order.
+LUCENE = "84448cdc82635f77e8eae17ad5c8841b5f52272ab88c3ef184483198d81980ae"
+
+
+def index_of(texts: dict[str, str], block: int = 1 << 20) -> tuple[Index, list[str]]:
+    builder = IndexBuilder(block)
+    for name, text in texts.items():
+        builder.add(name, text.lower())
+    arrays = builder.finish()
+    return Index(builder.vocabulary, arrays), list(texts)
+
+
+def real_queries() -> list[str]:
+    found = []
+    for product in real_products():
+        found += [product.instruction.lower()] * bool(product.instruction)
+        found += [asked["instruction"].lower() for asked in product.instructions]
+        found += [product.query, product.title.lower()]
+    return [query.replace("\n", " ") for query in dict.fromkeys(found)]
+
+
+@needs_real
+def test_every_query_is_ranked_as_lucene_ranks_it() -> None:
+    products, shop = real_products(), real_shop()
+    found = [[products[i].asin for i in shop.index.search(query, 50)] for query in real_queries()]
+    assert len(found) == 1664
+    assert hashlib.sha256(json.dumps(found).encode()).hexdigest() == LUCENE
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("caresses", "caress"), ("ponies", "poni"), ("relational", "relat"), ("conditional", "condit"),
+        ("hopping", "hop"), ("controlling", "control"), ("generically", "gener"), ("oscillators", "oscil"),
+        ("analogies", "analog"), ("possibly", "possibl"), ("abli", "abli"), ("feed", "feed"), ("agreed", "agre"),
+        ("sky", "sky"), ("happy", "happi"), ("is", "is"), ("adoption", "adopt"), ("rolling", "roll"), ("ies", "i"),
+    ],
+)  # fmt: skip
+def test_stems_are_lucenes(word: str, expected: str) -> None:
+    assert stem(word) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It's the Men's 3.5mm Wi-Fi, U.S.A. 1,000;2", "men 3.5mm wi fi u.s.a 1,000;2"),
+        ("o\u2019neil\u2019s \u00bd cup x\u00b2 _ a_b", "o\u2019neil cup x a_b"),
+        (
+            "\u65e5\u672c\u30ab\u30bf \u00a9 \u2764\ufe0f a:b 1:2",
+            "\u65e5 \u672c \u30ab\u30bf \u00a9 \u2764\ufe0f a:b 1 2",
+        ),
+        ("", ""),
+    ],
+)
+def test_texts_are_cut_as_lucene_cuts_them(text: str, expected: str) -> None:
+    assert " ".join(terms(text)) == expected
+
+
+def test_long_words_are_cut_into_pieces() -> None:
+    assert [len(word) for word in terms("x" * 600)] == [255, 255, 90]
+
+
+def test_lengths_are_stored_with_four_binary_digits() -> None:
+    lengths = np.array([0, 23, 24, 25, 39, 40, 41, 56, 57, 1000])
+    assert stored_length(lengths).tolist() == [0, 23, 24, 25, 39, 40, 40, 56, 56, 984]
+
+
+def test_equal_scores_are_ordered_by_id() -> None:
+    index, names = index_of({"b": "red shoe", "c": "blue shoe", "a": "red shoe"})
+    assert [names[i] for i in index.search("Red red shoe", 3)] == ["a", "b", "c"]
+    assert index.search("hat", 3) == [] and index.search("", 3) == []
+    assert ranks(["b", "c", "a"]).tolist() == [1, 2, 0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("abc \u00e9.'1,", max_size=30), min_size=1, max_size=12), st.integers(1, 20))
+def test_blocks_do_not_change_the_index(texts: list[str], block: int) -> None:
+    named = {f"d{n}": text for n, text in enumerate(texts)}
+    (whole, _), (cut, _) = index_of(named), index_of(named, block)
+    for text in texts:
+        assert np.array_equal(whole.scores(text), cut.scores(text))
+        assert whole.search(text, 3) == cut.search(text, 3)
+
+
+def test_hostile_queries_are_searched_in_bounded_time() -> None:
+    index, _ = index_of({"a": "red shoe"})
+    hostile = ("red " * 250_000, "x" * 1_000_000, "\0\x01<b>", "\U0001f600" * 10_000, "'" * 100_000, "a." * 100_000)
+    for query in hostile:
+        assert index.search(query, 5) in ([0], [])
