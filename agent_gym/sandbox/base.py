@@ -26,11 +26,14 @@ class SandboxUnavailable(ConfigError):
 
     def __init__(self, property_: str, reason: str) -> None:
         self.property, self.reason = property_, reason
-        waive = "" if property_ == "everything" else f", or give it up by name: LocalSandbox(waive={{{property_!r}}})"
+        what, waive = reason, ""
+        if property_ != "everything":
+            what = f"{property_} would not be enforced ({reason})"
+            waive = f", or give it up by name: LocalSandbox(waive={{{property_!r}}})"
         super().__init__(
-            f"no sandbox here: {property_} would not be enforced ({reason}). Use Linux 5.13 or newer with Landlock, or "
-            f"one that lets users make namespaces; or run `agent-gym serve sandbox` on a machine that has it and name "
-            f"its address, sandbox='http://host:8080'{waive}"
+            f"no sandbox here: {what}. Use Linux 5.13 or newer with Landlock, or one that lets users make namespaces, "
+            "or run `agent-gym serve sandbox` on a machine that has it and name its address, sandbox='http://host:8080'"
+            f"{waive}"
         )
 
 
