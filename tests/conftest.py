@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,19 @@ def gsm8k_folder() -> Path:
     folder = Path(os.environ.get("AGENT_GYM_DATA", beside)) / "gsm8k"
     if not (folder / "test.jsonl").is_file():
         pytest.skip(f"no real GSM8K rows: {folder}/test.jsonl does not exist (set AGENT_GYM_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def alfworld_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with official games of ALFWorld: all of valid_seen, and some of train."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    archive = Path(os.environ.get("AGENT_GYM_DATA", beside)) / "alfworld_json_2.1.1_sample.tar.gz"
+    if not archive.is_file():
+        pytest.skip(f"no official games of ALFWorld: {archive} does not exist (set AGENT_GYM_DATA)")
+    folder = tmp_path_factory.mktemp("alfworld")
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
     return folder
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_gym.prepare.hub import hub_rows
-from agent_gym.prepare.recipe import Forecast, Hub, Recipe, Row, Table
+from agent_gym.prepare.recipe import Forecast, Hub, Piece, Recipe, Row, Table
 from agent_gym.retrieval.base import Document
 from agent_gym.retrieval.sources import Source
 
@@ -43,6 +43,7 @@ class Inputs:
         documents: what is searched, where that is not the paragraphs of the rows.
         known_documents: how many these are, if that is known without reading them.
         fetches: what will be downloaded or read.
+        unpacked: pieces that are files of an archive as they are.
     """
 
     origin: list[dict[str, Any]]
@@ -50,6 +51,7 @@ class Inputs:
     documents: Source | None
     known_documents: int | None
     fetches: tuple[Forecast, ...]
+    unpacked: tuple[Piece, ...] = ()
 
 
 NOTHING = Inputs([], (), None, None, ())

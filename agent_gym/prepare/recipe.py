@@ -6,6 +6,7 @@ unpack, a script to run) is a `Piece` of its own, which a recipe names in `extra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,29 @@ class Table:
     pass_over: tuple[str, ...] = ("test",)
 
 
+@dataclass(frozen=True)
+class Archive:
+    """Files that are published in an archive, and read as they are.
+
+    Attributes:
+        url: where it is published.
+        size: bytes to download.
+        unpacked: bytes of the wanted files.
+        size_from: where both are from, and whether they are exact.
+        folder: where the files go, below the prepared folder.
+        wanted: what it finds in the name of a file, if anything, is the name to keep, below `folder`.
+        local: what a local copy looks like, for messages.
+    """
+
+    url: str
+    size: int
+    unpacked: int
+    size_from: str
+    folder: str
+    wanted: re.Pattern[str]
+    local: str
+
+
 class Piece(Protocol):
     """Something that is there completely or not at all, under one path of the prepared folder."""
 
@@ -139,6 +163,7 @@ class Recipe:
         corpus: what is searched: "paragraphs" of the tables' rows, or documents of the hub with the columns _id, title
             and text. None where nothing is searched.
         embedded: whether the environment has data of its own that needs no download.
+        archive: files that are read as they are; then there are neither tables nor a corpus.
         extra: pieces that are no tables.
     """
 
@@ -148,12 +173,14 @@ class Recipe:
     tables: tuple[Table, ...] = ()
     corpus: str | Hub | None = None
     embedded: bool = True
+    archive: Archive | None = None
     extra: tuple[Piece, ...] = ()
 
     def accepted(self) -> list[str]:
         """Say what local files it takes."""
         documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
-        return [table.local for table in self.tables] + documents
+        archives = [] if self.archive is None else [self.archive.local]
+        return [table.local for table in self.tables] + documents + archives
 
     def without_download(self) -> str:
         """Say what works without any data set."""

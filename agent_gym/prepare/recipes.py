@@ -1,12 +1,13 @@
 """The recipes, as data: what to fetch, in which revision, how large it is, and what it becomes.
 
 A new data set is one entry here, and a function in formats.py if its rows have a form of their own. A task whose data
-is no table lists pieces in `extra`, which know how to make themselves (`agent_gym.prepare.recipe.Piece`); for the
+is an archive of files has an `archive`, and anything else pieces in `extra`, which know how to make themselves; for the
 download of files there is `agent_gym.prepare.download.fetch`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from agent_gym.prepare.formats import (
@@ -19,7 +20,7 @@ from agent_gym.prepare.formats import (
     musique,
     word_problem,
 )
-from agent_gym.prepare.recipe import Hub, Recipe, Table
+from agent_gym.prepare.recipe import Archive, Hub, Recipe, Table
 
 _GSM8K = Table(
     folder="data",
@@ -128,6 +129,16 @@ _BEIR = Hub(
     "estimated from the file list of an earlier revision",
 )
 
+_ALFWORLD = Archive(
+    url="https://github.com/alfworld/alfworld/releases/download/0.4.2/json_2.1.3_tw-pddl.zip",
+    size=60_500_000,
+    unpacked=585_700_000,
+    size_from="estimated from 260 of its 6,880 games; 3,827 of them can be solved and are played",
+    folder="json_2.1.1",
+    wanted=re.compile(r"(train|valid_seen|valid_unseen)/[\w-]+/\w+/game\.tw-pddl$"),
+    local="json_2.1.3_tw-pddl.zip (or that of another release), or a folder with train, valid_seen and valid_unseen",
+)
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -154,6 +165,7 @@ RECIPES = {
             (_MUSIQUE, _2WIKI, replace(_HOTPOTQA, folder="data/hotpotqa")),
             corpus="paragraphs",
         ),
+        Recipe("alfworld", "household games", "AgentR1/ALFWorld-v0", archive=_ALFWORLD),
         Recipe("retool", "competition problems with integer answers", "AgentR1/ReTool-v0", (_DAPO_MATH,)),
     )
 }

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import record
+from agent_gym.prepare.archive import from_archives, published
 from agent_gym.prepare.download import fetch, is_url, size_of
 from agent_gym.prepare.indexes import BM25, DENSE_KINDS, BM25Piece, DensePiece
 from agent_gym.prepare.inputs import NOTHING, Inputs, from_hub
@@ -145,7 +146,13 @@ def forecast(
     if remote:
         unknown = Forecast("write", str(folder), None, "known when the files are there; they are deleted afterwards")
         return folder, [*(Forecast("fetch", url, size_of(url), "as its server says") for url in remote), unknown]
-    inputs = from_files(recipe, [Path(name).expanduser() for name in source]) if source else from_hub(recipe)
+    if recipe.archive and not source:
+        return folder, published(recipe.archive)
+    paths = [Path(name).expanduser() for name in source]
+    if recipe.archive:
+        inputs = from_archives(recipe.archive, paths)
+    else:
+        inputs = from_files(recipe, paths) if paths else from_hub(recipe)
     missing = [piece for piece in _pieces(recipe, inputs, options) if not piece.done(folder)]
     lines = [line for piece in missing for line in piece.forecast()]
     return folder, [*inputs.fetches, *lines] if missing else []
@@ -182,17 +189,21 @@ def _index_pieces(recipe: Recipe, options: Options, inputs: Inputs) -> list[Piec
 
 
 def _inputs(recipe: Recipe, source: Sequence[str], folder: Path, progress: bool) -> Inputs:
-    if not source:
+    archive = recipe.archive
+    if not source and archive is None:
         return from_hub(recipe)
     paths, urls = [], {}
-    for name in source:
+    for name in source or ([archive.url] if archive else []):
         path = Path(name).expanduser()
         if is_url(name):
             path = folder / record.DOWNLOADS / (Path(urlsplit(name).path).name or "download")
-            fetch(name, path, progress=progress)
+            try:
+                fetch(name, path, progress=progress)
+            except ConfigError as error:
+                raise ConfigError("; ".join(filter(None, (str(error), recipe.without_download())))) from error
             urls[path] = name
         paths.append(path)
-    return from_files(recipe, paths, urls)
+    return from_archives(archive, paths, urls) if archive else from_files(recipe, paths, urls)
 
 
 def _is_whole(folder: Path, there: Mapping[str, Any]) -> bool:
@@ -208,4 +219,4 @@ def _is_same(origin: Sequence[Mapping[str, Any]], source: Sequence[str]) -> bool
 def _pieces(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
     tables: list[Piece] = [TablePiece(rows) for rows in inputs.rows]
     corpus: list[Piece] = [CorpusPiece(inputs)] if recipe.corpus is not None else []
-    return [*tables, *corpus, *_index_pieces(recipe, options, inputs), *recipe.extra]
+    return [*tables, *corpus, *_index_pieces(recipe, options, inputs), *inputs.unpacked, *recipe.extra]

@@ -10,7 +10,7 @@ from typing import Any
 from agent_gym.prepare.inputs import EVERY_SPLIT
 from agent_gym.prepare.run import Prepared
 
-_EVALUATED = ("test", "validation", "train")  # the first of them that there is
+_EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first of them that there is
 _MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 
 
@@ -44,8 +44,11 @@ def shell_lines(prepared: Prepared) -> str:
 
 
 def _splits(prepared: Prepared) -> set[str]:
-    """Return the splits that there are, by the names of the files."""
-    return {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
+    """Return the splits that there are, by the names of the files, or of the folders of what was unpacked."""
+    tables = {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
+    archive = prepared.recipe.archive
+    unpacked = prepared.pieces[archive.folder]["files"] if archive and archive.folder in prepared.pieces else ()
+    return tables | {Path(name).parts[1] for name in unpacked}
 
 
 def _evaluated(splits: set[str]) -> str:
