@@ -63,11 +63,16 @@ def test_errors_name_the_call_and_its_lines(session):
     session.run("def divide(n):\n    return 1 / n")
     done = session.run("y = 3\ndivide(0)")
     assert done.status == "error" and done.exit_code == 1
-    assert done.stderr == (
-        'Traceback (most recent call last):\n  File "cell_2.py", line 2, in <module>\n    divide(0)\n'
-        '  File "cell_1.py", line 2, in divide\n    return 1 / n\n           ~~^~~\n'
-        "ZeroDivisionError: division by zero\n"
-    )
+    # Without the lines of marks: versions of Python set them differently.
+    lines = [line for line in done.stderr.splitlines() if line.strip(" ~^")]
+    assert lines == [
+        "Traceback (most recent call last):",
+        '  File "cell_2.py", line 2, in <module>',
+        "    divide(0)",
+        '  File "cell_1.py", line 2, in divide',
+        "    return 1 / n",
+        "ZeroDivisionError: division by zero",
+    ]
     assert session.run("x = (").stderr.endswith("SyntaxError: '(' was never closed\n")
     assert session.run("y").stdout == "3\n", "an error loses no names"
 
