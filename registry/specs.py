@@ -143,4 +143,11 @@ ENVS: tuple[EnvEntry, ...] = (
         tools=("env_step",),
         data="embedded generator; official games by data=",
     ),
+    EnvEntry(
+        id="AgentR1/WebShop-v0",
+        entry_point="agent_gym.envs.webshop.env:WebShopEnv",
+        summary="shopping by instruction: search, read, choose options, buy",
+        tools=("search", "click"),
+        data="embedded generator; official files by data=",
+    ),
 )

@@ -56,7 +56,8 @@ class IndexBuilder:
 
     def add(self, document_id: str, text: str) -> None:
         """Take one more document; `text` is lower-case."""
-        pieces, found = self._pieces, []
+        pieces = self._pieces
+        found: list[int] = []
         for piece in text.split():
             numbers = pieces.get(piece)
             found += self._numbers(piece) if numbers is None else numbers

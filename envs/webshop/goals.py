@@ -85,6 +85,10 @@ class Goals(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         return (self[i] for i in range(len(self)))
 
+    def of(self, products: np.ndarray) -> Goals:
+        """Take the goals of some products: bool of shape (products,)."""
+        return Goals(self._pairs[products[self._pairs[:, 0]]], self._kind, self._product)
+
 
 def splits(goals: Goals) -> dict[str, Goals]:
     """Cut goals into upstream's splits; those that would be empty are left out."""

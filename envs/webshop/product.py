@@ -83,7 +83,9 @@ class Product:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Product:
         """Undo `as_dict`, also where JSON made lists of the tuples."""
-        made = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        made: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
         made["options"] = {name: tuple(given) for name, given in values["options"].items()}
         return cls(**made)
 

@@ -14,7 +14,6 @@ including what one would not expect:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from agent_gym.envs.webshop.shop import Shop
 PER_PAGE = 10
 BUY, BACK, NEXT, PREVIOUS, SEARCH = "buy now", "back to search", "next >", "< prev", "search"
 DETAILS = ("description", "features", "reviews")
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 
 
 class Clickable(NamedTuple):
@@ -34,12 +32,6 @@ class Clickable(NamedTuple):
 
     kind: str
     target: str
-
-
-def read_action(text: str) -> tuple[str, str]:
-    """Read `search[red shoes]` or `click[Buy Now]`; the argument is in lower case, and "" if there is none."""
-    match = _ACTION.match(text)
-    return (match[1], match[2].lower()) if match else (text, "")
 
 
 class Session:
@@ -64,6 +56,10 @@ class Session:
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns) -> None:
         """Enter at the search page."""
         self.shop, self.goal, self._nouns = shop, goal, nouns
+        self.product: Product | None
+        self.chosen: dict[str, str]
+        self.visited: set[str]
+        self._keywords: list[str]
         self.score: float | None = None
         self.parts: dict[str, Any] = {}
         self._enter()
@@ -71,7 +67,12 @@ class Session:
     @property
     def results(self) -> tuple[str, ...]:
         """Ids of all products that the last search found."""
-        return self.shop.search(" ".join(self._keywords))
+        return self.shop.search(self.keywords)
+
+    @property
+    def keywords(self) -> str:
+        """What was searched for last."""
+        return " ".join(self._keywords)
 
     @property
     def listed(self) -> list[Product]:
@@ -137,12 +138,8 @@ class Session:
             self._show("item", "item_page")
 
     def _enter(self) -> None:
-        self.page, self.number = "index", 0
-        self.product: Product | None = None
-        self.chosen: dict[str, str] = {}
-        self.visited: set[str] = set()
-        self._keywords: list[str] = []
-        self.address = ""
+        self.page, self.number, self.product, self.address = "index", 0, None, ""
+        self.chosen, self.visited, self._keywords = {}, set(), []
 
     def _show_results(self, number: int) -> None:
         self.page, self.number, self.product, self.chosen = "search", number, None, {}

@@ -112,9 +112,9 @@ def official_files(data: Path) -> tuple[Path, Path, Path] | None:
     Returns:
         Those of the products, of their attributes and of people's instructions; None if there are none.
     """
-    folder, names = data.parent, (data.name,)
+    folder, names = data.parent, [data.name]
     if data.is_dir():
-        folder, names = data, ("items_shuffle.json", "items_shuffle_1000.json")
+        folder, names = data, ["items_shuffle.json", "items_shuffle_1000.json"]
     for name in names:
         size = name.removeprefix("items_shuffle").removesuffix(".json")
         if name.startswith("items_shuffle") and (folder / name).is_file():

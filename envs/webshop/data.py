@@ -1,0 +1,99 @@
+"""Where a shop and its goals come from: the generator, WebShop's files, or a folder that was built of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent_gym.data import Splits
+from agent_gym.envs.webshop.generator import generate
+from agent_gym.envs.webshop.goals import KINDS, splits
+from agent_gym.envs.webshop.shop import Shop, official_files, open_shop
+from agent_gym.envs.webshop.store import MANIFEST, open_stored, read_official
+from agent_gym.errors import ConfigError
+
+EMBEDDED = "embedded"
+_LARGE = 64 << 20  # bytes of a file of products that is not read anew in each process
+_GOAL: dict[str, Any] = {
+    "instruction_text": str,
+    "attributes": list,
+    "goal_options": (list, Mapping),
+    "price_upper": (int, float),
+    "name": str,
+    "query": str,
+    "product_category": str,
+}
+
+
+def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
+    """Return the goals of a data source by split, and its shop.
+
+    Args:
+        data: "embedded", a folder with the official files, their file of products, or a folder that was built.
+        kind: "human" or "synthetic" goals.
+
+    Raises:
+        ConfigError: if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
+    if data == EMBEDDED:
+        shop, split_of = _embedded()
+        goals = shop.goals(kind)
+        return {split: goals.of(split_of == split) for split in ("train", "validation", "test")}, shop
+    shop = _open(Path(data).expanduser())
+    found = splits(shop.goals(kind))
+    if not found:
+        other = next(one for one in KINDS if one != kind)
+        raise ConfigError(f"{data} has no {kind} goals; goals={other!r} takes the others")
+    return found, shop
+
+
+def check_goal(task: Any) -> None:
+    """Check a goal that was handed in.
+
+    Raises:
+        ConfigError: that names the field.
+    """
+    if not isinstance(task, Mapping):
+        raise ConfigError(f"a goal must be an object with {', '.join(_GOAL)}, and is {str(task)[:50]!r}")
+    for name, kind in _GOAL.items():
+        if not isinstance(task.get(name), kind):
+            raise ConfigError(f"{name} of the goal is {str(task.get(name))[:50]!r}; a goal has {', '.join(_GOAL)}")
+    if not task["attributes"] or task["price_upper"] <= 0:
+        raise ConfigError("a goal needs at least one attribute, and a price_upper above 0")
+
+
+def _open(data: Path) -> Shop:
+    if (data / MANIFEST).is_file():
+        return _stored(data.resolve(), (data / MANIFEST).stat().st_mtime_ns)
+    paths = official_files(data)
+    if paths is None:
+        raise ConfigError(
+            f"data is {str(data)!r}; allowed: 'embedded', a folder with items_shuffle.json, items_ins_v2.json (or both "
+            "with _1000) and items_human_ins.json, that file of products, or what agent-gym prepare webshop made"
+        )
+    if paths[0].stat().st_size > _LARGE:
+        raise ConfigError(f"{paths[0]} is large: build its shop once, by agent-gym prepare webshop --from {paths[0]}")
+    # The times of change are part of the key, so that an edited file is read again.
+    return _official(paths, tuple(path.stat().st_mtime_ns for path in paths if path.is_file()))
+
+
+@functools.lru_cache(maxsize=1)
+def _embedded() -> tuple[Shop, np.ndarray]:
+    made = list(generate())
+    return open_shop(one.product for one in made), np.array([one.split for one in made])
+
+
+@functools.lru_cache(maxsize=4)
+def _official(paths: tuple[Path, Path, Path], _changed: tuple[int, ...]) -> Shop:
+    return open_shop(read_official(paths))
+
+
+@functools.lru_cache(maxsize=4)
+def _stored(folder: Path, _changed: int) -> Shop:
+    return open_stored(folder)

@@ -1,0 +1,206 @@
+"""WebShop as an environment: an instruction, a shop to search and click through, and a reward for what is bought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from agent_gym.chat import Message
+from agent_gym.env import HISTORY_HEADING, Reply
+from agent_gym.envs.webshop.actions import ARGUMENTS, PROMPTS, Act, ActionParser
+from agent_gym.envs.webshop.data import EMBEDDED, check_goal, open_data
+from agent_gym.envs.webshop.expert import next_action
+from agent_gym.envs.webshop.nouns import RULE, tagger
+from agent_gym.envs.webshop.pages import MODES, observe
+from agent_gym.envs.webshop.session import Session
+from agent_gym.errors import ConfigError
+from agent_gym.tool_env import ToolEnv
+
+
+class WebShopEnv(ToolEnv):
+    """Shopping by instruction in a shop with a search engine, product pages and options.
+
+    ## Description
+    Each episode is one instruction, such as "i am looking for a red dress in size small, with long sleeves, and price
+    lower than 40.00 dollars". The policy searches, opens products, reads what they are, chooses options and buys one
+    product. Nothing says whether it is the right one before it is bought.
+
+    ## Observation
+    The pages of WebShop's text environment, character for character. `observation="text"` (default) is what stands on
+    a page, joined by " [SEP] "; "text_rich" has a line for each piece and marks what can be clicked, and what was.
+    `reset` returns the search page with the instruction (after the system prompt, if there is one). An action that is
+    not possible shows the same page again, and `info["error"]` says why; a call that cannot be read, or more than one
+    action in a turn, is answered by a line that starts with "Error:". `info["available_actions"]` has upstream's
+    `has_search_bar` and `clickables`.
+
+    ## Action
+    Free text with one action. `commands="tool"` (default) tells the policy to call tools in Hermes form:
+    `<tool_call>{"name": "search", "arguments": {"keywords": "red dress"}}</tool_call>` and
+    `{"name": "click", "arguments": {"element": "Buy Now"}}`. `commands="text"` tells it to write `search[red dress]`
+    and `click[Buy Now]`, on a line of its own. Both are read in either case. It is possible to search on every page.
+
+    ## Reward
+    - `score` (weight 1): WebShop's own reward of what was bought, 0 to 1 (reward.py); 0 if nothing was.
+      `info["reward_parts"]` has all its parts under upstream's names: `r_type`, `r_att`, `r_option`, `r_price`, their
+      weights, and `query_match`, `category_match`, `title_score`.
+    - `success` (0): 1 for a score of 1.
+    - `invalid` (0): -1 for a turn that did nothing. A process term.
+
+    ## Episode end
+    `terminated` when something is bought, `truncated` after `max_turns` turns (15). `is_success` is a score of 1.
+    `info["metrics"]` has `searches` and `invalid_actions` so far after each turn, and at the end `score`, `r_type`,
+    `r_att`, `r_option` (if options were asked for) and `r_price`.
+
+    ## Arguments
+    - `data`: "embedded" (default), a folder with the official files, their file of products (`items_shuffle.json` or
+      `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
+    - `goals`: "human" (default), or "synthetic", those of upstream's program.
+    - `observation`, `commands`: see above.
+    - `nouns`: what finds the nouns of titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
+      has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (nouns.py).
+    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+
+    A task that is handed in is a goal as `goals.py` describes it.
+
+    ## Ids
+    `AgentR1/WebShop-v0`.
+
+    ## Data
+    The official catalogue has 1,181,436 products of 2021 and 12,087 goals of people, the small one 1,000 products and
+    6,910 synthetic goals. Goals are in upstream's order (seed 233) and splits: test has the first 500, validation
+    (upstream's dev) the next 1,000, train the rest. "embedded" is a seeded generator (generator.py) of 1,000 products
+    and about 2,900 goals of people's kind, in the official format; no product is asked for in two splits.
+
+    ## Differences
+    Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and the limits of
+    price in instructions. Goals are drawn evenly; upstream draws synthetic ones by the rarity of their attributes. A
+    search for `<r>`, `<a>`, `<c>` or `<q>` is one for that letter, where upstream lists products at random or by class.
+    Spaces around what is searched or clicked do not count. Queries of more than 16,384 characters are cut. Reviews
+    and ratings are empty, as they are upstream since its files of reviews are gone.
+
+    ## References
+    Yao et al., WebShop, arXiv:2207.01206; data and rules of princeton-nlp/WebShop (MIT licence). 15 turns as in ReAct
+    (arXiv:2210.03629) and Agent-R1's recipe (arXiv:2511.14460), whose reward is
+    `reward_weights={"score": 0, "success": 10, "invalid": 0.1}`.
+
+    ## Versions
+    v0: first version.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"score": 1.0, "success": 0.0, "invalid": 0.0}
+    process_terms: ClassVar[frozenset[str]] = frozenset({"invalid"})
+
+    def __init__(
+        self,
+        data: str = EMBEDDED,
+        *,
+        goals: str = "human",
+        observation: str = "text",
+        commands: str = "tool",
+        nouns: str = RULE,
+        system_prompt: str | None = None,
+        max_turns: int = 15,
+        **kwargs: Any,
+    ) -> None:
+        """Check the settings and open the shop."""
+        if observation not in MODES:
+            raise ConfigError(f"observation is {observation!r}; allowed: {', '.join(MODES)}")
+        parser = ActionParser(commands)
+        tasks, self.shop = open_data(data, goals)
+        super().__init__(
+            tasks,
+            tools=[Act(name, self._act) for name in ARGUMENTS],
+            parser=parser,
+            max_calls_per_turn=1,
+            system_prompt=PROMPTS[commands] if system_prompt is None else system_prompt,
+            max_turns=max_turns,
+            **kwargs,
+        )
+        self._mode, self._as_tool, self._nouns = observation, commands == "tool", tagger(nouns)
+        self.session: Session
+        self._taken: list[str] = []
+        self._refused: str | None = None
+        self._counts = {"searches": 0.0, "invalid_actions": 0.0}
+
+    # The episode.
+
+    def begin(self, task: Any) -> str:
+        """Enter the shop."""
+        check_goal(task)
+        self.session = Session(self.shop, task, self._nouns)
+        self._taken, self._counts = [], dict.fromkeys(self._counts, 0.0)
+        return self._page()
+
+    def respond(self, action: str) -> Reply:
+        """Do what a turn says, and show the page that it leads to."""
+        before, self._refused = len(self._taken), None
+        reply = super().respond(action)
+        if self._refused is not None:
+            reply.error = self._refused
+        reply.terminated = self.session.score is not None
+        score = self.session.score or 0.0
+        reply.success = score == 1
+        idle = len(self._taken) == before
+        reply.terms |= {"score": score, "success": float(reply.success), "invalid": -float(idle)}
+        self._counts["invalid_actions"] += idle
+        reply.metrics |= self._counts
+        if reply.terminated or self.turn + 1 >= self.max_turns:
+            parts = {name: float(value) for name, value in self.session.parts.items() if name.startswith("r_")}
+            reply.metrics |= {"score": score, **parts}
+        if reply.messages is not None and not self._as_tool:
+            reply.text, reply.messages = "\n".join(message["content"] for message in reply.messages), None
+        return reply
+
+    def answer(self, text: str) -> Reply:
+        """Show the page again: a turn without an action does nothing."""
+        return Reply(self._page(), error="the turn has no action: search for something, or click on something")
+
+    def expert_action(self) -> str:
+        """Return the next action of somebody who knows which product was meant."""
+        name, argument = next_action(self.session)
+        return self.parser.render(name, {ARGUMENTS[name]: argument})
+
+    # What is told about it.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; see `TextEnv.reset`."""
+        page, info = super().reset(seed=seed, options=options)
+        return page, {**info, "available_actions": self.available_actions()}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Act; see `TextEnv.step`."""
+        page, reward, terminated, truncated, info = super().step(action)
+        info["available_actions"] = self.available_actions()
+        if terminated:
+            info["reward_parts"] = dict(self.session.parts)
+        return page, reward, terminated, truncated, info
+
+    def available_actions(self) -> dict[str, Any]:
+        """Return upstream's `get_available_actions`: whether there is a search bar, and what can be clicked."""
+        return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
+
+    def situation(self) -> list[Message]:
+        """Show the page, what was done to get there, and what can be clicked."""
+        system = self.opening_system_prompt()
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))
+        clickables = "\n".join(f"- {name}" for name in self.session.clickables() if name != "search")
+        parts = [self._page()]
+        parts += [f"{HISTORY_HEADING}\n{history}"] if history else []
+        parts += [f"What can be clicked:\n{clickables}"] if clickables else []
+        return [*messages, {"role": "user", "content": "\n\n".join(parts)}]
+
+    def _page(self) -> str:
+        return observe(self.session, self._mode)
+
+    def _act(self, name: str, text: str) -> tuple[str, bool]:
+        argument = text.strip().lower()
+        possible = self.session.act(name, argument)
+        if possible:
+            self._taken.append(f"{name}[{argument[:200]}]")
+            self._counts["searches"] += name == "search"
+        else:
+            self._refused = (
+                f"nothing called {argument[:80]!r} can be clicked here" if name == "click" else "no keywords"
+            )
+        return self._page(), possible

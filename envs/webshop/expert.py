@@ -1,0 +1,74 @@
+"""The expert of the shop: it knows which product was meant, and gets there as somebody who does not would try to.
+
+It searches for what the instruction says and looks through the results; if the product is not on the first two pages,
+it says it in other words that it could know, and only then by the product's title. Then it chooses the options and
+buys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_gym.envs.webshop.product import Product
+from agent_gym.envs.webshop.reward import asked_options, option_match
+from agent_gym.envs.webshop.session import BACK, BUY, NEXT, PER_PAGE, PREVIOUS, Session
+from agent_gym.errors import ConfigError
+
+_PATIENCE = 2  # pages of results that it looks through before it searches otherwise
+
+
+def next_action(session: Session) -> tuple[str, str]:
+    """Return the next action: "search" or "click", and what.
+
+    Raises:
+        ConfigError: if the product of the goal is not in the shop.
+    """
+    wanted = session.shop.catalogue.find(session.goal.get("asin", ""))
+    if wanted is None:
+        raise ConfigError(f"the goal's asin is {session.goal.get('asin')!r}, which the shop does not have: no expert")
+    if session.page in ("item", "description", "features", "reviews"):
+        if session.page != "item" or session.product != wanted:
+            return "click", PREVIOUS
+        missing = {name: one for name, one in choices(wanted, session.goal).items() if session.chosen.get(name) != one}
+        return "click", next(iter(missing.values()), BUY)
+    query, page = plan(session, wanted)
+    if session.page != "search" or session.keywords != query:
+        return "search", query
+    if session.number == page:
+        return "click", wanted.asin.lower()
+    return "click", NEXT if session.number < page else PREVIOUS if session.number > page else BACK
+
+
+def plan(session: Session, wanted: Product) -> tuple[str, int]:
+    """Return what to search for, and the page of the results on which the product stands."""
+    said = session.goal["instruction_text"].partition(", and price lower than")[0]
+    options = [str(one[1] if isinstance(one, tuple) else one) for one in asked_options(session.goal["goal_options"])]
+    described = " ".join([session.goal["query"], *session.goal["attributes"], *options])
+    best, page = wanted.title.lower(), 1
+    for query in (said.lower(), described.lower(), wanted.title.lower()):
+        found = session.shop.search(query)
+        if wanted.asin in found:
+            best, page = query, found.index(wanted.asin) // PER_PAGE + 1
+            if page <= _PATIENCE:
+                break
+    return best, page
+
+
+def choices(product: Product, goal: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values to click, one per kind of option at most, such that all that was asked for is chosen."""
+    found: dict[str, str] = {}
+    for asked in asked_options(goal["goal_options"]):
+        names = [asked[0]] if isinstance(asked, tuple) else list(product.options)
+        text = asked[1] if isinstance(asked, tuple) else asked
+        fitting = [
+            (value == text, name, value)
+            for name in names
+            if name not in found
+            for value in product.options.get(name, ())
+            if value == text or option_match(asked, value)
+        ]
+        if fitting:
+            _, name, value = max(fitting, key=lambda one: one[0])
+            found[name] = value
+    return found

@@ -1,0 +1,190 @@
+"""Reading the official files, goals in their order, and shops that are built into a folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from webshop_tools import REAL, make_product, needs_real
+
+from agent_gym.envs.webshop import json_stream
+from agent_gym.envs.webshop.data import open_data
+from agent_gym.envs.webshop.env import WebShopEnv
+from agent_gym.envs.webshop.export import write_embedded
+from agent_gym.envs.webshop.generator import generate
+from agent_gym.envs.webshop.goals import GoalBuilder, Goals, count_choices, price_limit, splits
+from agent_gym.envs.webshop.product import Product, is_product, read_product
+from agent_gym.envs.webshop.shop import Shop, official_files, open_shop
+from agent_gym.envs.webshop.store import open_stored, read_official, write_shop
+from agent_gym.errors import ConfigError
+
+ROW = {
+    "asin": "B000000001",
+    "name": "Red Dress",
+    "full_description": "Long.",
+    "small_description": ["One."],
+    "pricing": "$1,012.99$15.5",
+    "product_category": "A \u203a B",
+    "category": "fashion",
+    "query": " Dresses ",
+    "customization_options": {"Color": [{"value": " Red/Blue "}, {"value": "RED"}], "Size": None},
+}
+
+
+def products(size: int) -> list[Product]:
+    return [one.product for one in generate(size)]
+
+
+def test_a_row_becomes_what_the_shop_shows() -> None:
+    product = read_product(ROW, {"attributes": ["v neck"]}, [], "row")
+    assert product.options == {"color": ("red | blue", "red")} and product.query == "dresses"
+    assert product.price_tag == "$1012.99 to $15.5" and 15.5 <= product.price <= 1012.99
+    assert product.price == read_product(ROW, {}, [], "row").price
+    assert product.searched == "red dress long. one. color: red | blue, red"
+    assert read_product({**ROW, "pricing": ""}, {}, [], "row").price_tag == "$100.0"
+    assert read_product(ROW, {}, [], "row").attributes == ("DUMMY_ATTR",)
+    assert not is_product({**ROW, "asin": "B0000000011"}, "row") and not is_product({**ROW, "asin": "nan"}, "row")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"pricing": "free"}, "dollars"),
+        ({"customization_options": {"Color": [{}]}}, "value"),
+        ({"query": None}, "lower"),
+    ],
+)
+def test_rows_that_are_otherwise_are_named(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=f"items.json, product 3: product 'B000000001' .*{word}"):
+        read_product({**ROW, **change}, {}, [], "items.json, product 3")
+    for row in ({"asin": "B1"}, {}, []):
+        with pytest.raises(ConfigError, match="place"):
+            is_product(row, "place")
+
+
+@needs_real
+def test_the_official_goals_come_in_their_order() -> None:
+    tasks, shop = open_data(str(REAL), "synthetic")
+    assert {split: len(goals) for split, goals in tasks.items()} == {"train": 5410, "validation": 1000, "test": 500}
+    assert len(shop.catalogue) == 1000
+    # What upstream's shuffle with seed 233 puts where its splits begin.
+    first = {split: goals[0]["asin"] for split, goals in tasks.items()}
+    assert first == {"train": "B07HRFSNL4", "validation": "B094Q7B3SS", "test": "B0743JKHBV"}
+    assert tasks["test"][0]["goal_options"] == {"size": '28" x 28"'}
+    human, _ = open_data(str(REAL / "items_shuffle_1000.json"), "human")
+    assert {split: len(goals) for split, goals in human.items()} == {"test": 13}
+    with pytest.raises(ConfigError, match="unknown split 'train'.*test"):
+        WebShopEnv(data=str(REAL))
+
+
+def test_goals_are_shuffled_as_a_list_of_them_would_be() -> None:
+    made, builder = products(40), GoalBuilder()
+    for product in made:
+        builder.add(product)
+    goals = Goals(builder.shuffled("synthetic"), "synthetic", made.__getitem__)
+    expected = [(product.asin, n) for product in made for n in range(count_choices(product))]
+    random.Random(233).shuffle(expected)
+    assert [(goal["asin"]) for goal in goals] == [asin for asin, _ in expected]
+    assert len(goals[2:5]) == 3 and goals[-1] == goals[len(goals) - 1]
+
+
+def test_splits_are_upstreams() -> None:
+    goals = Goals(np.zeros((1600, 2), np.int32), "human", lambda _: make_product())
+    assert {split: len(part) for split, part in splits(goals).items()} == {
+        "train": 100,
+        "validation": 1000,
+        "test": 500,
+    }
+    assert list(splits(goals[:400])) == ["test"]
+
+
+@given(st.floats(0.01, 2000), st.integers(0, 5))
+def test_limits_of_price_are_above_the_price(price: float, n: int) -> None:
+    limit, text = price_limit(make_product(prices=(price,)), n)
+    assert limit > price
+    if text:
+        assert limit % 10 == 0 and limit <= 990 and limit <= price + 40 and f"{limit:.2f} dollars" in text
+    else:
+        assert limit == 1_000_000 and price >= 970
+
+
+def test_a_built_shop_is_the_shop(tmp_path: Path) -> None:
+    made = products(300)
+    folder = write_shop(made, tmp_path / "shop")
+    stored, held = open_stored(folder), open_shop(made)
+    for query in ("shampoo with argan oil", "red dress in size small", made[5].title.lower(), "zzz"):
+        assert stored.search(query) == held.search(query)
+    for kind in ("human", "synthetic"):
+        assert list(stored.goals(kind)) == list(held.goals(kind))
+    assert stored.product(made[7].asin) == made[7] and stored.catalogue.find("B1") is None
+    assert len(stored.catalogue) == 300 and not (tmp_path / "shop.partial").exists()
+    tasks, _ = open_data(str(folder), "human")
+    assert tasks["test"][3] == held.goals("human")[3]
+
+
+def test_a_shop_is_copied_by_nobody(tmp_path: Path) -> None:
+    shop = open_stored(write_shop(products(50), tmp_path / "shop"))
+    found = shop.search("dress")
+    assert copy.deepcopy(shop) is shop and pickle.loads(pickle.dumps(shop)).search("dress") == found
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.starmap(Shop.product, [(shop, product.asin) for product in products(8)]) == products(8)
+
+
+def test_what_is_damaged_or_in_the_way_is_named(tmp_path: Path) -> None:
+    folder = write_shop(products(20), tmp_path / "shop")
+    with pytest.raises(ConfigError, match="holds something already"):
+        write_shop(products(20), folder)
+    (folder / "document.npy").write_bytes(b"x")
+    with pytest.raises(ConfigError, match="document.npy has 1 bytes.*build the shop again"):
+        open_stored(folder)
+    with pytest.raises(ConfigError, match="at least one product"):
+        write_shop([], tmp_path / "empty")
+
+
+def test_official_files_are_found_and_read(tmp_path: Path) -> None:
+    folder = write_embedded(tmp_path / "data", size=60)
+    paths = official_files(folder)
+    assert paths is not None and list(read_official(paths)) == products(60)
+    rows = json.loads(paths[0].read_text())
+    (folder / "items_shuffle_1000.json").write_text(json.dumps(rows[:5] + rows[:2]))
+    small = official_files(folder / "items_shuffle_1000.json")
+    assert small is not None and small[1].name == "items_ins_v2_1000.json"
+    small[1].write_text("{}")
+    assert len(list(read_official(small))) == 5
+    small[1].unlink()
+    with pytest.raises(ConfigError, match="items_ins_v2_1000.json cannot be read"):
+        list(read_official(small))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(JSON, max_size=5) | st.dictionaries(st.text(max_size=3), JSON, max_size=5), st.integers(1, 7))
+def test_entries_are_read_whatever_the_pieces(value: Any, size: int) -> None:
+    path = Path(multiprocessing.util.get_temp_dir()) / "value.json"
+    path.write_text(json.dumps(value, indent=size % 3 or None, ensure_ascii=size > 3), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_stream, "_PIECE", size)
+        found = list(json_stream.entries(path))
+    assert found == (list(value.items()) if isinstance(value, dict) else [(str(n), one) for n, one in enumerate(value)])
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2", '{"a" 1}', "[1 2]", "7", "[1,]"])
+def test_files_that_are_something_else_are_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="broken.json cannot be read"):
+        list(json_stream.entries(path))
