@@ -167,7 +167,7 @@ class ALFWorldEnv(ToolEnv):
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Charge a turn in which something was wrong."""
-        return {"invalid": -float(any(result.error for result in results))}
+        return {"invalid": float(-any(result.error for result in results))}
 
     def expert_action(self) -> str:
         """Give the next command of a short way to the goal, which the expert knows and the policy has to find."""

@@ -65,8 +65,11 @@ class Original:
             process.stdin.flush()
             if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
                 raise TimeoutError(f"no answer for {_PATIENCE_S:.0f} s")
-            answer = json.loads(process.stdout.readline())
-        except (OSError, ValueError) as error:
+            line = process.stdout.readline()
+            if not line:
+                raise EOFError(f"it ended with exit code {process.wait()}")
+            answer = json.loads(line)
+        except (OSError, EOFError, ValueError) as error:
             self.close()
             raise EnvFailure(f"the process of TextWorld broke: {type(error).__name__}: {error}") from error
         if "error" in answer:
@@ -75,6 +78,8 @@ class Original:
 
     def _running(self, new: bool) -> subprocess.Popen[bytes]:
         """Return this environment's process; a fork of the environment needs one of its own."""
+        if self._process is not None and self._owner == os.getpid() and new and self._process.poll() is not None:
+            self.close()  # it died between two episodes, which costs nothing
         if self._process is None or self._owner != os.getpid():
             if not new:
                 raise EnvFailure("the process of TextWorld is gone, and with it the episode; reset() starts another")

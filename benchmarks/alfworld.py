@@ -1,0 +1,197 @@
+"""What ALFWorld costs: the native engine beside TextWorld, on the same games and commands, and memory per environment.
+
+    pip install 'agent-gym[alfworld]'            # TextWorld; without it that side is left out
+    python benchmarks/alfworld.py                # ten minutes, nearly all of them TextWorld's
+    python benchmarks/alfworld.py --data FOLDER  # official games instead of generated ones
+
+Each round takes one game file, and each side begins it and does the same commands in it: twenty admissible ones at
+random, then the expert's. The sides take turns, game by game, so that a busy machine slows both. What they say is
+compared, and the script stops if it differs. Sides:
+
+    engine      `World`, the native engine alone
+    env         `AgentR1/ALFWorld-v0` around it, with its calls, transcript and records
+    textworld   the original engine with ALFWorld's names, in one process for all games
+
+Rows: `begin` is from the file to the first observation, with nothing cached; `begin again` the same for a game that was
+parsed before, which TextWorld does not distinguish; `step` is one command with its admissible commands; `episode` is
+the beginning and all steps. Milliseconds by the wall clock, medians over the games; the last columns are the medians
+of textworld divided by the others, game by game.
+
+Memory is resident memory of a fresh process that has 256 environments, each in a game of its own after twenty steps,
+divided by them; once all games, once the environments alone (with all games parsed before). Beside it stands one
+process of TextWorld after its games, of which each of its environments needs one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import _common
+import gymnasium
+
+from agent_gym.envs.alfworld import games
+from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.export import write_embedded
+from agent_gym.envs.alfworld.original import Original
+from agent_gym.envs.alfworld.world import World
+
+ENVS = 256
+RANDOM_STEPS = 20
+
+MEMORY = """
+import gymnasium, random, agent_gym
+from pathlib import Path
+from agent_gym.envs.alfworld.games import load_game
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+made = [gymnasium.make("AgentR1/ALFWorld-v0", commands="text") for _ in range({envs})]
+made[0].reset(options={{"index": 0}})
+if {parsed}:
+    games = [load_game(f"embedded/train/{{i}}") for i in range({envs})]
+rng, before = random.Random(0), resident()
+for i, env in enumerate(made):
+    _, info = env.reset(options={{"index": i}})
+    for _ in range(20):
+        *_, info = env.step(rng.choice(info["admissible_commands"]))
+print((resident() - before) / {envs})
+"""
+
+
+def main() -> None:
+    parser = _common.parser(__doc__)
+    parser.add_argument("--games", type=int, default=24, metavar="N", help="how many games")
+    parser.add_argument("--data", metavar="FOLDER", help="official games")
+    options = parser.parse_args()
+    if options.quick:
+        options.games = 2
+    facts = _common.provenance(("agent-gym", "gymnasium", "textworld", "alfworld"))
+    _common.print_provenance(facts)
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = options.data or str(write_embedded(folder, {"train": options.games}))
+        files = random.Random(0).sample(games.game_names(data)["train"], options.games)
+        times, process_mib = compare(files)
+    original = times.get("textworld")
+    rows = []
+    for row, engine in times["engine"].items():
+        sides = (engine, times["env"][row])
+        there = original[row] if original else None
+        ratios = [_common.median(a / b for a, b in zip(there, side, strict=True)) if there else None for side in sides]
+        rows.append((row, *map(_common.median, sides), _common.median(there) if there else None, *ratios))
+    _common.print_table(("ms", "engine", "env", "textworld", "x engine", "x env"), rows)
+
+    envs = 8 if options.quick else ENVS
+    memory = {name: per_env(envs, parsed) for name, parsed in (("with its game", False), ("alone", True))}
+    _common.print_table(("KiB per environment", "KiB"), [(name, size / 1024) for name, size in memory.items()])
+    if process_mib is not None:
+        print(f"a process of TextWorld: {process_mib:.0f} MiB\n")
+    _common.write_json(options.json, **facts, milliseconds=times, memory=memory, textworld_mib=process_mib)
+
+
+class Engine:
+    """The native engine alone."""
+
+    def begin(self, file: str) -> str:
+        self.world = World(games.load_game(file))
+        return self.world.reset().text
+
+    def step(self, command: str) -> str:
+        return self.world.step(command).text
+
+
+class Env:
+    """The environment; no prompt, so that its first observation is the engine's."""
+
+    def __init__(self) -> None:
+        made = gymnasium.make("AgentR1/ALFWorld-v0", commands="text", system_prompt="", max_turns=1000)
+        self.env: Any = made.unwrapped
+
+    def begin(self, file: str) -> str:
+        return self.env.reset(options={"game": file})[0]
+
+    def step(self, command: str) -> str:
+        return self.env.step(command)[0]
+
+
+class TextWorld:
+    """The original engine."""
+
+    def __init__(self) -> None:
+        self.process = Original()
+
+    def begin(self, file: str) -> str:
+        return self.process.start(json.loads(Path(file).read_text(encoding="utf-8"))).text
+
+    def step(self, command: str) -> str:
+        return self.process.step(command).text
+
+    def mib(self) -> float:
+        assert self.process._process is not None
+        pages = Path(f"/proc/{self.process._process.pid}/statm").read_text().split()[1]
+        return int(pages) * 4096 / 2**20
+
+
+def compare(files: Sequence[str]) -> tuple[dict[str, dict[str, list[float]]], float | None]:
+    """Play each file on each side; milliseconds by side and row, and how large TextWorld's process became."""
+    original = TextWorld() if importlib.util.find_spec("textworld") else None
+    sides: dict[str, Any] = {"engine": Engine(), "env": Env()} | ({"textworld": original} if original else {})
+    times: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in sides}
+    for number, file in enumerate(files):
+        commands = commands_for(file, random.Random(number))
+        said = [play(side, file, commands, times[name]) for name, side in sides.items()]
+        if any(one != said[0] for one in said):
+            raise SystemExit(f"the sides do not say the same in {file}")
+    mib = original.mib() if original else None
+    if original:
+        original.process.close()
+    return times, mib
+
+
+def play(side: Any, file: str, commands: Sequence[str], times: dict[str, list[float]]) -> list[str]:
+    """Begin twice and do the commands; note how long each took, and return what was said."""
+    games._from_file.cache_clear()
+    said = []
+    for row in ("begin", "begin again"):
+        started = time.perf_counter()
+        said.append(side.begin(file))
+        times[row].append((time.perf_counter() - started) * 1000)
+    started = time.perf_counter()
+    said += [side.step(command) for command in commands]
+    spent = (time.perf_counter() - started) * 1000
+    times["step"].append(spent / len(commands))
+    times["episode"].append(times["begin again"][-1] + spent)
+    return said
+
+
+def commands_for(file: str, rng: random.Random) -> list[str]:
+    """Twenty at random, and then the expert's."""
+    world, commands = World(games.load_game(file)), []
+    view = world.reset()
+    while not view.won:
+        commands.append(rng.choice(view.admissible) if len(commands) < RANDOM_STEPS else next_command(world))
+        view = world.step(commands[-1])
+    return commands
+
+
+def per_env(envs: int, parsed: bool) -> float:
+    """Bytes of a fresh process per environment."""
+    code = MEMORY.format(envs=envs, parsed=parsed)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""ALFWorld as an environment: forms of commands, how episodes end, rewards, what is shown and what is told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gymnasium
+import pytest
+
+from agent_gym import ConfigError
+from agent_gym.env import HISTORY_HEADING
+from agent_gym.envs.alfworld.games import load_game
+from agent_gym.envs.alfworld.world import World
+from agent_gym.parsing import HermesParser
+
+FORMS = {
+    "tool": lambda command: HermesParser().render("env_step", {"command": command}),
+    "tags": lambda command: f"<action>{command}</action>",
+    "text": lambda command: command,
+}
+
+
+def make(**kwargs: Any) -> Any:
+    return gymnasium.make("AgentR1/ALFWorld-v0", **kwargs).unwrapped
+
+
+def expert_steps(env: Any) -> list[tuple[Any, ...]]:
+    steps = []
+    while not steps or not (steps[-1][2] or steps[-1][3]):
+        steps.append(env.step(env.expert_action()))
+    return steps
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_gives_the_same_command(form: str) -> None:
+    env, world = make(commands=form), World(load_game("embedded/train/2"))
+    observation, info = env.reset(options={"index": 2})
+    view = world.reset()
+    assert info["messages"][-1]["content"] == view.text and observation.endswith(view.text)
+    assert info["admissible_commands"] == list(view.admissible)
+    for command in ("look", "inventory", view.admissible[1], "fly away", " help "):
+        observation, _, _, _, info = env.step(f"<think>go on</think>{FORMS[form](command)}")
+        view = world.step(command)
+        assert observation == view.text
+        assert info["admissible_commands"] == list(view.admissible)
+        assert info["messages"][-1]["role"] == ("tool" if form == "tool" else "user")
+    assert info["metrics"]["invalid_commands"] == 1.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_prompt_tells_of_one_form(form: str, tokenizer: Any) -> None:
+    for kwargs in ({}, {"tokenizer": tokenizer}):
+        observation, info = make(commands=form, **kwargs).reset(seed=0)
+        assert ("<action>" in observation) == (form == "tags")
+        assert ("env_step" in observation) == (form == "tool")
+        assert info["stop"] == (["</action>"] if form == "tags" else [])
+    assert make(commands=form, system_prompt="Play.").reset(seed=0)[0].startswith("Play.")
+
+
+def test_three_ends_are_told_apart() -> None:
+    env = make(max_turns=3, reward_weights={"invalid": 0.5})
+    env.reset(options={"index": 0})
+    won = make()
+    won.reset(options={"index": 0})
+    *_, (_, reward, terminated, truncated, info) = expert_steps(won)
+    assert (reward, terminated, truncated, info["is_success"], info["ended"]) == (1.0, True, False, True, "won")
+    assert [info["metrics"][end] for end in ("won", "out_of_steps", "given_up")] == [1.0, 0.0, 0.0]
+    for _ in range(3):
+        _, reward, terminated, truncated, info = env.step(FORMS["tool"]("look"))
+    assert (reward, terminated, truncated, info["is_success"], info["ended"]) == (0, False, True, False, "out_of_steps")
+    assert [info["metrics"][end] for end in ("won", "out_of_steps", "given_up")] == [0.0, 1.0, 0.0]
+    env.reset(options={"index": 0})
+    _, reward, terminated, truncated, info = env.step("I cannot find it.")
+    assert (reward, terminated, truncated, info["is_success"], info["ended"]) == (0, True, False, False, "given_up")
+    assert [info["metrics"][end] for end in ("won", "out_of_steps", "given_up")] == [0.0, 0.0, 1.0]
+
+
+def test_a_game_won_with_the_last_turn_is_won() -> None:
+    length = len(list(_walk("embedded/train/0")))
+    env = make(max_turns=length)
+    env.reset(options={"index": 0})
+    assert expert_steps(env)[-1][2:4] == (True, False)
+
+
+def _walk(name: str) -> list[str]:
+    env = make()
+    env.reset(options={"game": name})
+    return [step[4]["messages"][0]["content"] for step in expert_steps(env)]
+
+
+def test_wrong_commands_cost_a_turn_and_change_nothing() -> None:
+    env = make(reward_weights={"invalid": 1.0})
+    env.reset(options={"index": 1})
+    before = env._engine.world.progress, env._view[1:]
+    wrong = [
+        (FORMS["tool"]("go to the moon"), "Nothing happens."),
+        (FORMS["tool"]("GO TO SIDETABLE 1"), "Nothing happens."),
+        ("<tool_call>{", "Error: the tool call is not closed by </tool_call>"),
+        (HermesParser().render("env_step", {"command": 3}), "Error: env_step takes one argument, command, a text"),
+        (HermesParser().render("walk", {}), "Error: unknown tool 'walk'; available: env_step"),
+    ]
+    for turn, (action, answer) in enumerate(wrong, 1):
+        observation, reward, *_, info = env.step(action)
+        assert (observation, reward, env.turn) == (answer, -1.0, turn)
+        assert info["error"] == answer and info["metrics"]["invalid_commands"] == turn
+    assert before == (env._engine.world.progress, env._view[1:])
+
+
+def test_only_the_first_command_of_a_turn_is_given() -> None:
+    for form in ("tool", "tags"):
+        env = make(commands=form)
+        env.reset(options={"index": 1})
+        observation, *_, info = env.step(FORMS[form]("look") + FORMS[form]("inventory"))
+        assert observation.startswith("You are in the middle of a room.")
+        assert observation.endswith("Error: only 1 tool calls are allowed per turn; 1 more did not run")
+        assert info["metrics"]["commands"] == 1.0
+
+
+def test_progress_telescopes_and_judges_steps() -> None:
+    for index in range(12):
+        env = make(reward_weights={"success": 0.0, "progress": 1.0})
+        env.reset(options={"split": "test", "index": index})
+        at_start = env._engine.world.progress
+        steps = expert_steps(env)
+        assert sum(reward for _, reward, *_ in steps) == pytest.approx(1.0 - at_start)
+        assert all(info["process_reward"] == pytest.approx(reward) for _, reward, *_, info in steps)
+        assert steps[-1][4]["metrics"]["progress"] == 1.0
+    assert make().weights == {"success": 1.0, "progress": 0.0, "invalid": 0.0}
+
+
+def test_admissible_commands_are_shown_on_request() -> None:
+    env, plain = make(show_admissible=True), make()
+    shown, info = env.reset(options={"index": 0})
+    text, _ = plain.reset(options={"index": 0})
+    commands = "\n".join(f"- {command}" for command in info["admissible_commands"] if command != "help")
+    assert shown == f"{text}\n\nAdmissible commands:\n{commands}"
+    action = FORMS["tool"]("go to fridge 1")
+    shown, *_, info = env.step(action)
+    assert shown.startswith(plain.step(action)[0]) and "- open fridge 1" in shown and "- go to fridge 1" not in shown
+
+
+def test_situation_tells_what_was_done_and_what_can_be_done_now() -> None:
+    env = make(show_admissible=True)
+    env.reset(options={"index": 0})
+    assert [message["role"] for message in env.situation()] == ["system", "user"]
+    assert HISTORY_HEADING not in env.situation()[1]["content"]
+    env.step("<think>cold</think>" + FORMS["tool"]("go to fridge 1"))
+    told = env.situation()[1]["content"]
+    assert f"{HISTORY_HEADING}\n1. go to fridge 1\n   You arrive at fridge 1. The fridge 1 is closed." in told
+    assert told.startswith("-= Welcome") and told.count("Admissible commands:") == 1 and "- open fridge 1" in told
+
+
+def test_a_game_is_picked_by_its_name() -> None:
+    env = make()
+    _, info = env.reset(options={"game": "embedded/valid_unseen/7"})
+    assert (info["game"], info["task_id"]) == ("embedded/valid_unseen/7", "given")
+    assert info["task_type"] == "look_at_obj_in_light" and "desklamp" in info["goal"]
+    same = env.reset(options={"split": "valid_unseen", "index": 7})[1]
+    assert same["goal"] == info["goal"] and same["task_id"] == "valid_unseen/7"
+    with pytest.raises(ConfigError, match="split"):
+        env.reset(options={"game": "embedded/valid_unseen/7", "split": "train"})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"commands": "shout"}, "'shout'.*tool, tags, text"),
+        ({"engine": "unity"}, "'unity'.*native, textworld"),
+        ({"grammar": "old"}, "'old'.*current, legacy"),
+        ({"task_types": ["pick"]}, "pick.*pick_and_place_simple"),
+        ({"data": "/no/such/folder"}, "holds no games.*agent-gym prepare alfworld"),
+    ],
+)
+def test_wrong_arguments_are_named(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make(**kwargs)
+
+
+def test_a_random_policy_hardly_ever_wins() -> None:
+    env, rng, won = make(commands="text"), random.Random(0), 0
+    for index in range(100):
+        _, info = env.reset(options={"split": "test", "index": index})
+        over = False
+        while not over:
+            *_, terminated, truncated, info = env.step(rng.choice(info["admissible_commands"]))
+            over = terminated or truncated
+        won += info["is_success"]
+    assert won <= 5
+
+
+def test_the_expert_wins_every_embedded_game_of_the_evaluation_splits() -> None:
+    env = make()
+    for split, size in (("valid_seen", 140), ("valid_unseen", 134)):
+        for index in range(size):
+            env.reset(options={"split": split, "index": index})
+            steps = expert_steps(env)
+            assert steps[-1][4]["is_success"] and len(steps) <= 12, f"{split}/{index}"

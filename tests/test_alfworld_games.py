@@ -1,0 +1,141 @@
+"""Where games are found: folders, names, filters, the official choice of solvable ones, and each parsed once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from agent_gym import ConfigError
+from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.export import write_embedded
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game
+from agent_gym.envs.alfworld.games import game_names, load_game
+from agent_gym.envs.alfworld.generator import SPLIT_SIZES
+from agent_gym.envs.alfworld.world import World
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few generated games, as official files."""
+    return write_embedded(tmp_path_factory.mktemp("games"), {"train": 6, "valid_seen": 6, "valid_unseen": 6})
+
+
+def test_embedded_splits_have_the_official_sizes_and_two_names() -> None:
+    names = game_names("embedded")
+    assert {split: len(names[split]) for split in SPLIT_SIZES} == {
+        "train": 3553,
+        "valid_seen": 140,
+        "valid_unseen": 134,
+    }
+    assert names["validation"] is names["valid_seen"] and names["test"] is names["valid_unseen"]
+
+
+def test_types_filter_games(exported: Path) -> None:
+    for data in ("embedded", str(exported)):
+        names = game_names(data, ("pick_heat_then_place_in_recep", "pick_two_obj_and_place"))
+        types = {load_game(name).task_type for split in SPLIT_SIZES for name in names[split][:10]}
+        assert types == {"pick_heat_then_place_in_recep", "pick_two_obj_and_place"}
+    assert len(game_names("embedded", TASK_TYPES[:1])["train"]) == 593
+    for wrong in (("pick_nothing",), (), "heat"):
+        with pytest.raises(ConfigError, match="task_types.*pick_and_place_simple"):
+            game_names("embedded", wrong)
+
+
+def test_folders_are_taken_at_either_level(exported: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = game_names(str(exported))
+    assert names == game_names(str(exported / "json_2.1.1"))
+    assert [len(names[split]) for split in ("train", "valid_seen", "test")] == [6, 6, 6]
+    monkeypatch.setenv("ALFWORLD_DATA", str(exported))
+    assert game_names("official") == names
+    # Without the variable, where agent-gym puts what it prepares.
+    monkeypatch.delenv("ALFWORLD_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match="agent-gym prepare alfworld"):
+        game_names("official")
+    shutil.copytree(exported, tmp_path / "cache" / "alfworld")
+    assert len(game_names("official")["train"]) == 6
+
+
+def test_only_solvable_games_without_slices_are_taken(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "data")
+    root = tmp_path / "data" / "json_2.1.1" / "train"
+    files = sorted(root.glob("*/*/game.tw-pddl"))
+    data = json.loads(files[0].read_text())
+    for file, mark in zip(files, (False, None, "absent", True, True, True), strict=True):
+        changed = {**data, "solvable": mark, "walkthrough": None}
+        if mark == "absent":
+            del changed["solvable"]
+        file.write_text(json.dumps(changed))
+    task = files[3].parts[-3].split("-")
+    (root / files[3].parts[-3]).rename(root / "-".join([task[0], f"{task[1]}Sliced", *task[2:]]))
+    (root / files[4].parts[-3]).rename(root / "pick_and_place_with_movable_recep-Egg-Bowl-Desk-1")
+    assert [Path(name).parts[-3] for name in game_names(str(tmp_path / "data"))["train"]] == [files[5].parts[-3]]
+
+
+def test_official_games_are_found_solved_and_of_their_folders_type(alfworld_folder: Path) -> None:
+    """All 260: the expert finds a way from the goal alone."""
+    names = game_names(str(alfworld_folder))
+    assert len(names["valid_seen"]) == 140 and len(names["train"]) == 120
+    for name in (*names["valid_seen"], *names["train"]):
+        game = Game(json.loads(Path(name).read_text()), name)
+        assert Path(name).parts[-3].split("-")[0] == game.task_type
+        world = World(game)
+        view, steps = world.reset(), 0
+        while not view.won and steps < 20:
+            view, steps = world.step(next_command(world)), steps + 1
+        assert view.won, name
+
+
+def test_a_game_is_parsed_once_until_its_file_changes(exported: Path) -> None:
+    name = game_names(str(exported))["train"][0]
+    game = load_game(name)
+    assert load_game(name) is game and load_game(Path(name).parent) is game
+    Path(name).write_text(Path(name).read_text().replace("Your task is to: ", "Your task is to: please "))
+    assert load_game(name).task == f"please {game.task}"
+
+
+def test_grammar_can_be_changed(exported: Path) -> None:
+    name = game_names(str(exported))["valid_seen"][0]
+    for game in (name, json.loads(Path(name).read_text()), "embedded/train/0"):
+        worlds = {grammar: World(load_game(game, grammar)) for grammar in ("current", "legacy")}
+        assert "help" in worlds["current"].reset().admissible and "help" not in worlds["legacy"].reset().admissible
+        said = {grammar: "" for grammar in worlds}
+        for grammar, world in worlds.items():
+            while world.hand is None:
+                said[grammar] += world.step(next_command(world)).text
+        assert "arrive at loc " in said["legacy"] and "arrive at loc " not in said["current"]
+        assert worlds["current"].game.task == worlds["legacy"].game.task
+
+
+@pytest.mark.parametrize(
+    ("game", "words"),
+    [
+        ("/no/such/game.tw-pddl", "no game at"),
+        ("embedded/dev/1", "embedded/<split>/<number>"),
+        ("embedded/train/x", "embedded/<split>/<number>"),
+        ({"grammar": 3}, "is no game of ALFWorld"),
+        ({"pddl_domain": "", "grammar": 'x "Your task is to: y."', "pddl_problem": "(:init) (:goal ("}, "no game"),
+        (3, "a path, a name or the content"),
+    ],
+)
+def test_what_is_no_game_is_refused(game: Any, words: str) -> None:
+    env = gymnasium.make("AgentR1/ALFWorld-v0").unwrapped
+    with pytest.raises(ConfigError, match=words):
+        env.reset(options={"game": game})
+
+
+def test_files_and_folders_that_hold_no_game_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "game.tw-pddl").write_text("{")
+    with pytest.raises(ConfigError, match="is no game"):
+        load_game(tmp_path)
+    with pytest.raises(ConfigError, match="json_2.1.1"):
+        game_names(str(tmp_path))
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ConfigError, match="no solvable game"):
+        game_names(str(tmp_path))

@@ -1,0 +1,144 @@
+"""Generated games: solvable, official in form, as full as the official ones, and unseen rooms that stay unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from agent_gym import ConfigError
+from agent_gym.envs.alfworld import rooms
+from agent_gym.envs.alfworld.export import write_embedded
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game
+from agent_gym.envs.alfworld.games import load_game
+from agent_gym.envs.alfworld.generator import SPLIT_SIZES, generate, type_of
+from agent_gym.envs.alfworld.world import World
+
+# Means of a game over the 260 official games of the sample: receptacles, kinds of them, objects, kinds of them, and the
+# share of receptacles with nothing in them.
+OFFICIAL = {"receptacles": 24.3, "their kinds": 9.2, "objects": 41.7, "kinds of objects": 23.7, "empty": 0.43}
+
+
+def contents(game: Game) -> dict[str, float]:
+    """The same numbers of one game."""
+    filled = {receptacle for _, receptacle in game.start["inreceptacle"]}
+    return {
+        "receptacles": len(game.place),
+        "their kinds": len({game.type_of[receptacle] for receptacle in game.place}),
+        "objects": len(game.kind_of),
+        "kinds of objects": len(set(game.kind_of.values())),
+        "empty": mean(receptacle not in filled for receptacle in game.place),
+    }
+
+
+def test_rooms_are_as_full_as_official_ones() -> None:
+    found = [contents(load_game(f"embedded/train/{index}")) for index in range(240)]
+    for name, official in OFFICIAL.items():
+        assert mean(one[name] for one in found) == pytest.approx(official, rel=0.15), name
+
+
+def test_official_numbers_are_those_of_the_sample(alfworld_folder: Path) -> None:
+    found = [contents(load_game(file)) for file in sorted(alfworld_folder.glob("json_2.1.1/*/*/*/game.tw-pddl"))]
+    for name, official in OFFICIAL.items():
+        assert mean(one[name] for one in found) == pytest.approx(official, abs=0.05), name
+
+
+def test_walkthroughs_solve_the_games() -> None:
+    for split in SPLIT_SIZES:
+        for index in range(60):
+            file = generate(split, index).file
+            world = World(Game(file))
+            views = [world.step(command) for command in file["walkthrough"]]
+            assert views[-1].won and not any(view.won for view in views[:-1])
+            assert 3 <= len(views) <= 12
+
+
+def test_a_game_is_never_solved_by_looking_around() -> None:
+    for index in range(60):
+        world, rng = World(load_game(f"embedded/train/{index}")), random.Random(index)
+        view = world.reset()
+        for _ in range(50):
+            around = [one for one in view.admissible if one.startswith(("go ", "open ", "close ", "examine "))]
+            view = world.step(rng.choice(around))
+            assert not view.won
+
+
+def test_types_are_equally_frequent_and_goals_are_theirs() -> None:
+    types = Counter(type_of(index) for index in range(60))
+    assert set(types) == set(TASK_TYPES) and set(types.values()) == {10}
+    for index in range(60):
+        game = load_game(f"embedded/valid_seen/{index}")
+        assert game.task_type == type_of(index)
+        assert game.goal.conditions == {"look_at_obj_in_light": 4, "pick_and_place_simple": 1}.get(game.task_type, 2)
+
+
+def test_unseen_rooms_are_seen_nowhere_else() -> None:
+    plans = {split: {generate(split, index).floor_plan for index in range(120)} for split in SPLIT_SIZES}
+    assert not plans["valid_unseen"] & (plans["train"] | plans["valid_seen"])
+    assert plans["valid_seen"] <= {number for room in rooms.ROOMS for number in rooms.plan_numbers(room, unseen=False)}
+    assert len(plans["train"]) > 40 and len(plans["valid_unseen"]) >= 12
+
+
+def test_games_and_sentences_differ() -> None:
+    games = [generate("train", index) for index in range(120)]
+    assert len({game.file["pddl_problem"].split(":objects")[1] for game in games}) == 120
+    assert len({(game.task_type, game.thing, game.place) for game in games}) > 80
+    seen = {generate("valid_seen", index).file["pddl_problem"].split(":objects")[1] for index in range(120)}
+    assert not seen & {game.file["pddl_problem"].split(":objects")[1] for game in games}
+
+
+def test_what_is_wanted_does_not_lie_where_it_has_to_go() -> None:
+    for index in range(90):
+        game, made = load_game(f"embedded/train/{index}"), generate("train", index)
+        lies_in = {
+            game.type_of[receptacle]
+            for thing, receptacle in game.start["inreceptacle"]
+            if game.kind_of[thing] == f"{made.thing.lower()}type"
+        }
+        assert lies_in and f"{made.place.lower()}type" not in lies_in
+
+
+def test_generation_depends_on_nothing_but_split_and_index() -> None:
+    code = (
+        "import hashlib; from agent_gym.envs.alfworld.generator import generate;"
+        "print(hashlib.sha256(repr([generate(s, i) for s in ('train', 'valid_unseen') for i in range(12)])"
+        ".encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_export_is_laid_out_as_the_official_data(tmp_path: Path) -> None:
+    root = write_embedded(tmp_path / "data", {"train": 6, "valid_unseen": 2}, grammar="legacy")
+    files = sorted(root.glob("json_2.1.1/*/*/*/game.tw-pddl"))
+    assert len(files) == 8
+    for file in files:
+        about = json.loads(file.with_name("traj_data.json").read_text())
+        data = json.loads(file.read_text())
+        game = load_game(file)
+        assert re.fullmatch(rf"{game.task_type}-\w+-None-\w+-{about['scene']['scene_num']}", file.parts[-3])
+        assert about["task_type"] == game.task_type and data["solvable"] is True and game.legacy
+        assert file.with_name("initial_state.pddl").read_text() == data["pddl_problem"]
+        assert set(data) == {"pddl_domain", "grammar", "pddl_problem", "solvable", "walkthrough"}
+
+
+def test_unknown_splits_are_named() -> None:
+    with pytest.raises(ConfigError, match="'dev'.*valid_unseen"):
+        generate("dev", 0)
