@@ -67,7 +67,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test", "unseen_entities"])
+@pytest.mark.parametrize("split", ["train", "validation", "test", "unseen_entities_dev", "unseen_entities"])
 def test_three_hops(split: str) -> None:
     engines: dict[int, BM25Retriever] = {}
     for row in GeneratedQuestions(split, 60, ["easy", "medium"], hops=3):
@@ -151,6 +151,7 @@ def test_embedded_mixture() -> None:
         "train": 40_000,
         "validation": 2_000,
         "test": 2_000,
+        "unseen_entities_dev": 2_000,
         "unseen_entities": 2_000,
     }
     hops = ["3hop" in env.tasks["test"][i]["_id"] for i in range(40)]

@@ -94,8 +94,9 @@ class HotpotQAEnv(ToolEnv):
     ## Data
     "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (generator.py): 20,000 train questions
     over 80 worlds, 1,000 validation and 1,000 test questions over 8 others each, which ask for relations that no
-    training question asks for; `unseen_entities` asks the questions of training about the worlds of test. HotpotQA
-    itself has 90,447 train and 7,405 dev questions (CC BY-SA 4.0); the dev split serves as test.
+    training question asks for; `unseen_entities` asks the questions of training about the worlds of test, and
+    `unseen_entities_dev` about those of validation. HotpotQA itself has 90,447 train and 7,405 dev questions
+    (CC BY-SA 4.0); the dev split serves as test.
 
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600. The setting follows Agent-R1 (arXiv:2511.14460) and Search-R1

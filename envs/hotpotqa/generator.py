@@ -27,8 +27,15 @@ from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, LINKS, bridges, c
 from agent_gym.envs.hotpotqa.world import Entity, World, get_world
 from agent_gym.errors import ConfigError
 
-SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000, "unseen_entities": 1_000}
-WORLDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96), "unseen_entities": range(88, 96)}
+_DEV, _TEST = range(80, 88), range(88, 96)
+WORLDS = {
+    "train": range(80),
+    "validation": _DEV,
+    "test": _TEST,
+    "unseen_entities_dev": _DEV,
+    "unseen_entities": _TEST,
+}
+SPLIT_SIZES = {split: 20_000 if split == "train" else 1_000 for split in WORLDS}
 LEVELS = ("easy", "medium", "hard")
 PARAGRAPHS = 10
 HIDDEN = 12
@@ -40,7 +47,8 @@ class GeneratedQuestions(Sequence[dict[str, Any]]):
 
     Args:
         split: `train`; `validation` and `test`, whose entities and relations occur in no other split; or
-            `unseen_entities`, which asks the questions of training about the worlds of test.
+            `unseen_entities`, which asks the questions of training about the worlds of test, and
+            `unseen_entities_dev`, which asks them about those of validation.
         size: how many; question i is the same at any size.
         levels: which of `LEVELS` occur.
         hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
@@ -100,7 +108,7 @@ def _question(split: str, levels: tuple[str, ...], hops: int, index: int) -> dic
     (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
     number = rng.choice(WORLDS[split])
     world = get_world(number)
-    asked_in = "train" if split == "unseen_entities" else split
+    asked_in = "train" if split.startswith("unseen_entities") else split
     draft = None
     while draft is None:
         draft = _draft(world, level, asked_in, hops, rng)
