@@ -188,9 +188,8 @@ def test_a_browser_draws_the_page_and_runs_nothing_else(tokenizer: Any, tmp_path
 
 def test_the_curve_is_drawn_with_and_without_its_extras(tmp_path: Path) -> None:
     points = [CurvePoint(step, 0.3 + step / 200, 0.25 + step / 200, 0.35 + step / 200) for step in (0, 40, 20)]
-    full = plot_curve(
-        points, tmp_path / "new" / "a.png", baseline=points[0], rewards=[(s, s / 40) for s in range(40)], title="t"
-    )
+    below = {"reward": [(s, s / 40) for s in range(40)], "calls": [(1, 0.5), (0, 2.0)], "never measured": []}
+    full = plot_curve(points, tmp_path / "new" / "a.png", baseline=points[0], below=below, title="t")
     alone = plot_curve(points[:1], tmp_path / "b.png")
     for path in (full, alone):
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5_000

@@ -124,7 +124,8 @@ class _Speedrun:
             return build_policy(self.model, renderer, self.args)
 
     def _make_model(self) -> Path:
-        return make_tiny_model(self.folder / "tiny", self.preset.env_id, self.preset.env_kwargs, seed=self.seed)
+        preset = self.preset
+        return make_tiny_model(self.folder / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed, **preset.tiny)
 
     def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
@@ -149,7 +150,7 @@ class _Speedrun:
             episodes = self._timed("evaluation", runner.run, specs, temperature=temperature)
             result = summarize(episodes)
             self.rows.append((name, decoding, result))
-            calls = _calls(result)
+            calls = _calls(result.metrics)
             self.say(f"{name}, {decoding}: success {result} test tasks, {calls:.2f} tool calls per episode")
         runner.close()
         self.model.train(training)
@@ -181,12 +182,17 @@ class _Speedrun:
             for log in history
             if "eval_success" in log
         }
-        rewards = [(log["step"], log["reward"]) for log in history if "reward" in log]
+        training = [log for log in history if "reward" in log]
+        below = {
+            "training reward": [(log["step"], log["reward"]) for log in training],
+            "tool calls": [(log["step"], _calls(log)) for log in training],
+            "sampled tokens": [(log["step"], log["episode/tokens"]) for log in training],
+        }
         curve = plot_curve(
             [points[step] for step in sorted(points)],
             self.folder / "curve.png",
             baseline=points.get(0),
-            rewards=rewards,
+            below=below,
             title=f"{self.preset.env_id}: GRPO, {self.preset.dev_split} tasks, seed {self.seed}",
         )
         page = write_html(self.folder / "trajectories.html", self._trajectories(), "Speedrun trajectories")
@@ -227,7 +233,7 @@ class _Speedrun:
         ]
         for name, decoding, result in self.rows:
             share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
-            calls = _calls(result)
+            calls = _calls(result.metrics)
             turns = result.metrics["episode/turns"]
             lines.append(f"| {name:<32} | {decoding:<8} | {share:<24} | {calls:5.2f} | {turns:5.2f} |")
         total = time.perf_counter() - self.begin
@@ -235,9 +241,9 @@ class _Speedrun:
         return "\n".join([*lines, "", f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
 
 
-def _calls(result: EvalResult) -> float:
+def _calls(metrics: Mapping[str, float]) -> float:
     """Tool calls per episode, whatever the tools."""
-    return sum(value for name, value in result.metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
+    return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
 
 
 class _Progress(TrainerCallback):

@@ -1,18 +1,19 @@
 """The learning curve as a PNG: success on held-out tasks over training steps, with its uncertainty.
 
 The band is the 95% interval of each evaluation, which is most of what a reader needs in order not to be fooled by
-noise; the reward of the training rollouts stands below it, on its own axis, because the two are not on one scale.
+noise. What the training rollouts measured (reward, tool calls, length) stands below it, each on an axis of its own: it
+tells how the policy got better, and it is not on one scale with success.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent_gym.errors import ConfigError
 
-_POLICY, _START, _REWARD = "#1f5fbf", "#7a7a7a", "#b5651d"
+_POLICY, _START, _TRAINING = "#1f5fbf", "#7a7a7a", "#b5651d"
 _SMOOTHING_WINDOWS = 20  # the smoothed reward averages over a twentieth of the run
 
 
@@ -31,7 +32,7 @@ def plot_curve(
     path: str | Path,
     *,
     baseline: CurvePoint | None = None,
-    rewards: Sequence[tuple[float, float]] = (),
+    below: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     title: str = "",
     name: str = "policy",
     baseline_name: str = "supervised start",
@@ -42,7 +43,7 @@ def plot_curve(
         points: the evaluations of the policy, at least one.
         path: the PNG to write; its folder is made if needed.
         baseline: the evaluation to beat; its `step` is not looked at.
-        rewards: (training step, mean reward of its rollout).
+        below: what to draw under it: label to (training step, value) points.
         title: heading.
         name: what the legend calls the curve.
         baseline_name: what the legend calls the baseline.
@@ -61,9 +62,10 @@ def plot_curve(
     points = sorted(points, key=lambda point: point.step)
     steps = [point.step for point in points]
     # A figure of its own and not pyplot: no global state, and no window system is looked for.
-    figure = Figure(figsize=(7.2, 5.4 if rewards else 4.2), dpi=140, layout="constrained")
-    ratios = {"height_ratios": [5, 2]} if rewards else {}
-    axes = figure.subplots(2 if rewards else 1, 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
+    series = {label: sorted(values) for label, values in (below or {}).items() if values}
+    figure = Figure(figsize=(7.2, 4.2 + 1.3 * len(series)), dpi=140, layout="constrained")
+    ratios = {"height_ratios": [5, *[2] * len(series)]}
+    axes = figure.subplots(1 + len(series), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
     top = axes[0]
     if baseline is not None:
         share = f"{baseline_name}: {baseline.success:.1%}"
@@ -78,11 +80,11 @@ def plot_curve(
     top.set(ylabel="success on held-out tasks", ylim=(0, 1), title=title)
     top.yaxis.set_major_formatter(PercentFormatter(1.0))
     top.legend(loc="best", frameon=False, fontsize=9)
-    if rewards:
-        at, values = zip(*sorted(rewards), strict=True)
-        axes[1].plot(at, values, color=_REWARD, alpha=0.35, linewidth=1)
-        axes[1].plot(at, _smooth(values), color=_REWARD, linewidth=1.6)
-        axes[1].set(ylabel="training reward")
+    for axis, (label, points_below) in zip(axes[1:], series.items(), strict=True):
+        at, values = zip(*points_below, strict=True)
+        axis.plot(at, values, color=_TRAINING, alpha=0.35, linewidth=1)
+        axis.plot(at, _smooth(values), color=_TRAINING, linewidth=1.6)
+        axis.set(ylabel=label)
     axes[-1].set(xlabel="training step")
     if len(set(steps)) == 1:
         top.set_xlim(steps[0] - 1, steps[0] + 1)
