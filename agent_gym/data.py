@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -54,6 +55,14 @@ class GeneratedRows(Sequence[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         return (self[i] for i in range(self.size))
+
+
+def cache_folder() -> Path:
+    """Return the folder in which data sets are prepared by default."""
+    chosen = os.environ.get("AGENT_GYM_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agent-gym"
 
 
 def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:

@@ -106,7 +106,7 @@ class Engine:
 
     def begin(self, file: str) -> str:
         self.world = World(games.load_game(file))
-        return self.world.reset().text
+        return self.world.view.text
 
     def step(self, command: str) -> str:
         return self.world.step(command).text
@@ -179,7 +179,7 @@ def play(side: Any, file: str, commands: Sequence[str], times: dict[str, list[fl
 def commands_for(file: str, rng: random.Random) -> list[str]:
     """Twenty at random, and then the expert's."""
     world, commands = World(games.load_game(file)), []
-    view = world.reset()
+    view = world.view
     while not view.won:
         commands.append(rng.choice(view.admissible) if len(commands) < RANDOM_STEPS else next_command(world))
         view = world.step(commands[-1])

@@ -51,7 +51,7 @@ HOSTILE = (
 def adventure(game: Game, rng: random.Random, length: int) -> list[str]:
     """Return commands: some at random, some hostile, chores that random ones hardly ever come to, and the expert's."""
     world = World(game)
-    view = world.reset()
+    view = world.view
     commands: list[str] = []
 
     def do(command: str | None) -> None:

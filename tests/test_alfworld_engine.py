@@ -113,7 +113,7 @@ def test_every_admissible_command_does_something_and_no_other_does() -> None:
     for index in range(6):
         game = load_game(f"embedded/train/{index}")
         world, rng = World(game), random.Random(index)
-        view = world.reset()
+        view = world.view
         for _ in range(40):
             assert list(view.admissible) == sorted(set(view.admissible))
             for command in (*HOSTILE, view.admissible[0].upper(), view.admissible[-1] + " now"):
@@ -154,7 +154,7 @@ def test_progress_counts_conditions_and_is_taken_back() -> None:
 def test_expert_takes_over_anywhere() -> None:
     for index in range(30):
         world, rng = World(load_game(f"embedded/valid_unseen/{index}")), random.Random(index)
-        view = world.reset()
+        view = world.view
         for _ in range(40):
             view = world.step(rng.choice(view.admissible))
         for _ in range(20):
@@ -178,7 +178,7 @@ def test_threads_share_a_game() -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_harmless(command: str) -> None:
     world = World(load_game("embedded/train/0"))
-    view = world.reset()
+    view = world.view
     after = world.step(command)
     assert (after.text == NOTHING_HAPPENS) == (command.strip() not in view.admissible)
 

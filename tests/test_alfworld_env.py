@@ -36,7 +36,7 @@ def expert_steps(env: Any) -> list[tuple[Any, ...]]:
 def test_each_form_gives_the_same_command(form: str) -> None:
     env, world = make(commands=form), World(load_game("embedded/train/2"))
     observation, info = env.reset(options={"index": 2})
-    view = world.reset()
+    view = world.view
     assert info["messages"][-1]["content"] == view.text and observation.endswith(view.text)
     assert info["admissible_commands"] == list(view.admissible)
     for command in ("look", "inventory", view.admissible[1], "fly away", " help "):

@@ -7,9 +7,10 @@ and writes a manifest with the checksums last (record.py).
 Left out on purpose: mirrors, and downloads in parallel. One stream from the hub is rarely what one waits for here.
 """
 
+from agent_gym.data import cache_folder
 from agent_gym.prepare.recipe import Recipe
 from agent_gym.prepare.recipes import RECIPES
-from agent_gym.prepare.run import Options, Prepared, cache_folder, forecast, prepare
+from agent_gym.prepare.run import Options, Prepared, forecast, prepare
 from agent_gym.prepare.usage import env_kwargs
 
 __all__ = ["RECIPES", "Options", "Prepared", "Recipe", "cache_folder", "env_kwargs", "forecast", "prepare"]

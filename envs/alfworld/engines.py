@@ -19,7 +19,7 @@ class NativeEngine:
     def start(self, game: Game) -> View:
         """Begin a game."""
         self.world = World(game)
-        return self.world.reset()
+        return self.world.view
 
     def step(self, command: str) -> View:
         """Give a command."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent_gym.data import cache_folder
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.generator import SPLIT_SIZES, generate, type_of
 from agent_gym.envs.alfworld.logic import GRAMMARS, domain, grammar_text, task_of
@@ -136,12 +137,10 @@ def _in_grammar(data: Any, grammar: str | None) -> Any:
 
 def _find_official() -> Path:
     """Look where official games may be."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    own = os.environ.get("AGENT_GYM_CACHE")
     places = [
         Path(os.environ["ALFWORLD_DATA"]) if os.environ.get("ALFWORLD_DATA") else None,
         Path("~/.cache/alfworld").expanduser(),
-        (Path(own).expanduser() if own else cache / "agent-gym") / "alfworld",
+        cache_folder() / "alfworld",
     ]
     for place in places:
         if place is not None and _has_splits(place / ROOT):

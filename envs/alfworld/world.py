@@ -52,56 +52,50 @@ class World:
     Attributes:
         location: where the agent is.
         hand: the object it holds, if any.
-        inside: receptacle to what is in it; `inside_of` is the reverse.
+        inside: receptacle to what is in it.
         opened: receptacles that are open.
         states: object to what was done to it, such as {"clean", "hot"}.
         progress: the largest share of the goal's conditions that hold together.
+        view: the answer to the last command, or what there is to see at the start.
     """
 
     def __init__(self, game: Game) -> None:
-        """Begin; `reset` tells what there is to see."""
+        """Begin, with everything where it is at the start."""
         self.game = game
-        self.reset()
-
-    def reset(self) -> View:
-        """Put everything where it was at the start."""
-        start = self.game.start
+        start = game.start
         self.agent, self.location = start["atlocation"][0]
         self.hand = next((fact[1] for fact in start.get("holds", ())), None)
         self.opened = {fact[0] for fact in start.get("opened", ())}
         self.inside: dict[str, set[str]] = defaultdict(set)
-        self.inside_of: dict[str, set[str]] = defaultdict(set)
         self.states: dict[str, set[str]] = defaultdict(set)
         self._near: dict[str, set[str]] = defaultdict(set)
         self._taken_from: set[tuple[str, str]] = set()
         for thing, receptacle in start.get("inreceptacle", ()):
             self.inside[receptacle].add(thing)
-            self.inside_of[thing].add(receptacle)
         for thing, place in start.get("objectatlocation", ()):
             self._near[place].add(thing)
         for state in ("hot", "cool", "clean", "toggled", "sliced"):
             for fact in start.get(f"is{state}", ()):
                 self.states[fact[0]].add(state)
-        asked = self.game.goal.facts
+        asked = game.goal.facts
         self._true = {(name, *fact) for name, facts in start.items() for fact in facts if (name, *fact) in asked}
-        self.progress = self.game.goal.progress(self._true)
+        self.progress = game.goal.progress(self._true)
         self._actions = self._possible()
-        return self._view(f"{WELCOME}\n\n{self._look(first=True)}\n\nYour task is to: {self.game.task}")
+        self.view = self._seen(f"{WELCOME}\n\n{self._look(first=True)}\n\nYour task is to: {game.task}")
 
     def step(self, command: str) -> View:
         """Do what a command says, or nothing if it is not admissible as it is written."""
         action = self._actions.get(command.strip())
         if action is None:
-            return self._view(NOTHING_HAPPENS)
-        do, arguments = action
-        text = do(*arguments)
-        self._actions = self._possible()
-        return self._view(text)
+            self.view = self._seen(NOTHING_HAPPENS)
+        else:
+            do, arguments = action
+            text = do(*arguments)
+            self._actions = self._possible()
+            self.view = self._seen(text)
+        return self.view
 
-    def close(self) -> None:
-        """Nothing to give back; other engines have processes."""
-
-    def _view(self, text: str) -> View:
+    def _seen(self, text: str) -> View:
         return View(text, tuple(sorted(self._actions)), self.progress == 1.0)
 
     def _set(self, value: bool, *fact: str) -> None:
@@ -181,7 +175,6 @@ class World:
 
     def _take(self, thing: str, receptacle: str) -> str:
         self.inside[receptacle].discard(thing)
-        self.inside_of[thing].discard(receptacle)
         self._near[self.location].discard(thing)
         self._taken_from.add((thing, receptacle))
         self.hand = thing
@@ -192,7 +185,6 @@ class World:
 
     def _put(self, thing: str, receptacle: str) -> str:
         self.inside[receptacle].add(thing)
-        self.inside_of[thing].add(receptacle)
         self._near[self.location].add(thing)
         self._taken_from.discard((thing, receptacle))
         self.hand = None
