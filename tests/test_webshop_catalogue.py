@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,15 +18,16 @@ from hypothesis import strategies as st
 from webshop_tools import REAL, make_product, needs_real
 
 from agent_gym.envs.webshop import json_stream
-from agent_gym.envs.webshop.data import open_data
+from agent_gym.envs.webshop.data import find_official, open_data
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.export import write_embedded
 from agent_gym.envs.webshop.generator import generate
 from agent_gym.envs.webshop.goals import GoalBuilder, Goals, count_choices, price_limit, splits
 from agent_gym.envs.webshop.product import Product, is_product, read_product
-from agent_gym.envs.webshop.shop import Shop, official_files, open_shop
+from agent_gym.envs.webshop.shop import Shop, open_shop
 from agent_gym.envs.webshop.store import open_stored, read_official, write_shop
 from agent_gym.errors import ConfigError
+from agent_gym.prepare import env_kwargs, forecast, prepare
 
 ROW = {
     "asin": "B000000001",
@@ -152,17 +154,44 @@ def test_what_is_damaged_or_in_the_way_is_named(tmp_path: Path) -> None:
 
 def test_official_files_are_found_and_read(tmp_path: Path) -> None:
     folder = write_embedded(tmp_path / "data", size=60)
-    paths = official_files(folder)
-    assert paths is not None and list(read_official(paths)) == products(60)
+    paths = find_official(folder)
+    assert list(read_official(paths)) == products(60)
     rows = json.loads(paths[0].read_text())
     (folder / "items_shuffle_1000.json").write_text(json.dumps(rows[:5] + rows[:2]))
-    small = official_files(folder / "items_shuffle_1000.json")
-    assert small is not None and small[1].name == "items_ins_v2_1000.json"
+    small = find_official(folder / "items_shuffle_1000.json")
+    assert small[1].name == "items_ins_v2_1000.json"
     small[1].write_text("{}")
     assert len(list(read_official(small))) == 5
     small[1].unlink()
     with pytest.raises(ConfigError, match="items_ins_v2_1000.json cannot be read"):
         list(read_official(small))
+
+
+def test_prepare_builds_a_shop_of_files_that_were_fetched_by_hand(tmp_path: Path) -> None:
+    folder = write_embedded(tmp_path / "data", size=60)
+    done = prepare("webshop", source=[str(folder)], output=tmp_path / "out")
+    env = gymnasium.make("AgentR1/WebShop-v0", **{"split": "test", **env_kwargs(done)}).unwrapped
+    assert len(env.tasks["test"]) > 100 and env.shop.catalogue.product(9) == products(60)[9]  # type: ignore
+    again = prepare("webshop", source=[str(folder / "items_shuffle.json")], output=tmp_path / "out")
+    assert again.made == () and done.made == ("shop",)
+    (tmp_path / "out" / "shop" / "products.sqlite").write_bytes(b"x")
+    with pytest.raises(ConfigError, match="products.sqlite has 1 bytes"):
+        prepare("webshop", source=[str(folder)], output=tmp_path / "out")
+    _, lines = forecast("webshop", source=[str(folder)], output=tmp_path / "other")
+    assert [line.action for line in lines] == ["read", "read", "read", "write"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ([], "Google Drive.*--from PATH.*items_shuffle.json.*embedded"),
+        (["/nowhere"], "no such file or folder: '/nowhere'"),
+    ],
+)
+def test_prepare_says_where_the_files_are_to_be_had(source: list[str], words: str, tmp_path: Path) -> None:
+    for ask in (prepare, forecast):
+        with pytest.raises(ConfigError, match=words):
+            ask("webshop", source=source, output=tmp_path / "out")  # type: ignore[operator]
 
 
 JSON = st.recursive(

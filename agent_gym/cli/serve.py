@@ -1,4 +1,4 @@
-"""`agent-gym serve search` and `agent-gym serve sandbox`: what many trainers and machines share."""
+"""`agent-gym serve`: a search engine or a sandbox, which many trainers and machines share, or a shop for a person."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agent_gym.cli.parser import Parser, positive
 from agent_gym.retrieval.base import Document, Retriever
@@ -16,21 +16,28 @@ from agent_gym.retrieval.cache import CachedRetriever
 from agent_gym.retrieval.hybrid import HybridRetriever
 from agent_gym.retrieval.opening import open_corpus, open_index
 from agent_gym.retrieval.server import SearchServer
+from agent_gym.rollout import make_env
 from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
 from agent_gym.sandbox.server import SandboxServer
 from agent_gym.serving import bind
 
+_WEBSHOP = "AgentR1/WebShop-v0"
+
 
 def main(argv: Sequence[str]) -> int:
     """Serve until interrupted."""
-    kinds = {"search": (_search_parser, _serve_search), "sandbox": (_sandbox_parser, _serve_sandbox)}
+    kinds = {
+        "search": (_search_parser, _serve_search),
+        "sandbox": (_sandbox_parser, _serve_sandbox),
+        "webshop": (_webshop_parser, _serve_webshop),
+    }
     if argv and argv[0] in kinds:
         make_parser, serve = kinds[argv[0]]
         return serve(make_parser().parse(argv[1:]))
     if argv and argv[0] in ("-h", "--help"):
         print("\n".join(make_parser().format_help() for make_parser, _ in kinds.values()), end="")
         return 0
-    parser = Parser("serve", "Serve a search engine or a sandbox over HTTP.", config=False)
+    parser = Parser("serve", "Serve a search engine, a sandbox or a shop over HTTP.", config=False)
     parser.add_argument("what", choices=list(kinds))
     parser.parse(argv)
     raise AssertionError("the parser accepts nothing else")
@@ -91,6 +98,25 @@ def _serve_sandbox(arguments: Namespace) -> int:
                 server.serve_forever()
         finally:
             sandbox.close()
+    return 0
+
+
+def _webshop_parser() -> Parser:
+    parser = Parser("serve webshop", f"Shop yourself: {_WEBSHOP} as a web page, with its reward and all parts of it.")
+    _add_address(parser, 8090, "shop")
+    parser.add_env_kwargs()
+    return parser
+
+
+def _serve_webshop(arguments: Namespace) -> int:
+    def make() -> Any:
+        return make_env(_WEBSHOP, arguments.env_kwargs).unwrapped
+
+    env = make()  # what is wrong with its arguments is said now, and not to the first visitor
+    listener = bind(arguments.host, arguments.port)
+    with _until_stopped(), listener, env.server(make, listener) as server:
+        print(f"open {server.url} in a browser", file=sys.stderr, flush=True)
+        server.serve_forever()
     return 0
 
 

@@ -99,6 +99,27 @@ class Archive:
     local: str
 
 
+@dataclass(frozen=True)
+class Built:
+    """Files that a program cannot fetch, of which the environment builds what it reads.
+
+    Attributes:
+        names: patterns of their names, the most important one first.
+        folder: what is built, below the prepared folder.
+        local: what a local copy looks like, for messages.
+        why: why they cannot be fetched, for messages.
+        growth: bytes that are built per byte of the files, for the forecast.
+        growth_from: where that is from.
+    """
+
+    names: tuple[str, ...]
+    folder: str
+    local: str
+    why: str
+    growth: float
+    growth_from: str
+
+
 class Piece(Protocol):
     """Something that is there completely or not at all, under one path of the prepared folder."""
 
@@ -164,6 +185,7 @@ class Recipe:
             and text. None where nothing is searched.
         embedded: whether the environment has data of its own that needs no download.
         archive: files that are read as they are; then there are neither tables nor a corpus.
+        built: files that only the environment can make something of; then there is nothing else.
         extra: pieces that are no tables.
     """
 
@@ -174,13 +196,15 @@ class Recipe:
     corpus: str | Hub | None = None
     embedded: bool = True
     archive: Archive | None = None
+    built: Built | None = None
     extra: tuple[Piece, ...] = ()
 
     def accepted(self) -> list[str]:
         """Say what local files it takes."""
         documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
         archives = [] if self.archive is None else [self.archive.local]
-        return [table.local for table in self.tables] + documents + archives
+        built = [] if self.built is None else [self.built.local]
+        return [table.local for table in self.tables] + documents + archives + built
 
     def without_download(self) -> str:
         """Say what works without any data set."""

@@ -20,7 +20,7 @@ from agent_gym.prepare.formats import (
     musique,
     word_problem,
 )
-from agent_gym.prepare.recipe import Archive, Hub, Recipe, Table
+from agent_gym.prepare.recipe import Archive, Built, Hub, Recipe, Table
 
 _GSM8K = Table(
     folder="data",
@@ -139,6 +139,17 @@ _ALFWORLD = Archive(
     local="json_2.1.3_tw-pddl.zip (or that of another release), or a folder with train, valid_seen and valid_unseen",
 )
 
+_WEBSHOP = Built(
+    names=("items_shuffle*.json", "items_ins_v2*.json", "items_human_ins.json"),
+    folder="shop",
+    local="a folder with items_shuffle.json, items_ins_v2.json (or both with _1000, the small set) and "
+    "items_human_ins.json, or that file of products beside the others",
+    why="its files are on Google Drive, behind a page that asks whether one is human (setup.sh of "
+    "github.com/princeton-nlp/WebShop has the links)",
+    growth=0.6,
+    growth_from="about; scaled from the small set",
+)
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -166,6 +177,7 @@ RECIPES = {
             corpus="paragraphs",
         ),
         Recipe("alfworld", "household games", "AgentR1/ALFWorld-v0", archive=_ALFWORLD),
+        Recipe("webshop", "products and what to buy, as a shop", "AgentR1/WebShop-v0", built=_WEBSHOP),
         Recipe("retool", "competition problems with integer answers", "AgentR1/ReTool-v0", (_DAPO_MATH,)),
     )
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agent_gym.data import cache_folder
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import record
 from agent_gym.prepare.archive import from_archives, published
+from agent_gym.prepare.built import from_built
 from agent_gym.prepare.download import fetch, is_url, size_of
 from agent_gym.prepare.indexes import BM25, DENSE_KINDS, BM25Piece, DensePiece
 from agent_gym.prepare.inputs import NOTHING, Inputs, from_hub
@@ -61,14 +62,6 @@ class Prepared:
     pieces: Mapping[str, Mapping[str, Any]]
     made: tuple[str, ...]
     source: Sequence[Mapping[str, Any]]
-
-
-def cache_folder() -> Path:
-    """Return the folder in which data sets are prepared by default."""
-    chosen = os.environ.get("AGENT_GYM_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agent-gym"
 
 
 def prepare(
@@ -151,6 +144,8 @@ def forecast(
     paths = [Path(name).expanduser() for name in source]
     if recipe.archive:
         inputs = from_archives(recipe.archive, paths)
+    elif recipe.built:
+        inputs = from_built(recipe, recipe.built, paths)
     else:
         inputs = from_files(recipe, paths) if paths else from_hub(recipe)
     missing = [piece for piece in _pieces(recipe, inputs, options) if not piece.done(folder)]
@@ -190,7 +185,7 @@ def _index_pieces(recipe: Recipe, options: Options, inputs: Inputs) -> list[Piec
 
 def _inputs(recipe: Recipe, source: Sequence[str], folder: Path, progress: bool) -> Inputs:
     archive = recipe.archive
-    if not source and archive is None:
+    if not source and archive is None and recipe.built is None:
         return from_hub(recipe)
     paths, urls = [], {}
     for name in source or ([archive.url] if archive else []):
@@ -203,6 +198,8 @@ def _inputs(recipe: Recipe, source: Sequence[str], folder: Path, progress: bool)
                 raise ConfigError("; ".join(filter(None, (str(error), recipe.without_download())))) from error
             urls[path] = name
         paths.append(path)
+    if recipe.built:
+        return from_built(recipe, recipe.built, paths, urls)
     return from_archives(archive, paths, urls) if archive else from_files(recipe, paths, urls)
 
 

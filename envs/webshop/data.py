@@ -12,7 +12,7 @@ import numpy as np
 from agent_gym.data import Splits
 from agent_gym.envs.webshop.generator import generate
 from agent_gym.envs.webshop.goals import KINDS, splits
-from agent_gym.envs.webshop.shop import Shop, official_files, open_shop
+from agent_gym.envs.webshop.shop import Shop, open_shop
 from agent_gym.envs.webshop.store import MANIFEST, open_stored, read_official
 from agent_gym.errors import ConfigError
 
@@ -68,15 +68,32 @@ def check_goal(task: Any) -> None:
         raise ConfigError("a goal needs at least one attribute, and a price_upper above 0")
 
 
+def find_official(data: Path) -> tuple[Path, Path, Path]:
+    """Find WebShop's files in a folder, the full set before the small one, or beside the file of products.
+
+    Returns:
+        Those of the products, of their attributes and of people's instructions.
+
+    Raises:
+        ConfigError: if there are none.
+    """
+    folder, names = data.parent, [data.name]
+    if data.is_dir():
+        folder, names = data, ["items_shuffle.json", "items_shuffle_1000.json"]
+    for name in names:
+        size = name.removeprefix("items_shuffle").removesuffix(".json")
+        if name.startswith("items_shuffle") and (folder / name).is_file():
+            return folder / name, folder / f"items_ins_v2{size}.json", folder / "items_human_ins.json"
+    raise ConfigError(
+        f"data is {str(data)!r}; allowed: 'embedded', a folder with items_shuffle.json, items_ins_v2.json (or both "
+        "with _1000) and items_human_ins.json, that file of products, or what agent-gym prepare webshop made"
+    )
+
+
 def _open(data: Path) -> Shop:
     if (data / MANIFEST).is_file():
         return _stored(data.resolve(), (data / MANIFEST).stat().st_mtime_ns)
-    paths = official_files(data)
-    if paths is None:
-        raise ConfigError(
-            f"data is {str(data)!r}; allowed: 'embedded', a folder with items_shuffle.json, items_ins_v2.json (or both "
-            "with _1000) and items_human_ins.json, that file of products, or what agent-gym prepare webshop made"
-        )
+    paths = find_official(data)
     if paths[0].stat().st_size > _LARGE:
         raise ConfigError(f"{paths[0]} is large: build its shop once, by agent-gym prepare webshop --from {paths[0]}")
     # The times of change are part of the key, so that an edited file is read again.

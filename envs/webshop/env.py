@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.webshop.actions import ARGUMENTS, PROMPTS, Act, ActionParser
-from agent_gym.envs.webshop.data import EMBEDDED, check_goal, open_data
+from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, open_data
 from agent_gym.envs.webshop.expert import next_action
 from agent_gym.envs.webshop.nouns import RULE, tagger
+from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.envs.webshop.pages import MODES, observe
 from agent_gym.envs.webshop.session import Session
+from agent_gym.envs.webshop.store import read_official, write_shop
 from agent_gym.errors import ConfigError
+from agent_gym.parsing import HermesParser
 from agent_gym.tool_env import ToolEnv
 
 
@@ -122,6 +127,20 @@ class WebShopEnv(ToolEnv):
         self._refused: str | None = None
         self._counts = {"searches": 0.0, "invalid_actions": 0.0}
 
+    @staticmethod
+    def build_data(source: str | Path, folder: str | Path, *, progress: bool = False) -> Path:
+        """Build the shop of official files in a folder, once, so that `data=folder` opens it in a moment.
+
+        Args:
+            source: a folder with WebShop's files, or their file of products.
+            folder: where to; what is there of an interrupted build is replaced.
+            progress: whether to show a progress bar.
+
+        Raises:
+            ConfigError: if the files are not there or are others, or the folder holds something already.
+        """
+        return write_shop(read_official(find_official(Path(source).expanduser())), folder, progress=progress)
+
     # The episode.
 
     def begin(self, task: Any) -> str:
@@ -174,6 +193,20 @@ class WebShopEnv(ToolEnv):
         if terminated:
             info["reward_parts"] = dict(self.session.parts)
         return page, reward, terminated, truncated, info
+
+    def act(self, name: str, argument: str) -> None:
+        """Take a turn that searches or clicks, for those who do not write as policies do."""
+        self.step(HermesParser().render(name, {ARGUMENTS[name]: argument}))
+
+    @staticmethod
+    def server(make: Callable[[], WebShopEnv], listener: socket.socket) -> ShopServer:
+        """Make the shop's web page, see page.py.
+
+        Args:
+            make: makes an environment for each visit.
+            listener: where to listen, from `agent_gym.serving.bind`.
+        """
+        return ShopServer(make, listener)
 
     def available_actions(self) -> dict[str, Any]:
         """Return upstream's `get_available_actions`: whether there is a search bar, and what can be clicked."""

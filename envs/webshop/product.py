@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from agent_gym.errors import ConfigError
@@ -77,8 +77,8 @@ class Product:
         return f"{self.title} {self.description} {first} {options}".lower()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for `from_dict`."""
-        return asdict(self)
+        """Return its fields, for `from_dict`; JSON can hold them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Product:

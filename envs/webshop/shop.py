@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -104,19 +103,3 @@ def open_shop(products: Iterable[Product]) -> Shop:
         goals.add(product)
     arrays: dict[str, Any] = index.finish()
     return Shop(ProductList(held), Index(index.vocabulary, arrays), {kind: goals.shuffled(kind) for kind in KINDS})
-
-
-def official_files(data: Path) -> tuple[Path, Path, Path] | None:
-    """Find WebShop's files in a folder, the full set before the small one, or beside the file of products.
-
-    Returns:
-        Those of the products, of their attributes and of people's instructions; None if there are none.
-    """
-    folder, names = data.parent, [data.name]
-    if data.is_dir():
-        folder, names = data, ["items_shuffle.json", "items_shuffle_1000.json"]
-    for name in names:
-        size = name.removeprefix("items_shuffle").removesuffix(".json")
-        if name.startswith("items_shuffle") and (folder / name).is_file():
-            return folder / name, folder / f"items_ins_v2{size}.json", folder / "items_human_ins.json"
-    return None

@@ -42,7 +42,7 @@ create table term (term text primary key, number integer not null) without rowid
 
 
 def read_official(paths: tuple[Path, Path, Path]) -> Iterator[Product]:
-    """Read products from WebShop's files, see `shop.official_files`; of several with one id, the first.
+    """Read products from WebShop's files, see `data.find_official`; of several with one id, the first.
 
     Raises:
         ConfigError: for a file that is missing or another one.

@@ -1,0 +1,59 @@
+"use strict";
+// Shows what the server says about a visit, and sends back what is clicked. Texts of products are untrusted: they
+// become text nodes and nothing else.
+const $ = (id) => document.getElementById(id);
+let visit = "";
+
+async function ask(path, body) {
+  const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const content = await answer.json();
+  if (answer.ok) show(content);
+  else $("turns").textContent = content.detail;
+}
+
+const act = (name, argument) => ask("act", { visit, name, argument });
+
+function element(piece) {
+  if (piece.click === null) {
+    const text = document.createElement("span");
+    text.className = "text";
+    text.textContent = piece.text;
+    return text;
+  }
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = piece.kind;
+  button.textContent = piece.text;
+  button.setAttribute("aria-pressed", piece.chosen);
+  button.addEventListener("click", () => act("click", piece.click));
+  return button;
+}
+
+function row(name, value) {
+  const line = document.createElement("tr");
+  for (const text of [name, value]) line.appendChild(document.createElement("td")).textContent = text;
+  return line;
+}
+
+function show(state) {
+  visit = state.visit;
+  $("instruction").textContent = state.instruction;
+  $("page").replaceChildren(...state.pieces.map(element));
+  $("turns").textContent = `${state.turns} of ${state.max_turns} turns`;
+  $("search").hidden = state.over;
+  $("result").hidden = !state.over;
+  $("score").textContent = `Your reward: ${state.score}`;
+  $("parts").replaceChildren(...Object.entries(state.parts).map(([name, value]) => row(name, String(value))));
+  document.body.dataset.page = state.page;
+}
+
+$("search").addEventListener("submit", (event) => { event.preventDefault(); act("search", $("keywords").value); });
+$("new").addEventListener("click", () => ask("start", {}));
+// The address may say which task: /?index=3, and what to do there, which makes a visit that can be passed on.
+const asked = new URLSearchParams(location.search);
+ask("start", asked.has("index") ? { index: Number(asked.get("index")) } : {}).then(async () => {
+  for (const action of asked.getAll("act")) {
+    const cut = action.indexOf(":");
+    await act(action.slice(0, cut), action.slice(cut + 1));
+  }
+});

@@ -1,0 +1,153 @@
+"""The shop as a web page: what its server answers, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from agent_gym.cli import serve
+from agent_gym.envs.webshop.env import WebShopEnv
+from agent_gym.envs.webshop.export import write_embedded
+from agent_gym.envs.webshop.page import ShopServer
+from agent_gym.errors import ConfigError
+from agent_gym.serving import bind
+
+HOSTILE = "<img src=x onerror=document.title='broken'> & \u202e"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of a shop in which every title, option and feature is hostile."""
+    folder = write_embedded(tmp_path_factory.mktemp("shop"), size=300)
+    rows = json.loads((folder / "items_shuffle.json").read_text())
+    for row in rows:
+        row["name"] += HOSTILE
+        row["small_description"] += [HOSTILE]
+    (folder / "items_shuffle.json").write_text(json.dumps(rows))
+    with serving(lambda: WebShopEnv(str(folder), split="test", max_turns=6)) as server:
+        yield server.url
+
+
+class serving:
+    """Runs a server in a thread."""
+
+    def __init__(self, make: Any) -> None:
+        self.server: ShopServer = WebShopEnv.server(make, bind(port=0))
+
+    def __enter__(self) -> ShopServer:
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+        return self.server
+
+    def __exit__(self, *_: Any) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def ask(address: str, path: str, body: Any = None) -> tuple[int, Any, dict[str, str]]:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+    answer = connection.getresponse()
+    content = answer.read()
+    kind = answer.headers["Content-Type"]
+    return answer.status, json.loads(content) if "json" in kind else content.decode(), dict(answer.headers)
+
+
+def test_a_visit_from_the_instruction_to_the_reward(address: str) -> None:
+    _, state, _ = ask(address, "/start", {"index": 4})
+    assert state["page"] == "index" and state["instruction"] and state["max_turns"] == 6 and not state["over"]
+    visit = state["visit"]
+    _, state, _ = ask(address, "/act", {"visit": visit, "name": "search", "argument": state["instruction"]})
+    links = [piece for piece in state["pieces"] if piece["kind"] == "link"]
+    assert len(links) == 10 and all(piece["click"] == piece["text"].lower() for piece in links)
+    _, state, _ = ask(address, "/act", {"visit": visit, "name": "click", "argument": links[0]["click"]})
+    assert state["page"] == "item" and state["turns"] == 2
+    option = next((piece for piece in state["pieces"] if piece["kind"] == "option"), None)
+    if option:
+        _, state, _ = ask(address, "/act", {"visit": visit, "name": "click", "argument": option["click"]})
+        assert [piece["text"] for piece in state["pieces"] if piece["chosen"]] == [option["text"]]
+    _, state, _ = ask(address, "/act", {"visit": visit, "name": "click", "argument": "buy now"})
+    assert state["over"] and 0 <= state["score"] <= 1 and {"r_type", "r_att", "r_price"} <= set(state["parts"])
+    _, again, _ = ask(address, "/act", {"visit": visit, "name": "click", "argument": "buy now"})
+    assert again == state
+
+
+def test_turns_run_out_as_they_do_for_a_policy(address: str) -> None:
+    _, state, _ = ask(address, "/start", {})
+    for _ in range(8):
+        _, state, _ = ask(address, "/act", {"visit": state["visit"], "name": "click", "argument": "nothing"})
+    assert (state["turns"], state["over"], state["score"]) == (6, True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "word"),
+    [
+        ("/act", {"visit": "x", "name": "search", "argument": "y"}, 404, "reload"),
+        ("/act", {"visit": "x", "name": "buy", "argument": "y"}, 400, "search, click"),
+        ("/act", {"visit": 1}, 400, "texts"),
+        ("/act", [], 400, "object"),
+        ("/start", {"index": -1}, 400, "out of range"),
+        ("/start", {"index": "a" * 70_000}, 413, "search for less"),
+        ("/elsewhere", {}, 404, "POST /act"),
+        ("/../page.py", None, 404, "POST /act"),
+    ],
+)
+def test_requests_that_are_wrong_are_answered(address: str, path: str, body: Any, status: int, word: str) -> None:
+    answer, content, _ = ask(address, path, body)
+    assert answer == status and word in content["detail"]
+
+
+def test_the_page_may_load_nothing_from_elsewhere(address: str) -> None:
+    status, page, headers = ask(address, "/")
+    assert status == 200 and "<title>WebShop</title>" in page
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+    assert ask(address, "/page.js")[1].startswith('"use strict"')
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+def test_a_browser_shops_and_shows_the_reward(address: str, tmp_path: Path) -> None:
+    def dom(actions: list[str]) -> str:
+        query = "&".join(f"act={quote(action)}" for action in actions)
+        switches = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        command = ["chromium", *switches.split(), profile, "--virtual-time-budget=20000", "--dump-dom"]
+        page = f"{address}/?index=4&{query}"
+        return subprocess.run([*command, page], capture_output=True, text=True, timeout=120).stdout
+
+    _, state, _ = ask(address, "/start", {"index": 4})
+    search = f"search:{state['instruction']}"
+    _, state, _ = ask(address, "/act", {"visit": state["visit"], "name": "search", "argument": state["instruction"]})
+    first = next(piece["click"] for piece in state["pieces"] if piece["kind"] == "link")
+    listed = dom([search])
+    assert 'data-page="search"' in listed and listed.count('class="link"') == 10
+    assert "&lt;img src=x onerror" in listed and "<img" not in listed and "<title>WebShop</title>" in listed
+    bought = dom([search, f"click:{first}", "click:buy now"])
+    assert "Your reward: " in bought and "<td>r_att</td>" in bought and "3 of 6 turns" in bought
+
+
+def test_serve_webshop_says_what_is_wrong_with_its_arguments() -> None:
+    with pytest.raises(ConfigError, match="observation is 'html'"):
+        serve.main(["webshop", "--env_kwargs", '{"observation": "html"}'])
+
+
+def test_serve_webshop_serves() -> None:
+    command = [sys.executable, "-m", "agent_gym", "serve", "webshop", "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    line = server.stderr.readline()
+    assert ask(line.split()[1], "/start", {})[1]["page"] == "index"
+    os.kill(server.pid, signal.SIGTERM)
+    assert server.wait(30) == 0
