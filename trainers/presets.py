@@ -23,9 +23,11 @@ class Imitation:
         name: what the results table calls the policy after it.
         episodes: expert episodes to play.
         styles: expert style to its share.
-        steps: optimizer steps.
+        steps: optimizer steps, at most.
         batch: episodes per step.
         settings: further fields of `trl.SFTConfig`.
+        until_loss: end the phase when the mean loss of 25 steps falls below this. A tiny model learns to copy names all
+            at once, and how soon that happens differs between seeds by a factor of two.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Imitation:
     steps: int
     batch: int
     settings: Mapping[str, Any]
+    until_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Preset:
         env_id: the environment.
         env_kwargs: its arguments.
         model: a model id, or None for a tiny model made on the spot.
+        tiny: arguments of `make_tiny_model` for the second.
         imitation: phases of supervised fine-tuning before RL.
         train_tasks: tasks RL trains on; None for all.
         dev_split: the split of the learning curve.
@@ -64,6 +68,7 @@ class Preset:
     test_tasks: int | None
     test_split: str = "test"
     needs_gpu: bool = False
+    tiny: Mapping[str, Any] = field(default_factory=dict)
     grpo: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -155,7 +160,56 @@ GPU = Preset(
     },
 )
 
-PRESETS = {"cpu": CPU, "gpu": GPU}
+_SEARCH = {"learning_rate": 4e-3, **_ADAM, "weight_decay": 1.0}
+
+HOTPOTQA = Preset(
+    env_id="AgentR1/HotpotQA-v0",
+    # One paragraph per search: the tiny model reads what it pays for. Years and comparisons are beyond it.
+    env_kwargs={"system_prompt": "", "levels": ("easy",), "top_k": 1},
+    model=None,
+    # With few tokens besides the words of the sentences, names are short sequences of tokens that all names share.
+    tiny={"vocab_size": 600, "names_apart": True},
+    imitation=(
+        Imitation(
+            name="expert imitation, first phase",
+            episodes=16000,
+            styles={"default": 1.0},
+            steps=2000,
+            batch=24,
+            settings={**_SEARCH, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 30},
+            until_loss=0.645,
+        ),
+        Imitation(
+            name="expert imitation",
+            episodes=7200,
+            styles={"default": 1.0},
+            steps=300,
+            batch=24,
+            settings={
+                **_SEARCH,
+                "lr_scheduler_type": "cosine_with_min_lr",
+                "lr_scheduler_kwargs": {"min_lr_rate": 0.05},
+                "warmup_steps": 5,
+            },
+        ),
+        Imitation(
+            name="SFT policy (75% give up at once)",
+            episodes=640,
+            styles={"default": 0.25, "direct": 0.75},
+            steps=20,
+            batch=32,
+            settings={"learning_rate": 5e-4, "lr_scheduler_type": "cosine", **_ADAM},
+        ),
+    ),
+    train_tasks=4000,
+    dev_split="unseen_entities_dev",
+    dev_tasks=200,
+    test_tasks=500,
+    test_split="unseen_entities",
+    grpo={**CPU.grpo, "max_steps": 24},
+)
+
+PRESETS = {"cpu": CPU, "gpu": GPU, "hotpotqa": HOTPOTQA}
 
 
 def get_preset(name: str) -> Preset:

@@ -42,21 +42,29 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 # What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
-# the mark of an answer, words with their space.
-_PIECES = (
+# the mark of an answer, words, and whatever is none of these.
+_FRAMES = (
     r'<tool_call>\n\{"name": "\w+", "arguments": \{"\w+": "|"\}\}\n</tool_call>|<tool_response>\n|\n</tool_response>'
-    r"|(?:system|user|assistant)\n|</?answer>|\d|#### | ?[A-Za-z]+|[^A-Za-z\d\s]|\s"
+    r"|(?:system|user|assistant)\n|</?answer>|\d|#### "
 )
+_WORDS = r" ?[A-Za-z]+"
+_WORDS_NAMES_APART = r"[A-Z][a-z]+| ?[a-z]+|[A-Z]+"
+_REST = r"[^A-Za-z\d\s]|\s"
 
 
 def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, episodes: int = 3000) -> list[str]:
-    """Let the environment's expert play without a tokenizer and return the texts of the episodes."""
+    """Let the environment's expert play without a tokenizer and return the texts of the episodes.
+
+    They are of the training split, or of the first there is, and fewer where that has fewer tasks.
+    """
     from agent_gym.evaluate import make_specs
     from agent_gym.rollout import make_env
 
     env: Any = make_env(env_id, env_kwargs)
+    tasks = env.get_wrapper_attr("tasks")
+    split = "train" if "train" in tasks else next(iter(tasks))
     texts = []
-    for spec in make_specs(env_id, env_kwargs, split="train", episodes=episodes):
+    for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
         env.reset(seed=spec.seed, options=spec.options)
         over = False
         while not over:
@@ -71,20 +79,24 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
     return texts
 
 
-def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 800) -> Any:
+def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 800, *, names_apart: bool = False) -> Any:
     """Train the tokenizer on texts.
 
     Args:
         texts: what it will have to encode.
         vocab_size: number of tokens; every byte has one, so that any text can be encoded.
+        names_apart: cut capitalised words off from the space before them. A name is then the same tokens behind a space
+            and behind a quotation mark, and a policy that has to search for names it has read can copy them token by
+            token. It costs a token per name.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
+    words = _WORDS_NAMES_APART if names_apart else _WORDS
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.Split(Regex(f"{_FRAMES}|{words}|{_REST}"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -110,6 +122,7 @@ def make_tiny_model(
     *,
     size: str = "xt",
     vocab_size: int = 800,
+    names_apart: bool = False,
     context: int = 1024,
     seed: int = 0,
 ) -> Path:
@@ -121,6 +134,7 @@ def make_tiny_model(
         env_kwargs: its arguments.
         size: a name of `SIZES`.
         vocab_size: tokens of the tokenizer; the model's table is rounded up to a multiple of 64.
+        names_apart: see `make_tiny_tokenizer`.
         context: longest sequence.
         seed: of the random weights.
 
@@ -135,7 +149,7 @@ def make_tiny_model(
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs), vocab_size)
+    tokenizer = make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs), vocab_size, names_apart=names_apart)
     config = Qwen3Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,
         head_dim=32,

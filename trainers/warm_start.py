@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
 from trl import SFTConfig
 
 from agent_gym.trainers.presets import Imitation, Preset
@@ -12,6 +14,8 @@ from agent_gym.trainers.sft import expert_episodes, train_sft
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
 """Settings of a run that prints its own lines."""
+
+_WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
 
 
 def imitation_settings(preset: Preset, phase: Imitation, folder: Path, seed: int, args: Any) -> SFTConfig:
@@ -33,7 +37,7 @@ def imitation_settings(preset: Preset, phase: Imitation, folder: Path, seed: int
         bf16=args.bf16,
         use_cpu=args.use_cpu,
         gradient_checkpointing=args.gradient_checkpointing,
-        **{**QUIET, "logging_steps": max(1, phase.steps // 4), **phase.settings},
+        **{**QUIET, "logging_steps": _WINDOW if phase.until_loss else max(1, phase.steps // 4), **phase.settings},
     )
 
 
@@ -61,4 +65,18 @@ def imitate(
     # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns to
     # copy numbers from them. RL afterwards trains on the policy's tokens only.
     rows = [row for episode in episodes for row in episode.rows]
+    if phase.until_loss is not None:
+        callbacks = [*callbacks, _Until(phase.until_loss)]
     train_sft(model, tokenizer, rows, settings, train_on="all", callbacks=callbacks)
+
+
+class _Until(TrainerCallback):
+    """Ends a phase that has reached its loss."""
+
+    def __init__(self, loss: float) -> None:
+        self._loss = loss
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Compare the mean since the last log, which is `_WINDOW` steps ago."""
+        if float((logs or {}).get("loss", float("inf"))) < self._loss:
+            control.should_training_stop = True

@@ -16,9 +16,10 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("speedrun", summary)
     parser.add_argument(
         "--preset",
-        choices=("cpu", "gpu"),
+        choices=("cpu", "gpu", "hotpotqa"),
         default="cpu",
-        help="cpu: a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real GSM8K",
+        help="cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
+        "GSM8K; hotpotqa: as cpu, learning to search",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of everything")
     parser.add_argument("--output_dir", default="runs/speedrun", metavar="DIR", help="where models and results go")
