@@ -33,6 +33,20 @@ def judged(
     Returns:
         The sandbox's report, and by program what it got away with.
     """
+    first, *lines = in_net("sandbox_judge.py", {"programs": programs, "namespaces": namespaces, "limits": limits})
+    return first["report"], {line["name"]: line["bad"] for line in lines}
+
+
+def in_net(script: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run a script of this folder in the net.
+
+    Args:
+        script: its name. It reads JSON and prints lines of JSON.
+        settings: what it reads, beside `watched`, the folders that are the net's own.
+
+    Returns:
+        The lines.
+    """
     command = _UNSHARE if os.getuid() == 0 else [*_UNSHARE, "--user", "--map-root-user"]
     try:
         subprocess.run([*command, "true"], check=True, capture_output=True, timeout=60)
@@ -42,14 +56,13 @@ def judged(
     places = [sys.prefix, sys.base_prefix, str(ROOT)]
     own = ["/var/tmp", "/dev/shm"] + ["/tmp"] * all(not place.startswith("/tmp/") for place in places)
     mounts = "; ".join(f"mount -t tmpfs -o size=256m,mode=1777 net {folder}" for folder in own)
-    script = f'mount --make-rprivate /; {mounts}; "$0" -c "$1"; exec "$0" "$2"'
-    words = [sys.executable, _LOOPBACK_UP, str(ROOT / "tests" / "sandbox_judge.py")]
-    settings = {"programs": programs, "namespaces": namespaces, "limits": limits, "watched": own}
+    start = f'mount --make-rprivate /; {mounts}; "$0" -c "$1"; exec "$0" "$2"'
+    words = [sys.executable, _LOOPBACK_UP, str(ROOT / "tests" / script)]
     groups = _make_groups()
     try:
         done = subprocess.run(
-            [*command, "sh", "-ec", script, *words],
-            input=json.dumps(settings),
+            [*command, "sh", "-ec", start, *words],
+            input=json.dumps({**settings, "watched": own}),
             capture_output=True,
             text=True,
             cwd="/",
@@ -60,8 +73,7 @@ def judged(
         for group in groups:
             group.rmdir()
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    first, *lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return first["report"], {line["name"]: line["bad"] for line in lines}
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def _make_groups() -> list[Path]:
