@@ -13,11 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402
+from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
 from agent_gym.trainers.presets import CPU, PRESETS, Imitation, Preset, get_preset  # noqa: E402
 from agent_gym.trainers.speedrun import run_speedrun  # noqa: E402
 
@@ -99,6 +100,26 @@ def test_an_engine_that_does_not_start_is_replaced_and_that_is_said(
         run(tmp_path / "asked", capfd, preset, engine="vllm")
 
 
+def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
+    from agent_gym.trainers.tiny import make_tiny_model
+    from agent_gym.trainers.warm_start import imitate, imitation_settings
+
+    folder = make_tiny_model(tmp_path / "model", MINI.env_id, MINI.env_kwargs)
+    args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
+    seen: dict[float, int] = {}
+
+    class Steps(TrainerCallback):
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen[loss] = state.global_step
+
+    for loss in (100.0, 0.0):
+        phase = dataclasses.replace(MINI.imitation[0], steps=30, until_loss=loss)
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        settings = imitation_settings(MINI, phase, tmp_path / "sft", 0, args)
+        imitate(MINI, phase, model, AutoTokenizer.from_pretrained(folder), settings, [Steps()])
+    assert seen == {100.0: 25, 0.0: 30}
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def play(name: str) -> Any:
@@ -126,8 +147,6 @@ def test_without_imitation_a_given_model_is_evaluated_first(tmp_path: Path, capf
 
 
 def test_presets_are_complete_runs() -> None:
-    from agent_gym.trainers import AgentGRPOConfig
-
     for name, preset in PRESETS.items():
         assert get_preset(name) is preset
         settings = {**preset.grpo, "bf16": False, "use_cpu": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,24 @@ def test_the_tokenizer_is_trained_on_what_is_played() -> None:
 def test_an_unknown_size_is_named_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"size is 'm'; allowed: {', '.join(SIZES)}"):
         make_tiny_model(tmp_path, GSM8K, size="m")
+
+
+def test_a_name_is_the_same_tokens_wherever_it_stands() -> None:
+    texts = [f'{{"query": "{name}"}} Where was {name} born?' for name in ("Bade Fopu", "Lemi Pivo", "Sinafa")] * 20
+    told = 'Lemi Pivo works for Sinafa. {"query": "Lemi Pivo"}'
+    for names_apart in (True, False):
+        tokenizer = make_tiny_tokenizer(texts, 400, names_apart=names_apart)
+        tokens = tokenizer.tokenize(told)
+        assert tokenizer.decode(tokenizer(told)["input_ids"]) == told
+        first, copied = tokenizer.tokenize("Lemi Pivo"), tokenizer.tokenize(" Lemi Pivo")
+        assert (copied[1:] == first) == names_apart
+        assert any(tokens[i : i + len(first)] == first for i in range(1, len(tokens)))
+
+
+def test_demonstrations_of_a_small_data_set_are_all_there_is(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"What is {i} + 1?", "answer": f"{i} + 1 = <<{i}+1={i + 1}>>{i + 1}\n#### {i + 1}"}
+        for i in range(4)
+    ]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(demonstration_texts(GSM8K, {"data": str(tmp_path / "few.jsonl")})) == 4
