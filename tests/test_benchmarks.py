@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,13 @@ def test_every_kind_of_index_is_measured(tmp_path):
     assert len({row["index"].split()[0] for row in rows}) == 8
     assert all(row["plan"] == pytest.approx(1, abs=0.02) and 0 < row["recall@5"] <= 1 for row in rows)
     assert {side["side"] for side in results["environments"]} == {"per call", "micro-batcher", "one call"}
+
+
+def test_alfworld_is_measured_on_all_sides_that_are_there(tmp_path):
+    printed, results = run("alfworld.py", tmp_path)
+    sides = {"engine", "env"} | ({"textworld"} if find_spec("textworld") else set())
+    assert set(results["milliseconds"]) == sides
+    for times in results["milliseconds"].values():
+        assert {row: len(values) for row, values in times.items()} == dict.fromkeys(times, 2) and len(times) == 4
+    assert 0 < results["memory"]["alone"] < results["memory"]["with its game"]
+    assert "KiB per environment" in printed

@@ -124,7 +124,8 @@ class ALFWorldEnv(ToolEnv):
         self._show, self._grammar = show_admissible, grammar
         self._game: Game
         self._view: View
-        self._given: list[tuple[str, str]] = []
+        self._given: list[str] = []
+        self._history: list[tuple[str, str]] = []
         self._invalid = 0
 
     # The episode.
@@ -133,13 +134,13 @@ class ALFWorldEnv(ToolEnv):
         """Load the game and tell what there is to see."""
         self._game = load_game(task, self._grammar)
         self._view = self._engine.start(self._game)
-        self._given, self._invalid = [], 0
+        self._given, self._history, self._invalid = [], [], 0
         self._first = self._view.text
         return self._shown(self._first)
 
     def respond(self, action: str) -> Reply:
         """Give the command of a turn, and see what it has changed."""
-        before = self._engine.world.progress
+        before, given = self._engine.world.progress, len(self._given)
         reply = super().respond(action)
         won, progress = self._view.won, self._engine.world.progress
         gave_up = reply.terminated
@@ -155,6 +156,8 @@ class ALFWorldEnv(ToolEnv):
         if reply.terminated or self.turn + 1 >= self.max_turns:
             reply.metrics |= {end: float(end == self._ended) for end in ENDS}
         if reply.messages is not None:
+            said = "\n".join(message["content"] for message in reply.messages)
+            self._history.append((self._given[-1] if len(self._given) > given else "(no command)", said))
             reply.messages[-1]["content"] = self._shown(reply.messages[-1]["content"])
             if not self._as_tool:
                 reply.text = "\n".join(message["content"] for message in reply.messages)
@@ -201,17 +204,17 @@ class ALFWorldEnv(ToolEnv):
         return observation, reward, terminated, truncated, info
 
     def situation(self) -> list[Message]:
-        """Show the task, all commands so far with what they did, and what can be done now."""
+        """Show the task, all turns so far with their commands and what they did, and what can be done now."""
         system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._given, 1)]
+        lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._history, 1)]
         history = "\n".join(["", "", HISTORY_HEADING, *lines]) if lines else ""
         return [*messages, {"role": "user", "content": self._shown(self._first + history)}]
 
     def _give(self, command: str) -> tuple[str, bool]:
         admissible = command.strip() in self._view.admissible
         self._view = self._engine.step(command)
-        self._given.append((command, self._view.text))
+        self._given.append(command)
         return self._view.text, admissible
 
     def _shown(self, text: str) -> str:

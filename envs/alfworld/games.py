@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
 
 _CURE = "`agent-gym prepare alfworld` downloads the official games, and data='embedded' needs none"
 _TAIL = 1 << 12  # bytes at the end of a file, which hold `solvable` and, in later releases, the walkthrough
+_LISTING = threading.Lock()  # the many environments of a rollout are made at once, and one of them is to look
 _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 
 
@@ -54,7 +56,8 @@ def game_names(data: str, task_types: Sequence[str] | None = None) -> dict[str, 
         }
     else:
         folder = _find_official() if data == OFFICIAL else _root(Path(data).expanduser())
-        files = _official_files(str(folder), folder.stat().st_mtime_ns)
+        with _LISTING:
+            files = _official_files(str(folder), folder.stat().st_mtime_ns)
         listed = {split: [str(file) for file, kind in found if kind in types] for split, found in files.items()}
     empty = [split for split, names in listed.items() if not names]
     if empty:
