@@ -68,6 +68,11 @@ def test_stems_are_lucenes(word: str, expected: str) -> None:
             "\u65e5\u672c\u30ab\u30bf \u00a9 \u2764\ufe0f a:b 1:2",
             "\u65e5 \u672c \u30ab\u30bf \u00a9 \u2764\ufe0f a:b 1 2",
         ),
+        ("soft\u00adhyphen \u0e44\u0e17\u0e22x a\u200bz", "soft\u00adhyphen \u0e44\u0e17\u0e22 x z"),
+        (
+            "\u0939\u093f\u0928\u094d \ufeffbom 1\u066b5 \U0001f44d\U0001f3fd",
+            "\u0939\u093f\u0928\u094d bom 1\u066b5 \U0001f44d\U0001f3fd",
+        ),
         ("", ""),
     ],
 )

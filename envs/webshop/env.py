@@ -160,7 +160,7 @@ class WebShopEnv(ToolEnv):
         score = self.session.score or 0.0
         reply.success = score == 1
         idle = len(self._taken) == before
-        reply.terms |= {"score": score, "success": float(reply.success), "invalid": -float(idle)}
+        reply.terms |= {"score": score, "success": float(reply.success), "invalid": float(-idle)}
         self._counts["invalid_actions"] += idle
         reply.metrics |= self._counts
         if reply.terminated or self.turn + 1 >= self.max_turns:

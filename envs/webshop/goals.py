@@ -12,6 +12,7 @@ so the order is the same in every run and the limits are not. Here they follow f
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +127,7 @@ def synthetic_goal(product: Product, n: int) -> Row:
 
 def count_choices(product: Product) -> int:
     """Return how many combinations of options a product has; 1 if it has no options, 0 if one has no values."""
-    return int(np.prod([len(values) for values in product.options.values()], dtype=np.int64))
+    return math.prod(len(values) for values in product.options.values())
 
 
 def price_limit(product: Product, n: int) -> tuple[float, str]:

@@ -35,6 +35,7 @@ _EXPECTED = {"kind": "webshop", "format": 1}
 _PRODUCTS = "products.sqlite"
 _ARRAYS = ("start", "document", "frequency", "length", "rank")
 _KEPT = 4096  # products in memory
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _TABLES = """
 create table product (position integer primary key, asin text not null, body blob not null);
 create table term (term text primary key, number integer not null) without rowid;
@@ -129,7 +130,7 @@ def _map_array(folder: Path, name: str, size: int, dtype: np.dtype) -> np.ndarra
 
 
 def _pack(product: Product) -> bytes:
-    return zlib.compress(json.dumps(product.as_dict(), separators=(",", ":")).encode(), 1)
+    return zlib.compress(_ENCODER.encode(product.as_dict()).encode(), 1)
 
 
 def _unpack(body: bytes) -> Product:

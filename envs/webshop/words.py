@@ -1,9 +1,9 @@
 """Texts cut into search terms as Lucene's analyser for English does it, with Anserini's defaults.
 
-Words by Unicode's rules (UAX 29), the possessive 's off, lower case, 33 stop words out, Porter's stems. Of UAX 29 it
-has what products need: letters and digits, with a dot, colon or apostrophe between two letters and a dot, comma,
-semicolon or apostrophe between two digits; ideographs one by one; emoji. Words of Thai and other scripts of South-East
-Asia, which Lucene finds by other means, are cut more coarsely, and joiners and marks on their own otherwise.
+Words by Unicode's rules (UAX 29), the possessive 's off, lower case, 33 stop words out, Porter's stems. Of UAX 29: runs
+of letters and digits, with a dot, colon or apostrophe between two letters and a dot, comma, semicolon or apostrophe
+between two digits; runs of Katakana, and of scripts of South-East Asia; ideographs one by one; emoji; marks with what
+they stand behind. What is left out: a narrow no-break space parts words here and joins them there.
 
 No word reaches over white space, and texts of products repeat themselves: nine of ten pieces between spaces were seen
 before. So the rules are applied once per piece, which is what makes building an index fast.
@@ -25,13 +25,14 @@ STOP_WORDS = frozenset(
 _LONGEST = 255  # characters; Lucene cuts longer words into pieces
 _KEPT = 1 << 18  # pieces to remember; of those of a million products, the most frequent
 
-_MARKS = "\u0300-\u036f\uff9e\uff9f\u200d\ufe00-\ufe0f\u20e3"
 _BETWEEN_LETTERS = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a.'\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _BETWEEN_DIGITS = (
     ",;\u2044\u037e\u0589\u060c\u066c\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b.'\u2018\u2019\u2024\ufe52\uff07\uff0e"
 )
+_JOINERS = "_\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3040-\u309f"
 _KATAKANA = "\u30a0-\u30ff\u31f0-\u31ff"
+_SOUTH_EAST_ASIA = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff"
 _EMOJI = (
     "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9-\u21aa\u231a-\u231b\u2328\u2388\u23cf\u23e9-\u23f3"
     "\u23f8-\u23fa\u24c2\u25aa-\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705"
@@ -72,11 +73,30 @@ def piece_terms(piece: str) -> tuple[str, ...]:
 
 @functools.cache
 def _any_word() -> re.Pattern[str]:
-    """Compile the pattern for all of Unicode; few products need it, and it takes a fifth of a second."""
+    """Compile the pattern for all of Unicode; few products need it, and it takes half a second."""
+    # Accents and invisible marks go with what stands in front of them; only the zero-width space parts words.
+    marks = _ranges({"Mn", "Mc", "Me", "Cf"}, but="\u200b")
+    after = f"[{marks}\uff9e\uff9f\U0001f3fb-\U0001f3ff]*"
     # Fractions, superscripts and circled numbers are digits to Python's \w and nothing to UAX 29.
-    numbers = "".join(re.escape(chr(c)) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) == "No")
-    others = f"\uff9e\uff9f{numbers}{_IDEOGRAPHS}{_KATAKANA}"
-    letter, sign = rf"[^\W\d_{others}]", rf"(?:[^\W_{others}]|_)"
-    joint = rf"(?:(?<={letter})[{_BETWEEN_LETTERS}](?={letter})|(?<=\d)[{_BETWEEN_DIGITS}](?=\d))"
-    emoji = rf"[{_EMOJI}](?:[\ufe0f\U0001f3fb-\U0001f3ff]|\u200d[{_EMOJI}])*"
-    return re.compile(rf"(?:{sign}[{_MARKS}]*{joint}?)+|[{_KATAKANA}]+|[{_IDEOGRAPHS}]|{_FLAG}{{2}}|{emoji}")
+    others = f"\uff9e\uff9f{_ranges({'No'})}{marks}{_IDEOGRAPHS}{_KATAKANA}{_SOUTH_EAST_ASIA}"
+    letter, digit = rf"[^\W\d_{others}]", r"[\d\u066b]"
+    letters = rf"{letter}{after}(?:[{_BETWEEN_LETTERS}]{after}(?={letter}))?"
+    digits = rf"{digit}{after}(?:[{_BETWEEN_DIGITS}]{after}(?={digit}))?"
+    run = rf"(?:(?:{letters}|{digits})+|(?:[{_KATAKANA}]{after})+)"
+    joiners = rf"(?:[{_JOINERS}]{after})"
+    word = rf"{joiners}*{run}(?:{joiners}+{run})*{joiners}*"
+    emoji = rf"[{_EMOJI}](?:{after}[{_EMOJI}](?<=\u200d.))*{after}"
+    single = rf"(?:[{_SOUTH_EAST_ASIA}]{after})+|[{_IDEOGRAPHS}]{after}|{_FLAG}{{2}}|{emoji}"
+    return re.compile(rf"{word}|{single}")
+
+
+def _ranges(categories: set[str], but: str = "") -> str:
+    """Write all characters of some of Unicode's categories as the inside of a character class."""
+    found: list[list[int]] = []
+    for number in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(number)) in categories and chr(number) not in but:
+            if found and found[-1][1] == number - 1:
+                found[-1][1] = number
+            else:
+                found.append([number, number])
+    return "".join(f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in found)
