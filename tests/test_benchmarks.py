@@ -119,3 +119,12 @@ def test_alfworld_is_measured_on_all_sides_that_are_there(tmp_path):
         assert {row: len(values) for row, values in times.items()} == dict.fromkeys(times, 2) and len(times) == 4
     assert 0 < results["memory"]["alone"] < results["memory"]["with its game"]
     assert "KiB per environment" in printed
+
+
+def test_webshop_is_played_and_its_shops_are_built_and_opened(tmp_path):
+    printed, results = run("webshop.py", tmp_path)
+    assert set(results["played"]["embedded"]) == {"env", "session", "session, rich"}
+    assert all(rate > 0 for rate in results["played"]["embedded"].values())
+    (built,) = results["built"].values()
+    assert built["build_s"] > built["index_s"] > 0 and built["disk_mib"] > 0 and built["search_ms"] > 0
+    assert "steps / CPU s" in printed
