@@ -1,0 +1,334 @@
+"""Tools of MCP servers (Model Context Protocol, https://modelcontextprotocol.io) as tools of an environment.
+
+    tools = mcp_tools("python my_server.py")            # a command, spoken to through its standard input and output
+    tools = mcp_tools("http://127.0.0.1:8000/mcp")      # or an address, by streamable HTTP
+
+The official package does the protocol (`pip install 'agent-gym[mcp]'`). It is asynchronous and environments are not,
+so one thread of this process runs its loop, and holds one connection per server for all environments: their calls go
+through it side by side. A forked process, such as a worker of a vector environment, connects anew when it first calls.
+
+Whose fault an answer is, the protocol says: a result marked `isError`, or invalid arguments, is the policy's and an
+observation. That the server is gone, late, or breaks the protocol is ours and an `EnvFailure`. A lost connection is
+made again, once per call; what was under way is then called a second time. Left out on purpose: resources, prompts,
+sampling, and servers that keep a state for one caller, because all episodes are one caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import shlex
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.tools import Tool, ToolResult
+
+_START_S = 60.0  # a server may import a lot before it answers
+_STOP_S = 10.0  # the package gives a process 2 s to end by itself, then terminates it, then kills it
+_SLACK_S = 5.0  # the package watches the time of a call itself; this is for a loop that does not run any more
+_KEPT_BYTES = 2000  # of what a server says on its standard error: its last words are in our errors
+
+_T = TypeVar("_T")
+
+
+def mcp_tools(
+    server: str | Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 30.0
+) -> list[MCPTool]:
+    """Connect to an MCP server and return its tools. Equal settings share one connection.
+
+    Args:
+        server: an address (http:// or https://), or a command line, as a text or as a list of words.
+        env: environment variables of the command, beside PATH, HOME and the like. It gets no others of this process.
+        timeout_s: seconds that one call may take.
+
+    Raises:
+        ConfigError: if the package is missing, the server does not start or cannot be reached, or has no tools.
+    """
+    require("mcp", "mcp")
+    try:
+        words = tuple(shlex.split(server) if isinstance(server, str) else server)  # an address is one word
+    except ValueError:  # a quotation without an end
+        words = ()
+    if not words or not all(isinstance(word, str) for word in words) or not timeout_s > 0:
+        raise ConfigError(
+            f"server is {server!r} and timeout_s {timeout_s!r}; they must be an address such as "
+            "'http://127.0.0.1:8000/mcp' or a command such as 'python my_server.py', and a number of seconds above 0"
+        )
+    known = _server(words, tuple(sorted((env or {}).items())), float(timeout_s))
+    try:
+        listed = known.connected().listed
+    except EnvFailure as error:
+        raise ConfigError(f"{error}; it must be the command or the address of an MCP server that runs") from error
+    if not listed:
+        raise ConfigError(f"the MCP server {known} has no tools")
+    return [MCPTool(known, tool.name, tool.description or "", tool.input_schema) for tool in listed]
+
+
+class MCPTool(Tool):
+    """A tool that an MCP server runs; made by `mcp_tools`. Its schema is the server's, which also checks arguments.
+
+    Args:
+        server: where it runs.
+        name: its name there.
+        description: see `Tool`.
+        parameters: see `Tool`.
+    """
+
+    def __init__(self, server: _Server, name: str, description: str, parameters: Mapping[str, Any]) -> None:
+        """Remember the server."""
+        super().__init__(name, description, parameters)
+        self._server = server
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Have the server run it.
+
+        Raises:
+            EnvFailure: if the server does not answer as it has to.
+        """
+        try:
+            # Lone surrogates, infinities and nesting without end are no JSON, and would break the connection.
+            json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError) as error:
+            return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error!s:.200}", error=True)
+        return self._server.call(self.name, dict(arguments))
+
+
+class _Connection:
+    """One session with a server, in the loop of this process.
+
+    The package's client has to be entered and left by the same task. That task is `_hold`: it connects, lists the
+    tools, and waits to be told to leave.
+    """
+
+    def __init__(self, server: _Server) -> None:
+        self._said = b""
+        self._leave = asyncio.Event()
+        self._ready: Future[None] = Future()
+        self._task = _submit(self._hold(server))
+        try:
+            self._ready.result(_START_S)
+        except TimeoutError as error:
+            self.close()
+            raise EnvFailure(f"the MCP server {server} does not answer after {_START_S:g} s{self.words}") from error
+        except Exception as error:
+            raise EnvFailure(f"the MCP server {server} cannot be used: {_reason(error)}{self.words}") from error
+
+    async def _hold(self, server: _Server) -> None:
+        import mcp
+
+        try:
+            async with mcp.Client(self._target(server)) as self.client:
+                self.listed, cursor = [], None
+                while True:
+                    page = await self.client.list_tools(cursor=cursor)
+                    self.listed += page.tools
+                    if (cursor := page.next_cursor) is None:
+                        break
+                self._ready.set_result(None)
+                await self._leave.wait()
+        except BaseException as error:
+            if not self._ready.done():
+                await asyncio.sleep(0.1)  # its last words may still be on their way
+                self._ready.set_exception(error)
+
+    def _target(self, server: _Server) -> Any:
+        import mcp
+
+        if server.remote:
+            return server.words[0]
+        command, *arguments = server.words
+        parameters = mcp.StdioServerParameters(command=command, args=arguments, env=dict(server.env))
+        read, write = os.pipe()
+        loop = asyncio.get_running_loop()
+
+        def hear() -> None:
+            said = os.read(read, 1 << 16)
+            self._said = (self._said + said)[-_KEPT_BYTES:]
+            if not said:
+                loop.remove_reader(read)
+                os.close(read)
+
+        loop.add_reader(read, hear)
+        return _Stdio(parameters, write)
+
+    @property
+    def words(self) -> str:
+        """What the server said last on its standard error, as the end of an error message."""
+        said = self._said.decode(errors="replace").strip()
+        return f"; it said:\n{said}" if said else ""
+
+    def close(self) -> None:
+        """Leave, and wait until a server that was started here has ended."""
+        with suppress(Exception):
+            _get_loop().call_soon_threadsafe(self._leave.set)
+            if not self._ready.done():
+                self._task.cancel()
+            self._task.result(_STOP_S)
+
+
+class _Stdio:
+    """The package's transport to a command, with our end of a pipe as its standard error."""
+
+    def __init__(self, parameters: Any, errors: int) -> None:
+        self._parameters, self._errors = parameters, errors
+
+    async def __aenter__(self) -> Any:
+        import mcp
+
+        with os.fdopen(self._errors, "w") as errors:
+            self._transport = mcp.stdio_client(self._parameters, errlog=errors)
+            return await self._transport.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._transport.__aexit__(*error)
+
+
+class _Server:
+    """A server by its settings; there is one object per process and settings, whoever copies or pickles it."""
+
+    def __init__(self, words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> None:
+        self.words, self.env, self.timeout_s = words, env, timeout_s
+        self.remote = words[0].startswith(("http://", "https://"))
+        self.forget()
+
+    def forget(self) -> None:
+        """Have no connection."""
+        self._connection: _Connection | None = None
+        self._lock = threading.Lock()
+
+    def connected(self) -> _Connection:
+        """Return the connection, made if there is none.
+
+        Raises:
+            EnvFailure: if it cannot be made.
+        """
+        with self._lock:
+            if self._connection is None:
+                self._connection = _Connection(self)
+            return self._connection
+
+    def drop(self, connection: _Connection | None) -> None:
+        """Close a connection; the next call makes another. Another thread may have done so already."""
+        with self._lock:
+            if connection is None or connection is not self._connection:
+                return
+            self._connection = None
+        connection.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.drop(self._connection)
+
+    def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Call a tool.
+
+        Raises:
+            EnvFailure: see `MCPTool.run`.
+        """
+        import mcp
+
+        for attempt in (1, 2):
+            connection = self.connected()
+            future = _submit(connection.client.call_tool(name, arguments, self.timeout_s))
+            try:
+                result = future.result(self.timeout_s + _SLACK_S)
+            except mcp.MCPError as error:
+                if error.code == mcp.types.INVALID_PARAMS:
+                    return ToolResult(f"Error: {error.message}", error=True)
+                if error.code == mcp.types.REQUEST_TIMEOUT:
+                    raise EnvFailure(f"the MCP server {self} took over {self.timeout_s:g} s for {name}") from error
+                self._give_up_after(attempt, connection, name, error)
+            except TimeoutError as error:
+                self.drop(connection)
+                raise EnvFailure(f"the connection to the MCP server {self} hangs") from error
+            except Exception as error:
+                self._give_up_after(attempt, connection, name, error)
+            else:
+                return ToolResult(_text(result), error=bool(result.is_error))
+        raise AssertionError("the second attempt returns or raises")
+
+    def _give_up_after(self, attempt: int, connection: _Connection, name: str, error: Exception) -> None:
+        self.drop(connection)
+        if attempt == 2:
+            raise EnvFailure(f"the MCP server {self} broke over {name}: {_reason(error)}{connection.words}") from error
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _server, (self.words, self.env, self.timeout_s)
+
+
+def _text(result: Any) -> str:
+    """What the policy reads: the texts of an answer, and in brackets what else there is."""
+    parts = []
+    for part in result.content:
+        resource = getattr(part, "resource", part)
+        text = getattr(resource, "text", None)
+        about = getattr(resource, "uri", None) or getattr(resource, "mime_type", None)
+        parts.append(f"[{part.type}: {about}]" if text is None else text)
+    if not parts and result.structured_content is not None:
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    return "\n".join(parts) or ("Error: the tool failed" if result.is_error else "")
+
+
+def _reason(error: BaseException) -> str:
+    """The first error in the groups that the package's tasks make of one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+# One loop and one set of connections per process.
+
+_lock = threading.RLock()
+_servers: dict[tuple[Any, ...], _Server] = {}
+_loop: asyncio.AbstractEventLoop | None = None
+_inherited: list[Any] = []
+
+
+def _server(words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> _Server:
+    with _lock:
+        return _servers.setdefault((words, env, timeout_s), _Server(words, env, timeout_s))
+
+
+def _get_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="mcp", daemon=True).start()
+        return _loop
+
+
+def _submit(work: Coroutine[Any, Any, _T]) -> Future[_T]:
+    return asyncio.run_coroutine_threadsafe(work, _get_loop())
+
+
+def _close_all() -> None:
+    for server in list(_servers.values()):
+        server.close()
+
+
+def _after_fork() -> None:
+    """Leave the connections to the process that made them: two that read one would miss each other's answers."""
+    global _loop, _lock
+    # Kept, so that nothing is done about processes and sockets that are not ours.
+    _inherited.append((_loop, [server._connection for server in _servers.values()]))
+    _loop, _lock = None, threading.RLock()
+    for server in _servers.values():
+        server.forget()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,244 @@
+"""Tools of a real MCP server, over stdio and over HTTP: whose fault is what, lost servers, forks, an environment."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from agent_gym import ConfigError, EnvFailure, Reply, ToolEnv
+from agent_gym.mcp_tools import MCPTool, _close_all, mcp_tools
+from agent_gym.rewards import final_answer
+
+pytest.importorskip("mcp")
+
+SERVER = Path(__file__).with_name("mcp_server.py")
+STDIO = [sys.executable, str(SERVER)]
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([*STDIO, str(port)], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/mcp"
+    _close_all()
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module", params=["stdio", "http"])
+def tools(request: Any) -> dict[str, MCPTool]:
+    return by_name(mcp_tools(STDIO if request.param == "stdio" else request.getfixturevalue("http")))
+
+
+def by_name(tools: list[MCPTool]) -> dict[str, MCPTool]:
+    return {tool.name: tool for tool in tools}
+
+
+def test_schemas_are_the_servers(tools: dict[str, MCPTool]) -> None:
+    assert list(tools) == ["room_of", "about", "numbers", "picture", "wait", "die"]
+    schema = tools["room_of"].schema["function"]
+    assert schema["name"] == "room_of" and schema["description"] == "Tell in which room a person sits."
+    assert schema["parameters"]["properties"]["name"]["type"] == "string"
+    assert schema["parameters"]["required"] == ["name"]
+
+
+def test_answers_are_text(tools: dict[str, MCPTool]) -> None:
+    answer = tools["room_of"].run({"name": "Ada", "loud": True})
+    assert (answer.text, answer.error) == ("ROOM 101", False)
+    assert '"numbers"' in tools["numbers"].run({"up_to": 3}).text
+    assert tools["picture"].run({}).text == "look:\n[image: image/png]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"name": "Zed"}, {}, {"name": 5}, {"name": "Ada", "loud": "very"}, {"name": "\ud800"}, {"name": float("inf")}],
+)
+def test_the_policys_mistakes_are_observations(tools: dict[str, MCPTool], arguments: dict[str, Any]) -> None:
+    answer = tools["room_of"].run(arguments)
+    assert answer.error and answer.text
+    assert tools["room_of"].run({"name": "Bo"}).text == "202", "the connection has not suffered"
+
+
+def test_many_threads_share_a_connection(tools: dict[str, MCPTool]) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda i: tools["room_of"].run({"name": ("Ada", "Bo")[i % 2]}).text, range(64)))
+        pids = set(pool.map(lambda _: tools["about"].run({"name": "pid"}).text, range(16)))
+    assert answers == ["101", "202"] * 32 and len(pids) == 1
+
+
+def test_a_late_answer_is_our_failure_and_the_next_is_none(http: str) -> None:
+    for server in (STDIO, http):
+        tools = by_name(mcp_tools(server, timeout_s=1.5))
+        with pytest.raises(EnvFailure, match=r"took over 1\.5 s for wait"):
+            tools["wait"].run({"seconds": 2.0})
+        assert tools["wait"].run({"seconds": 0.0}).text == "done"
+
+
+def test_a_lost_server_is_started_again_once(tmp_path: Path) -> None:
+    tools = by_name(mcp_tools(STDIO))
+    pid = int(tools["about"].run({"name": "pid"}).text)
+    os.kill(pid, signal.SIGKILL)
+    again = int(tools["about"].run({"name": "pid"}).text)
+    assert again != pid, "killed between two calls"
+    assert tools["die"].run({"once": str(tmp_path / "died")}).text == "alive", "during a call"
+    with pytest.raises(EnvFailure, match=r"(?s)broke over die.*these are my last words"):
+        tools["die"].run({})
+    assert tools["room_of"].run({"name": "Ada"}).text == "101"
+
+
+def test_connections_are_shared_by_settings() -> None:
+    def pid(**settings: Any) -> str:
+        return by_name(mcp_tools(STDIO, **settings))["about"].run({"name": "pid"}).text
+
+    first = by_name(mcp_tools(STDIO))["about"]
+    assert pid() == pid() == copy.deepcopy(first).run({"name": "pid"}).text
+    assert pickle.loads(pickle.dumps(first)).run({"name": "pid"}).text == pid()
+    assert pid(timeout_s=20) != pid()
+
+
+def test_a_command_gets_the_variables_it_is_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_TRAINER", "1")
+    about = by_name(mcp_tools(STDIO, env={"GIVEN": "yes"}))["about"]
+    assert about.run({"name": "GIVEN"}).text == "yes"
+    assert about.run({"name": "SECRET_OF_THE_TRAINER"}).text == "unset"
+
+
+def test_a_forked_process_connects_anew() -> None:
+    about = by_name(mcp_tools(STDIO))["about"]
+    mine = about.run({"name": "pid"}).text
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, about.run({"name": "pid"}).text.encode())
+            _close_all()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(read, 100).decode()
+    assert theirs.isdigit() and theirs != mine
+    assert about.run({"name": "pid"}).text == mine, "the parent's connection lives on"
+    os.close(read)
+    os.close(write)
+
+
+def test_servers_end_with_this_process() -> None:
+    script = f"""
+from agent_gym.mcp_tools import mcp_tools
+tools = {{tool.name: tool for tool in mcp_tools({STDIO!r})}}
+print(tools["about"].run({{"name": "pid"}}).text, flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == ""
+    assert not Path(f"/proc/{int(done.stdout)}").exists()
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ("/nowhere/at-all --fast", "/nowhere/at-all --fast.*No such file"),
+        ([sys.executable, "-c", "raise SystemExit('no licence')"], "no licence"),
+        ("http://127.0.0.1:1/mcp", "http://127.0.0.1:1/mcp cannot be used.*onnect"),
+        ("", "server is ''"),
+        ("python 'server.py", 'server is "python \'server.py"'),
+        ([], r"server is \[\]"),
+    ],
+)
+def test_servers_that_cannot_be_used_are_named(server: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){words}"):
+        mcp_tools(server)
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ConfigError, match=r"'mcp'.*agent-gym\[mcp\]"):
+        mcp_tools(STDIO)
+
+
+# An environment.
+
+
+class RoomsEnv(ToolEnv):
+    """One look-up at a server, then the answer."""
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0}
+
+    def __init__(self, server: Any = STDIO, **kwargs: Any) -> None:
+        tasks = {
+            split: [{"who": name, "room": room} for name, room in (("Ada", "101"), ("Bo", "202"))] * 4
+            for split in ("train", "validation", "test")
+        }
+        wanted = [tool for tool in mcp_tools(server) if tool.name in ("room_of", "die")]
+        super().__init__(tasks, tools=wanted, **kwargs)
+
+    def begin(self, task: Any) -> str:
+        self._task = task
+        return f"In which room does {task['who']} sit?"
+
+    def answer(self, text: str) -> Reply:
+        correct = final_answer(text) == self._task["room"]
+        return Reply(terms={"answer": float(correct)}, terminated=True, success=correct)
+
+    def expert_action(self) -> str:
+        if self.turn == 0:
+            return self.parser.render("room_of", {"name": self._task["who"]})
+        return f"<answer>{self._task['room']}</answer>"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    gymnasium.register("Toy/Rooms-v0", entry_point=RoomsEnv)
+    yield
+    del gymnasium.registry["Toy/Rooms-v0"]
+
+
+def test_an_environment_with_tools_of_a_server(http: str) -> None:
+    for server in (STDIO, http):
+        env = gymnasium.make("Toy/Rooms-v0", server=server)
+        check_env(env.unwrapped)
+        env.reset(options={"index": 0})
+        said, _, _, _, info = env.step(env.unwrapped.parser.render("room_of", {"name": "Zed"}))
+        assert "nobody is called 'Zed'" in said and info["error"] == said
+        env.reset(options={"index": 1})
+        assert env.step(env.unwrapped.expert_action())[0] == "202"
+        assert env.step(env.unwrapped.expert_action())[1] == 1.0
+
+
+def test_a_dead_server_is_no_reward() -> None:
+    env = gymnasium.make("Toy/Rooms-v0")
+    env.reset(options={"index": 0})
+    with pytest.raises(EnvFailure, match="broke over die"):
+        env.step(env.unwrapped.parser.render("die", {}))
+
+
+def test_workers_of_a_vector_environment_connect_anew() -> None:
+    mcp_tools(STDIO)  # this process has a connection when it forks
+    vector = gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("Toy/Rooms-v0")] * 2)
+    try:
+        vector.reset(seed=0, options={"index": 0})
+        call = '<tool_call>\n{"name": "room_of", "arguments": {"name": "Ada"}}\n</tool_call>'
+        assert vector.step((call, call))[0] == ("101", "101")
+    finally:
+        vector.close()
