@@ -280,7 +280,7 @@ def test_the_forecast_of_local_files_counts_them_and_writes_nothing(tmp_path):
     assert index.what == "bm25"
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("recipe", [one for one in RECIPES.values() if not one.built], ids=lambda one: one.name)
 def test_the_forecast_of_the_hub_has_sizes_with_their_sources(recipe, tmp_path):
     _, lines = forecast(recipe.name, output=tmp_path / "out")
     assert {line.action for line in lines} == {"fetch", "write"}
