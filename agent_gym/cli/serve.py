@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(make_parser().format_help() for make_parser, _ in kinds.values()), end="")
         return 0
     parser = Parser("serve", "Serve a search engine, a sandbox or a shop over HTTP.", config=False)
-    parser.add_argument("what", choices=list(kinds))
+    parser.add_argument("what", choices=list(kinds), help="what to serve; --help explains the flags of each")
     parser.parse(argv)
     raise AssertionError("the parser accepts nothing else")
 
