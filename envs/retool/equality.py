@@ -26,7 +26,7 @@ _PATIENCE_S = 120.0  # the checker bounds CPU time; this is for one that does no
 _CHECKERS = min(4, os.cpu_count() or 1)
 
 _SPACING = re.compile(r"\\[!,;: ]|\\left(?![a-z])|\\right(?![a-z])|[\s$]|(?<=\d),(?=\d{3}(?!\d))")
-_NUMBER = re.compile(r"([-+]?)(?:(\d+)(?:/(\d+))?|\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d*\.\d+))")
+_NUMBER = re.compile(r"([-+]?)(?:(\d+)(?:/(\d+))?|\\frac\{(-?\d+)\}\{(\d+)\}|(\d*\.\d+))")
 
 
 def math_equal(answer: str | None, gold: str) -> bool:
@@ -57,7 +57,7 @@ def normalize(text: str) -> str:
 
 
 def exact_number(text: str) -> Fraction | None:
-    r"""Read a normalized integer, decimal, `3/4` or `\frac{3}{4}`; None for anything else."""
+    r"""Read a normalized integer, decimal, `3/4`, `\frac{3}{4}` or `\frac{-3}{4}`; None for anything else."""
     match = _NUMBER.fullmatch(text)
     if match is None or not text.isascii():
         return None
