@@ -128,3 +128,13 @@ def test_webshop_is_played_and_its_shops_are_built_and_opened(tmp_path):
     (built,) = results["built"].values()
     assert built["build_s"] > built["index_s"] > 0 and built["disk_mib"] > 0 and built["search_ms"] > 0
     assert "steps / CPU s" in printed
+
+
+def test_what_a_program_costs_is_measured_without_the_other_library(tmp_path):
+    printed, results = run("sandbox.py", tmp_path, AGENT_GYM_PEERS=str(tmp_path / "nothing"))
+    assert "gem is left out" in printed and "goal, sympy" in printed
+    sides = ["sandbox", "no namespaces", "session", "subprocess"]
+    programs = ["print", "numpy", "sympy"]
+    assert [(row["program"], row["side"]) for row in results["serial"]] == [(p, s) for p in programs for s in sides]
+    assert all(0 < row["p50 ms"] <= row["p99 ms"] for row in results["serial"])
+    assert all(row["programs / s"] > 0 and row["times gem"] is None for row in results["in_flight"])
