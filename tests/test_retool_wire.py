@@ -6,9 +6,12 @@ import itertools
 import math
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tools import alive
 from rollout_tools import scripted
 
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
@@ -75,9 +78,14 @@ def test_as_chat_the_same_outputs_are_messages(tokenizer: Any) -> None:
 
 
 def end(sandbox: LocalSandbox) -> None:
-    """Kill what runs its programs, as a machine without memory would."""
+    """Kill what runs its programs, as a machine without memory would, and wait until they are dead, too."""
     for server in list(sandbox._pool):
+        programs = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         os.kill(server.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while any(map(alive, programs)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def write(episode: Any, text: str) -> str:

@@ -12,9 +12,9 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from process_tools import alive
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.sandbox import Limits, LocalSandbox, Sandbox, SandboxError, SandboxUnavailable, make_sandbox
@@ -172,13 +172,6 @@ def test_nothing_survives_a_caller_that_was_killed():
     while any(alive(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.02)
     assert [pid for pid in pids if alive(pid)] == []
-
-
-def alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_forked_process_has_fork_servers_of_its_own(sandbox):
