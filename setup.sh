@@ -41,7 +41,7 @@ main() {
   if [[ -n $old_build && $old_build != "$build" ]]; then find "$venv" -mindepth 1 -delete; fi
   create_venv
   local extras=train,retrieval,sandbox,math
-  if [[ $dev_due == yes ]]; then extras=train,retrieval,sandbox,math,mcp,bge,dev; fi
+  if [[ $dev_due == yes ]]; then extras=train,retrieval,sandbox,math,mcp,bge,docs,dev; fi
   if [[ $base_due == yes ]]; then
     echo "$build $vllm unfinished" >"$venv/.base-stamp"
     install_base "$extras"
