@@ -8,7 +8,8 @@ Importing this package registers the ids with Gymnasium and imports nothing heav
 
 from agent_gym.env import Reply, Sampled, TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
-from agent_gym.registry import list_envs, register_all
+from agent_gym.question_env import QuestionEnv
+from agent_gym.registry import EnvEntry, list_envs, register, register_all
 from agent_gym.spaces import Text
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
@@ -18,7 +19,9 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentGymError",
     "ConfigError",
+    "EnvEntry",
     "EnvFailure",
+    "QuestionEnv",
     "Reply",
     "RolloutError",
     "Sampled",
@@ -31,6 +34,7 @@ __all__ = [
     "Transcript",
     "action_mask",
     "list_envs",
+    "register",
     "register_all",
     "tool",
 ]

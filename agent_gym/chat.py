@@ -11,7 +11,8 @@ and the generation prompt. If the policy sampled its own end-of-turn, the templa
 (it is in the context already, as the policy's); if the policy was cut off, the template's end-of-turn stays, as a
 token of the world. Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue #30).
 
-The same deltas serve every template: nothing here knows a role header by name.
+The same deltas serve every template: nothing here knows a role header by name. Special tokens that stand in a text of
+the world are words there (special_tokens.py); those of the template are the only ones that the world writes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from itertools import groupby
 from typing import Any
 
 from agent_gym.errors import ConfigError
+from agent_gym.special_tokens import SpecialTokens
 
 Message = dict[str, Any]
 """A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str, ...}."""
@@ -74,6 +76,7 @@ class ChatRenderer:
         self.end_of_turn = self._probe_end_of_turn()
         self.renders_tools = _SENTINEL in self._render([{"role": "user", "content": "a"}], tools=[_PROBE_TOOL])
         self.eos_token_ids = frozenset(i for i in (tokenizer.eos_token_id, self.end_of_turn) if i is not None)
+        self._special = SpecialTokens(tokenizer, self.eos_token_ids)
 
     @classmethod
     def of(cls, tokenizer: Any) -> ChatRenderer:
@@ -96,6 +99,7 @@ class ChatRenderer:
         """
         more = () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
         self.eos_token_ids |= frozenset(more)
+        self._special = SpecialTokens(self.tokenizer, self.eos_token_ids)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChatRenderer:
         """Share instead of copying: `gym.make` deep-copies keyword arguments, and a vocabulary is large."""
@@ -111,9 +115,13 @@ class ChatRenderer:
         Returns:
             (T,) ids.
         """
-        return self.encode(self._render(messages, tools=list(tools) or None, add_generation_prompt=True))
+        marked, mark = self._special.mark(messages, tools)
+        text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
+        return self._encode_pieces(text.split(mark))
 
-    def conversation(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, seen: Sequence[int] = ()
+    ) -> list[int]:
         """Render a whole conversation as a chat server would, up to and including the generation prompt.
 
         Unlike the deltas of `reply` it shows what the template makes of history, thoughts dropped and all.
@@ -121,6 +129,11 @@ class ChatRenderer:
         Args:
             messages: the opening, then the policy's turns and the world's answers to them.
             tools: OpenAI-style function schemas.
+            seen: the context so far. If the conversation begins with the same words, it begins with these ids, which
+                encoding would not always give back.
+
+        Returns:
+            (T,) ids.
         """
         talk: list[Message] = []
         for mine, run in groupby(messages, key=lambda message: message["role"] == "assistant"):
@@ -130,7 +143,15 @@ class ChatRenderer:
                 talk += [{**message, "content": self.prefill + message["content"]} for message in group]
             else:
                 talk += self._as_observations(group) if talk else group
-        return self._render(talk, tools=list(tools) or None, add_generation_prompt=True)
+        marked, mark = self._special.mark(talk, tools)
+        pieces = self._render(marked, tools=list(tools) or None, add_generation_prompt=True).split(mark)
+        shown = self.tokenizer.decode(seen, skip_special_tokens=False) if seen else ""
+        if not "".join(pieces).startswith(shown):
+            return self._encode_pieces(pieces)
+        known = len(shown)
+        while known > len(pieces[0]):
+            known -= len(pieces.pop(0))
+        return [*seen, *self._encode_pieces([pieces[0][known:], *pieces[1:]])]
 
     @cached_property
     def prefill(self) -> str:
@@ -155,7 +176,8 @@ class ChatRenderer:
         Returns:
             (T,) ids. `context + sampled + reply(...)` is the next context.
         """
-        ids = self.encode(self._tail(self._as_observations(messages), not final))
+        marked, mark = self._special.mark(self._as_observations(messages))
+        ids = self._encode_pieces(self._tail(marked, not final).split(mark))
         # Exactly the template's own end-of-turn may be missing here, because the policy wrote it. Another end token
         # (Qwen's <|endoftext|>) does not close the turn for the template, so then its closing stays.
         if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids:
@@ -169,7 +191,7 @@ class ChatRenderer:
         """
         if sampled and sampled[-1] in self.eos_token_ids:
             return self.reply(sampled, [{"role": self.observation_role, "content": text}])
-        return self._encode_inside(text)
+        return [i for piece in self._special.pieces(text) for i in self._encode_inside(piece)]
 
     def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
         """Encode a turn that a script wrote: its text and, if `closed`, the end-of-turn a policy would sample then."""
@@ -187,6 +209,14 @@ class ChatRenderer:
     def encode(self, text: str) -> list[int]:
         """Encode text as it stands: special tokens in it count as such, none are added."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def encode_world(self, text: str) -> list[int]:
+        """Encode a text of the world by itself: special tokens in it are words like others."""
+        return self._encode_pieces(self._special.pieces(text))
+
+    def _encode_pieces(self, pieces: Sequence[str]) -> list[int]:
+        """Encode a text that was broken, so that nothing is recognised across the breaks."""
+        return self.encode(pieces[0]) + [i for piece in pieces[1:] for i in self._encode_inside(piece)]
 
     def _encode_inside(self, text: str) -> list[int]:
         """Encode text that something stands before, as it is in a turn.

@@ -48,13 +48,13 @@ class GeneratedRows(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         """Make one row, or a list of them."""
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.size))]
+            return [self[i] for i in range(*index.indices(len(self)))]
         if not -self.size <= index < self.size:
             raise IndexError(f"row {index} of a split of {self.size}")
         return self.make(index % self.size)
 
     def __iter__(self) -> Iterator[Row]:
-        return (self[i] for i in range(self.size))
+        return (self[i] for i in range(len(self)))
 
 
 def cache_folder() -> Path:

@@ -21,12 +21,15 @@ import gymnasium
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.spaces import Text
-from agent_gym.transcript import PROMPT_STEP, Segment, Transcript
+from agent_gym.transcript import PROMPT_STEP, Transcript
 
 MAX_OBSERVATION_CHARS = 1 << 16
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 _CUT = "\n[cut: too long]"
+CATEGORY_FIELDS = ("type", "level", "kind", "category")
+"""Fields of a data set's row that say what kind of task it is."""
+_OPTIONS = frozenset({"split", "index", "task"})
 
 
 class Sampled(str):
@@ -57,6 +60,7 @@ class Reply:
     Attributes:
         text: the observation. Empty is fine for an action that ends the episode.
         messages: the same as chat messages where one text is not enough (several tool calls); `text` then stays empty.
+            They are passed on as they are: new ones for each reply.
         terms: raw reward terms by name; the environment multiplies them by its weights and sums.
         terminated: the task itself is over (answered, won, bought).
         success: whether the task was solved; only read when the episode ends.
@@ -151,6 +155,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """Answer one action of the policy."""
         raise TypeError(f"{type(self).__name__} has to define respond(action)")
 
+    def categories(self, task: Any) -> dict[str, str]:
+        """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
+        row = task if isinstance(task, Mapping) else {}
+        return {name: str(row[name]) for name in CATEGORY_FIELDS if isinstance(row.get(name), str | int)}
+
     def expert_action(self) -> str:
         """Return the next action of the environment's own expert.
 
@@ -189,14 +198,14 @@ class TextEnv(gymnasium.Env[str, str]):
             options: `{"split": ..., "index": ...}` picks a task, `{"task": ...}` hands one in.
 
         Returns:
-            The task as the policy should see it, and `info` with messages, tools, stop, task_id, spans (and token_ids,
-            token_spans when there is a tokenizer).
+            The task as the policy should see it, and `info` with messages, tools, stop, task_id, categories, spans (and
+            token_ids, token_spans when there is a tokenizer).
 
         Raises:
             ConfigError: for unknown options, an unknown split or an index out of range.
         """
         super().reset(seed=seed)
-        task, self.task_id = self._pick(dict(options or {}))
+        task, self.task_id = self._pick(options or {})
         self.transcript = Transcript()
         self._turn = 0
         self._over = False
@@ -204,26 +213,26 @@ class TextEnv(gymnasium.Env[str, str]):
         system = self.opening_system_prompt()
         if system:
             opening.insert(0, {"role": "system", "content": system})
-        opening = _fit(opening, "\n\n")
-        spans = []
-        for message in opening[:-1]:
-            spans.append(self.transcript.append(Segment(message["role"], PROMPT_STEP, message["content"]))[0])
+        opening, observation = _fit(opening, "\n\n")
         ids: list[int] = []
         if self.renderer is not None:
             # The template renders the opening as a whole, so its ids cannot be split by message without guessing:
             # they all stand in the last segment. None of them is the policy's.
             ids = self.renderer.prompt(opening, self.template_tools)
-        chars, tokens = self.transcript.append(Segment("user", PROMPT_STEP, opening[-1]["content"], tuple(ids)))
+        *before, question = opening
+        spans = [self.transcript.append(message["role"], PROMPT_STEP, message["content"]) for message in before]
+        spans.append(self.transcript.append("user", PROMPT_STEP, question["content"], ids))
         info = {
             "messages": opening,
             "tools": [*self.tool_schemas],
             "stop": list(self.stop),
             "task_id": self.task_id,
-            "spans": [*spans, chars],
+            "categories": self.categories(task),
+            "spans": spans,
         }
         if self.renderer is not None:
-            info["token_ids"], info["token_spans"] = ids, [tokens]
-        return "\n\n".join(message["content"] for message in opening), info
+            info["token_ids"], info["token_spans"] = ids, self.transcript.newest_token_spans(1)
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Let the policy say something and return what the world answers.
@@ -244,30 +253,33 @@ class TextEnv(gymnasium.Env[str, str]):
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         text, turn = _encodable(str(action)), self._turn
-        sampled, logprobs = self._action_ids(action, text)
         reply = self.respond(text)
         self._turn += 1
         terminated = reply.terminated
         truncated = not terminated and self._turn >= self.max_turns
         self._over = terminated or truncated
 
-        terms = {name: self.weights[name] * value for name, value in reply.terms.items()}
-        answers = self._answers(reply)
-        observation = "\n".join(message["content"] for message in answers)
-        agent = self.transcript.append(Segment("agent", turn, text, tuple(sampled), tuple(logprobs)))
-        ids: list[int] = []
-        if self.renderer is not None and not (terminated and not observation):
-            if self.inline:
-                ids = self.renderer.inline_reply(sampled, observation)
-            else:
-                # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
-                ids = self.renderer.reply(sampled, answers, final=terminated)
-        world = self.transcript.append(Segment("env", turn, observation, tuple(ids)))
+        terms: dict[str, float] = {}
+        reward = process_reward = 0.0
+        for name, value in reply.terms.items():
+            terms[name] = paid = self.weights[name] * value
+            reward += paid
+            if name in self.process_terms:
+                process_reward += paid
+        answers, observation = self.as_messages(reply)
+        sampled: Sequence[int] = ()
+        logprobs: Sequence[float] = ()
+        ids: Sequence[int] = ()
+        if self.renderer is not None:
+            sampled, logprobs = self._action_ids(action, text)
+            ids = self._answer_ids(sampled, answers, observation, terminated)
+        agent = self.transcript.append("agent", turn, text, sampled, logprobs)
+        world = self.transcript.append("env", turn, observation, ids)
         info: dict[str, Any] = {
             "messages": [{"role": "assistant", "content": text}, *answers],
-            "spans": [agent[0], world[0]],
+            "spans": [agent, world],
             "reward_terms": terms,
-            "process_reward": float(sum(value for name, value in terms.items() if name in self.process_terms)),
+            "process_reward": float(process_reward),
             "tool_calls": reply.tool_calls,
             "metrics": reply.metrics,
             "error": reply.error,
@@ -276,8 +288,9 @@ class TextEnv(gymnasium.Env[str, str]):
             info["is_success"] = reply.success
         if self.renderer is not None:
             info["token_ids"] = [*sampled, *ids]
-            info["token_spans"] = [agent[1], world[1]] if ids else [agent[1]]
-        return observation, float(sum(terms.values())), terminated, truncated, info
+            agent, world = self.transcript.newest_token_spans(2)
+            info["token_spans"] = [agent, world] if ids else [agent]
+        return observation, float(reward), terminated, truncated, info
 
     def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
@@ -303,8 +316,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return self.system_prompt
 
     def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
-        if self.renderer is None:
-            return (), ()
+        assert self.renderer is not None
         if isinstance(action, Sampled):
             return action.token_ids, action.logprobs
         # A script or a person wrote this turn: there are no sampled ids, so the text is encoded, once, here.
@@ -312,21 +324,33 @@ class TextEnv(gymnasium.Env[str, str]):
         stopped = self.inline and text.endswith(tuple(self.stop))
         return self.renderer.encode_action(text, closed=not stopped), ()
 
-    def _answers(self, reply: Reply) -> list[Message]:
-        if reply.messages is None:
-            if reply.terminated and not reply.text:
-                return []
-            role = self.renderer.observation_role if self.renderer is not None else "user"
-            return _fit([{"role": role, "content": reply.text}], "")
-        return _fit(reply.messages, "\n")
+    def _answer_ids(
+        self, sampled: Sequence[int], answers: list[Message], observation: str, terminated: bool
+    ) -> Sequence[int]:
+        assert self.renderer is not None
+        if terminated and not observation:
+            return ()
+        if self.inline:
+            return self.renderer.inline_reply(sampled, observation)
+        # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
+        return self.renderer.reply(sampled, answers, final=terminated)
+
+    def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
+        """Return the world's answer as messages, and the same as one text."""
+        if reply.messages is not None:
+            return _fit(reply.messages, "\n")
+        if reply.terminated and not reply.text:
+            return [], ""
+        role = self.renderer.observation_role if self.renderer is not None else "user"
+        return _fit([{"role": role, "content": reply.text}], "")
 
     def _known_split(self, split: str) -> str:
         if split not in self.tasks:
             raise ConfigError(f"unknown split {split!r}; this environment has: {', '.join(self.tasks)}")
         return split
 
-    def _pick(self, options: dict[str, Any]) -> tuple[Any, str]:
-        unknown = set(options) - {"split", "index", "task"}
+    def _pick(self, options: Mapping[str, Any]) -> tuple[Any, str]:
+        unknown = options.keys() - _OPTIONS
         if unknown:
             raise ConfigError(f"unknown reset options {sorted(unknown)}; known: split, index, task")
         if options.get("task") is not None:
@@ -350,12 +374,20 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _fit(messages: Sequence[Message], joint: str) -> list[Message]:
-    """Bound what the messages say together, joint by joint, so that it fits the observation space."""
+def _fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
+    """Bound what the messages say together, joint by joint, so that it fits the observation space.
+
+    Returns:
+        The messages, those given if nothing is wrong with them, and their texts as one.
+    """
+    said = joint.join([message["content"] for message in messages])
     limit = MAX_OBSERVATION_CHARS
-    if sum([len(message["content"]) + len(joint) for message in messages]) > limit:
+    if len(said) + len(joint) > limit:
         limit = limit // len(messages) - len(joint)
-    return [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
+    elif said.isascii():
+        return messages, said
+    messages = [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
+    return messages, joint.join([message["content"] for message in messages])
 
 
 def _cut(text: str, limit: int) -> str:

@@ -150,6 +150,7 @@ def _read_float(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_read_float)
+_SPACE = " \t\n\r"  # what JSON counts as such
 _MAX_DEPTH = 32
 
 
@@ -159,7 +160,10 @@ def _read_json(text: str) -> Any:
     Python's own reader takes NaN, numbers that overflow to infinity, halves of surrogate pairs, and nesting that is
     just short of its own recursion limit but not of pickle's; each of them would break a file or a pipe much later.
     """
-    value = _DECODER.decode(text)
+    # `decode` does the same, but skips the space before and after with a regular expression each.
+    value, stop = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
+    if rest := text[stop:].lstrip(_SPACE):
+        raise json.JSONDecodeError("Extra data", text, len(text) - len(rest))
     if text.count("{") + text.count("[") > _MAX_DEPTH and _deeper_than(_MAX_DEPTH, value):
         raise ValueError(f"nested more than {_MAX_DEPTH} deep")
     if "\\u" in text:

@@ -24,7 +24,7 @@ class TokenLimit:
         """Return the tokens of a text, by itself."""
         if self._renderer is None:
             return -(-len(text.encode("utf-8", "replace")) // 4)
-        return len(self._renderer.encode(text))
+        return len(self._renderer.encode_world(text))
 
     def cut(self, text: str, limit: int) -> str:
         """Return the text if it has at most `limit` tokens, else a beginning of it that has, ended by `MARK`."""

@@ -10,9 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from agent_gym.chat import Message
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.guesses import random_arguments, random_words, words_of
 from agent_gym.parsing import HermesParser, Parser, ToolCall
 from agent_gym.tools import Tool, ToolResult
 
@@ -65,6 +68,18 @@ class ToolEnv(TextEnv):
             return self.system_prompt
         return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(self.tool_schemas)]))
 
+    def random_action(self, rng: np.random.Generator) -> str:
+        """Return a turn of a policy that knows the tools and nothing else.
+
+        Each tool, and the answer, is as likely as the others; texts are words of what was said so far.
+        """
+        words = words_of("\n".join(segment.text for segment in self.transcript.segments if segment.source != "system"))
+        turn = int(rng.integers(len(self.tools) + 1))
+        if turn == len(self.tools):
+            return f"<answer>{random_words(words, rng)}</answer>"
+        function = self.tool_schemas[turn]["function"]
+        return self.parser.render(function["name"], random_arguments(function["parameters"], words, rng))
+
     @property
     def template_tools(self) -> list[dict[str, Any]]:
         """None for a format that no template asks for: the policy has to read of one format only."""
@@ -106,30 +121,32 @@ class ToolEnv(TextEnv):
         )
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        results: dict[int, ToolResult] = {}
-        batches: dict[str, list[int]] = {}
-        for i, call in enumerate(calls):
-            problem = self._problem(call)
-            if problem is None:
-                batches.setdefault(call.name, []).append(i)
-            else:
-                results[i] = ToolResult(f"Error: {problem}", error=True)
-        for name, indices in batches.items():
-            try:
-                answers = self.tools[name].run_batch([calls[i].arguments for i in indices])
-            except EnvFailure:
-                raise
-            except Exception as error:
-                # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
-                raise EnvFailure(f"tool {name!r} broke: {type(error).__name__}: {error}") from error
-            if len(answers) != len(indices):
-                raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(indices)} calls")
-            results.update(zip(indices, answers, strict=True))
-        return [results[i] for i in range(len(calls))]
+        if len(calls) == 1 and self._refusal(calls[0]) is None:  # most turns: nothing to sort
+            return self._run_batch(calls[0].name, [calls[0].arguments])
+        refusals = [self._refusal(call) for call in calls]
+        batches: dict[str, list[Mapping[str, Any]]] = {}
+        for call, refusal in zip(calls, refusals, strict=True):
+            if refusal is None:
+                batches.setdefault(call.name, []).append(call.arguments)
+        answers = {name: iter(self._run_batch(name, batch)) for name, batch in batches.items()}
+        return [refusal or next(answers[call.name]) for call, refusal in zip(calls, refusals, strict=True)]
 
-    def _problem(self, call: ToolCall) -> str | None:
+    def _refusal(self, call: ToolCall) -> ToolResult | None:
         if call.error:
-            return call.error
+            return ToolResult(f"Error: {call.error}", error=True)
         if call.name not in self.tools:
-            return f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
+            known = ", ".join(self.tools)
+            return ToolResult(f"Error: unknown tool {call.name[:80]!r}; available: {known}", error=True)
         return None
+
+    def _run_batch(self, name: str, batch: list[Mapping[str, Any]]) -> list[ToolResult]:
+        try:
+            answers = self.tools[name].run_batch(batch)
+        except EnvFailure:
+            raise
+        except Exception as error:
+            # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
+            raise EnvFailure(f"tool {name!r} broke: {type(error).__name__}: {error}") from error
+        if len(answers) != len(batch):
+            raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(batch)} calls")
+        return answers

@@ -14,9 +14,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
 
 from agent_gym.errors import ConfigError
 
@@ -118,25 +119,24 @@ class FunctionTool(Tool):
     """A tool made from a typed function. See `tool`."""
 
     def __init__(self, function: Callable[..., str | ToolResult], name: str | None = None) -> None:
-        """Read name, description and argument model from the function.
+        """Read name, description and arguments from the function.
 
         Raises:
             ConfigError: see `tool`.
         """
         self._function = function
         summary, documented = _read_docstring(function)
-        model = _argument_model(function, documented)
-        self._validate = model.model_validate
-        self._fields = [(str(field.alias), key) for key, field in model.model_fields.items()]
-        super().__init__(name or function.__name__, summary, _plain_schema(model))
+        adapter = TypeAdapter(_argument_type(function, documented))
+        self._validate = adapter.validator.validate_python
+        super().__init__(name or function.__name__, summary, _plain_schema(adapter))
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Check the arguments against the signature and call the function."""
         try:
-            values = self._validate(arguments).__dict__
+            checked = self._validate(arguments)
         except (ValidationError, RecursionError) as error:
             return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
-        result = self._function(**{name: values[field] for name, field in self._fields})
+        result = self._function(**checked)
         return result if isinstance(result, ToolResult) else ToolResult(str(result))
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
@@ -166,21 +166,27 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return " ".join(head.strip().split("\n\n")[0].split()), arguments
 
 
-def _argument_model(function: Callable[..., Any], documented: Mapping[str, str]) -> type[BaseModel]:
+def _argument_type(function: Callable[..., Any], documented: Mapping[str, str]) -> Any:
+    """The arguments of a function as a `TypedDict`: pydantic checks one in a third of the time of a model.
+
+    Its keys may be any words, too; a model keeps names such as `schema` and `_x` to itself.
+    """
     fields: dict[str, Any] = {}
-    for i, (name, parameter) in enumerate(inspect.signature(function, eval_str=True).parameters.items()):
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"argument {name!r} of tool {function.__name__!r} cannot be passed by name")
         if parameter.annotation is inspect.Parameter.empty:
             raise ConfigError(f"argument {name!r} of tool {function.__name__!r} has no type hint")
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        # Numbered fields under an alias, because pydantic keeps names such as `schema` and `_x` to itself.
-        fields[f"a{i}"] = (parameter.annotation, Field(default, alias=name, description=documented.get(name)))
+        fields[name] = Annotated[parameter.annotation, Field(default, description=documented.get(name))]
+        if default is not ...:
+            fields[name] = NotRequired[fields[name]]
+    arguments = TypedDict(function.__name__, fields)  # type: ignore[misc]
     # Unknown arguments are refused: a policy that invents one believes that it does something.
-    return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    return with_config(ConfigDict(extra="forbid"))(arguments)
 
 
-def _plain_schema(model: type[BaseModel]) -> dict[str, Any]:
+def _plain_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """Pydantic's schema without its titles, which would only cost the policy tokens."""
 
     def strip(node: Any) -> Any:
@@ -188,7 +194,7 @@ def _plain_schema(model: type[BaseModel]) -> dict[str, Any]:
             return {k: strip(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
         return [strip(item) for item in node] if isinstance(node, list) else node
 
-    schema = strip(model.model_json_schema())
+    schema = strip(adapter.json_schema())
     schema.pop("additionalProperties", None)
     return {"type": "object", "properties": {}, "required": [], **schema}
 

@@ -60,6 +60,9 @@ class Segment(NamedTuple):
     logprobs: tuple[float, ...] = ()
 
 
+_new = tuple.__new__
+
+
 @dataclass(slots=True)
 class Transcript:
     """An append-only list of segments with running lengths, so that the newest spans cost O(new)."""
@@ -68,20 +71,37 @@ class Transcript:
     n_chars: int = 0
     n_tokens: int = 0
 
-    def append(self, segment: Segment) -> tuple[Span, Span]:
-        """Add a segment and return its character span and its token span (either may be empty).
+    def append(
+        self,
+        source: Source,
+        step: int,
+        text: str,
+        token_ids: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+    ) -> Span:
+        """Add a segment and return its character span (which may be empty); `newest_token_spans` counts tokens.
 
         Raises:
             ValueError: if there are logprobs that cannot be matched to ids.
         """
-        source, step, text, ids, logprobs = segment
-        if logprobs and len(logprobs) != len(ids):
-            raise ValueError(f"{len(logprobs)} logprobs for {len(ids)} token ids")
-        chars = Span(self.n_chars, self.n_chars + len(text), source, step)
-        tokens = Span(self.n_tokens, self.n_tokens + len(ids), source, step)
-        self.segments.append(segment)
-        self.n_chars, self.n_tokens = chars.stop, tokens.stop
-        return chars, tokens
+        if logprobs and len(logprobs) != len(token_ids):
+            raise ValueError(f"{len(logprobs)} logprobs for {len(token_ids)} token ids")
+        # Each step makes four of these tuples, and calling their classes would take twice as long.
+        self.segments.append(_new(Segment, (source, step, text, tuple(token_ids), tuple(logprobs))))
+        start = self.n_chars
+        self.n_chars = stop = start + len(text)
+        self.n_tokens += len(token_ids)
+        return _new(Span, (start, stop, source, step))
+
+    def newest_token_spans(self, count: int) -> list[Span]:
+        """Return the token spans (any may be empty) of the `count` segments that were appended last, in order."""
+        spans: list[Span] = []
+        stop = self.n_tokens
+        for source, step, _, ids, _ in reversed(self.segments[-count:]):
+            start = stop - len(ids)
+            spans.append(Span(start, stop, source, step))
+            stop = start
+        return spans[::-1]
 
     @property
     def text(self) -> str:

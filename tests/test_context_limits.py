@@ -230,8 +230,8 @@ def test_rollout_and_eval_take_a_context(tmp_path: Path, capsys: pytest.CaptureF
     records = list(read_trajectories(output))
     assert max(len(record["rows"]) for record in records) > 1
     assert all(replay(record) == [] for record in records)
-    assert main(["eval", env_id, *flags, "--output", str(tmp_path / "e.json")]) == 0
-    assert '"context": "window:1"' in (tmp_path / "e.json").read_text()
+    assert main(["eval", env_id, *flags, "--output", str(tmp_path / "e.jsonl")]) == 0
+    assert (tmp_path / "e.jsonl").read_text().count('"context": "window:1"') == 4
     capsys.readouterr()
     for bad, words in (("windw", "known: append, window:TURNS"), ("budget:99999", "max_tokens is 4096")):
         assert main(["eval", env_id, "--model", "./nope", "--context", bad]) == 2

@@ -139,7 +139,10 @@ def test_several_answers_share_a_message_where_the_template_has_no_tools() -> No
         {"role": "tool", "content": "A"},
         {"role": "tool", "content": "B"},
     ]
-    plain = ChatRenderer.of(make_tiny_tokenizer(chat_template=template()))
-    assert plain.conversation(talk).endswith("<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n")
-    tools = ChatRenderer.of(make_tiny_tokenizer(chat_template=template(tools=True)))
-    assert tools.conversation(talk).count("<|im_start|>tool\n") == 2
+
+    def rendered(**kwargs: Any) -> str:
+        tokenizer = make_tiny_tokenizer(chat_template=template(**kwargs))
+        return str(tokenizer.decode(ChatRenderer.of(tokenizer).conversation(talk)))
+
+    assert rendered().endswith("<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n")
+    assert rendered(tools=True).count("<|im_start|>tool\n") == 2

@@ -9,7 +9,7 @@ import time
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Dict
+from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 from hypothesis import given
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from toy_envs import CountingEnv
 
 from agent_gym import Text
+from agent_gym.env import MAX_OBSERVATION_CHARS
 from agent_gym.spaces import SharedText
 
 
@@ -93,12 +94,12 @@ def test_view_is_live_and_its_copy_is_not() -> None:
     assert "after" in repr(view)
 
 
-def test_text_inside_a_dict_space() -> None:
-    space = Dict({"words": Text(8), "more": Dict({"words": Text(4)})})
+def test_text_inside_other_spaces() -> None:
+    space = Dict({"words": Text(8), "more": Tuple((Text(4), Text(1)))})
     memory = create_shared_memory(space, 2)
     view = read_from_shared_memory(space, memory, 2)
-    write_to_shared_memory(space, 1, {"words": "né", "more": {"words": "✓"}}, memory)
-    assert copy.deepcopy(view) == {"words": ("", "né"), "more": {"words": ("", "✓")}}
+    write_to_shared_memory(space, 1, {"words": "né", "more": ("✓", "😀")}, memory)
+    assert copy.deepcopy(view) == {"words": ("", "né"), "more": (("", "✓"), ("", "😀"))}
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
@@ -109,12 +110,14 @@ def test_async_vector_env_with_default_shared_memory(mode: AutoresetMode, copied
     singles = [CountingEnv() for _ in range(3)]
     observations, _ = vector.reset(seed=[1, 2, 3])
     assert tuple(observations) == tuple(env.reset(seed=i)[0] for i, env in enumerate(singles, 1))
-    for action in ("né 😀", "x" * 1000, ""):
+    # The last one fills the space to its bound, with characters that take four bytes each.
+    for action in ("né 😀", "x" * 1000, "", "😀" * MAX_OBSERVATION_CHARS):
         observations, rewards, *_ = vector.step((action,) * 3)
         expected = [env.step(action) for env in singles]
         assert tuple(observations) == tuple(step[0] for step in expected)
         assert list(rewards) == [step[1] for step in expected]
         assert not any(text.startswith("0000") for text in observations)
+    assert {len(text) for text in observations} == {MAX_OBSERVATION_CHARS}
     ends = vector.step(("stop", "go", "stop"))
     assert list(ends[2]) == [True, False, True]
     expected = [env.step(action) for env, action in zip(singles, ("stop", "go", "stop"), strict=True)]

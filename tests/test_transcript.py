@@ -25,7 +25,9 @@ segments = st.lists(
 @given(segments)
 def test_spans_tile_and_the_mask_marks_exactly_the_agent(parts: list[Segment]) -> None:
     transcript = Transcript()
-    reported = [transcript.append(part) for part in parts]
+    reported = [(transcript.append(*part), *transcript.newest_token_spans(1)) for part in parts]
+    assert transcript.newest_token_spans(len(parts)) == [tokens for _, tokens in reported]
+    assert transcript.segments == parts and all(type(part) is Segment for part in transcript.segments)
     assert transcript.text == "".join(part.text for part in parts)
     assert transcript.token_ids == [i for part in parts for i in part.token_ids]
     check_tiling(transcript.spans, transcript.n_chars)
@@ -67,8 +69,8 @@ def test_empty_transcript() -> None:
 
 def test_logprobs_must_match_the_ids() -> None:
     transcript = Transcript()
-    transcript.append(Segment("agent", 0, "ab", (1, 2), (-0.1, -0.2)))
-    transcript.append(Segment("agent", 0, "ab", (1, 2)))
+    transcript.append("agent", 0, "ab", [1, 2], [-0.1, -0.2])
+    transcript.append("agent", 0, "ab", (1, 2))
     with pytest.raises(ValueError, match="1 logprobs for 2"):
-        transcript.append(Segment("agent", 0, "ab", (1, 2), (-0.1,)))
+        transcript.append("agent", 0, "ab", (1, 2), (-0.1,))
     assert transcript.n_tokens == 4
