@@ -11,7 +11,8 @@ it. Beside that stands one of their own environments each, and a game of textare
 too, but another episode. The last column says which is which (_subjects.py has the code).
 
 What agent_gym does in a step and the others do not: it checks the arguments of the call against the tool's schema,
-keeps a transcript, and reports spans, messages, reward terms and tool records.
+keeps a transcript, and reports spans, messages, reward terms and tool records. The second table says what the parts of
+its episode cost (_step_parts.py): of three steps and a reset, in one of the 64 copies that make_vec makes.
 
 Each round starts one fresh process per subject, one after the other, so that a busy machine slows all of them.
 
@@ -32,6 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
+import _step_parts
 import _subjects
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,23 +51,29 @@ def main() -> None:
     _common.print_provenance(facts)
 
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in _subjects.SUBJECTS}
+    parts: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "task.jsonl"
         data.write_text(json.dumps({"question": _subjects.QUESTION, "answer": _subjects.SOLUTION}) + "\n")
         for _ in range(options.rounds):
             for name, results in rounds.items():
                 results.append(run(name, options.seconds, data))
+            parts.append(spent(options.seconds / 2, data))
 
     rows = [row(name, results) for name, results in rounds.items()]
     head = "subject|steps / CPU s|median|steps / s|median|reset us|import s|MiB|episode"
     _common.print_table(head.split("|"), rows)
+    medians = {part: _common.median(costs[part] for costs in parts) for part in parts[0]}
+    total = sum(medians.values())
+    shares = [[part, cost, f"{cost / total:.0%}"] for part, cost in medians.items()]
+    _common.print_table(["part of an episode", "CPU us", "share"], [*shares, ["together", total, "100%"]])
     versions = {results[0]["distribution"]: results[0].get("version", "not installed") for results in rounds.values()}
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     if "not installed" in versions.values():
         print("benchmarks/setup_peers.sh installs what is missing")
     facts["load_after"] = _common.load()
     print(f"load after  {facts['load_after']}")
-    _common.write_json(options.json, facts=facts, versions=versions, rounds=rounds)
+    _common.write_json(options.json, facts=facts, versions=versions, rounds=rounds, parts=parts)
 
 
 def run(name: str, seconds: float, data: Path) -> dict[str, Any]:
@@ -81,6 +89,13 @@ def run(name: str, seconds: float, data: Path) -> dict[str, Any]:
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
     # Some libraries print on their own; ours is the last line.
     return {**result, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def spent(seconds: float, data: Path) -> dict[str, float]:
+    """CPU microseconds of each part of our episode."""
+    command = [sys.executable, str(Path(_step_parts.__file__)), str(seconds), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return json.loads(done.stdout)
 
 
 def row(name: str, results: list[dict[str, Any]]) -> list[Any]:

@@ -1,0 +1,36 @@
+"""Many environments as one: what `gymnasium.make_vec` makes of the ids registered here.
+
+    envs = gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=64)
+    observations, infos = envs.reset(seed=0)
+    observations, rewards, terminated, truncated, infos = envs.step(["<answer>1</answer>"] * 64)
+
+`TextVectorEnv` is Gymnasium's `SyncVectorEnv` for text: the same results for half of the time, threads for environments
+that wait for a server, and failures that do not cost the other environments their step.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from agent_gym.vector.env import SlotFailure, TextVectorEnv
+
+__all__ = ["SlotFailure", "TextVectorEnv"]
+
+
+def __getattr__(name: str) -> Any:
+    """Find `make_vec`'s entry points: `"agent_gym.vector:<id>"` makes copies of that id.
+
+    An entry point is not told which id it is for, so the id is the name under which it is looked up. A callable that
+    knows its id would do the same, but a spec that holds one cannot be written as JSON.
+    """
+    if name not in gymnasium.registry:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and no environment has that id")
+    return partial(_make, name)
+
+
+def _make(env_id: str, num_envs: int, autoreset_mode: Any = None, workers: int = 0, **kwargs: Any) -> TextVectorEnv:
+    vector_kwargs = {} if autoreset_mode is None else {"autoreset_mode": autoreset_mode}
+    return TextVectorEnv([lambda: gymnasium.make(env_id, **kwargs)] * num_envs, workers=workers, **vector_kwargs)
