@@ -28,7 +28,7 @@ from agent_gym.rewards import final_answer, parse_number
 
 def test_registry_rows_are_complete() -> None:
     ids = agent_gym.list_envs()
-    assert len(set(ids)) == len(ids) > 0 and ids == [entry.id for entry in ENVS]
+    assert len(set(ids)) == len(ids) > 0 and ids[: len(ENVS)] == [entry.id for entry in ENVS]
     for entry in ENVS:
         assert isinstance(entry, EnvEntry)
         assert re.fullmatch(r"AgentR1/[A-Za-z0-9-]+-v\d+", entry.id)

@@ -1,0 +1,1 @@
+"""What `agent-gym new` writes, as templates of `string.Template`."""

@@ -1,0 +1,165 @@
+"""What every environment here is tested with, for environments of your own.
+
+    import gymnasium
+    from agent_gym.testing import check_text_env
+
+    def test_my_env():
+        check_text_env(lambda: gymnasium.make("Mine/MyTask-v0"))
+
+Gymnasium's `check_env` asks whether an environment has the API. This asks, besides, what trainers lean on: spans that
+tile the transcript, terms that sum to the reward, the same episode for the same seed, an expert that solves its tasks.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from agent_gym.env import TextEnv
+from agent_gym.errors import ConfigError
+from agent_gym.transcript import Span, check_tiling
+
+Log = list[tuple[Any, ...]]
+"""What `reset` and then each `step` of one episode returned."""
+HOSTILE = ("", "\x00\ud800", "<tool_call>{</tool_call>", "<answer>", "x" * 10_000)
+"""Actions that a policy may well write and no environment expects."""
+
+
+def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool = True) -> None:
+    """Play and check an environment.
+
+    Args:
+        make: makes it, wrapped or not; called several times.
+        episodes: how many seeds to play.
+        expert: whether it has an `expert_action`, which then must solve what it plays. Without one, it is played by
+            texts that mean nothing.
+
+    Raises:
+        AssertionError: for the first thing that is wrong, in words.
+    """
+    from gymnasium.utils.env_checker import check_env
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # One of them wants to make the environment again in other render modes, which only a registered one can.
+        warnings.filterwarnings("ignore", ".*alternative render modes.*")
+        check_env(make().unwrapped, skip_close_check=True)
+    first, second = make(), make()
+    require(isinstance(first.unwrapped, TextEnv), f"{first.unwrapped!r} is no agent_gym.TextEnv")
+    for seed in range(episodes):
+        log = expert_episode(first, seed=seed) if expert else play(first, ["x"] * first.unwrapped.max_turns, seed=seed)
+        check_returned(first.unwrapped, log)
+        actions = said_by_policy(log)
+        require(play(second, actions, seed=seed) == without_times(log), f"seed {seed} gave two different episodes")
+        if expert:
+            require(log[-1][-1]["is_success"], f"the expert did not solve the task of seed {seed}")
+    for action in HOSTILE:
+        check_returned(first.unwrapped, play(first, [action], seed=0))
+    for env in (first, second):
+        env.close()
+
+
+def require(condition: bool, complaint: str) -> None:
+    """Raise `AssertionError` with the complaint, also where Python runs with -O."""
+    if not condition:
+        raise AssertionError(complaint)
+
+
+def play(env: Any, actions: Iterable[Any], **reset: Any) -> Log:
+    """Reset and step until the actions or the episode end; wall-clock times are removed."""
+    log: Log = [env.reset(**reset)]
+    for action in actions:
+        log.append(env.step(action))
+        if log[-1][2] or log[-1][3]:
+            break
+    return without_times(log)
+
+
+def without_times(log: Log) -> Log:
+    """Remove what no two episodes have in common."""
+    for *_, info in log:
+        for call in info.get("tool_calls", ()):
+            call.pop("seconds", None)
+    return log
+
+
+def expert_episode(env: Any, **reset: Any) -> Log:
+    """The expert's episode; it must end by itself."""
+    log: Log = [env.reset(**reset)]
+    while len(log) == 1 or not (log[-1][2] or log[-1][3]):
+        try:
+            log.append(env.step(env.unwrapped.expert_action()))
+        except ConfigError as error:
+            raise AssertionError(f"{error}; give it one, or check it with expert=False") from error
+    return log
+
+
+def said_by_policy(log: Log) -> list[str]:
+    """The actions of an episode, as text."""
+    return [info["messages"][0]["content"] for *_, info in log[1:]]
+
+
+def leaves(value: Any, where: str = "info") -> Iterator[tuple[str, Any]]:
+    """Every scalar inside plain containers, with the path to it. Other objects could hide things and are refused."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{where} key", key
+            yield from leaves(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from leaves(item, f"{where}[{i}]")
+    else:
+        require(value is None or isinstance(value, str | int | float | bool), f"{where} is a {type(value).__name__}")
+        yield where, value
+
+
+def check_returned(env: TextEnv, log: Log) -> None:
+    """Check everything that `reset` and `step` returned in one episode against the contract (docs/envs.md)."""
+    spans: list[Span] = []
+    for n, (observation, *middle, info) in enumerate(log):
+        require(observation in env.observation_space, f"an observation is outside of {env.observation_space}")
+        spans += info["spans"]
+        list(leaves({**info, "tools": [], "spans": []}))
+        require(all({"role", "content"} <= set(one) for one in info["messages"]), "a message lacks role or content")
+        if n == 0:
+            _check_opening(info)
+        else:
+            _check_step(env, n - 1, middle, info)
+    text = env.transcript.text
+    check_tiling(spans, len(text))
+    said = [text[span.start : span.stop] for span in spans if span.source == "agent"]
+    require(said == said_by_policy(log), "the agent's spans do not hold what the policy said")
+
+
+def _check_opening(info: dict[str, Any]) -> None:
+    _check_keys(info, {"messages", "tools", "stop", "task_id", "spans"}, "reset")
+    outside = all(span.step == -1 and span.source != "agent" for span in info["spans"])
+    require(outside, "a span of reset is the agent's, or of a step")
+
+
+def _check_step(env: TextEnv, step: int, middle: list[Any], info: dict[str, Any]) -> None:
+    reward, terminated, truncated = middle
+    kinds = isinstance(reward, float), isinstance(terminated, bool), isinstance(truncated, bool)
+    require(all(kinds), f"step returned {reward!r}, {terminated!r}, {truncated!r}; wanted float, bool, bool")
+    _check_keys(info, {"messages", "spans", "reward_terms", "process_reward", "tool_calls", "metrics", "error"}, "step")
+    terms = info["reward_terms"]
+    require(math.isclose(sum(terms.values()), reward, abs_tol=1e-6), f"{terms} do not sum to the reward {reward}")
+    require(set(terms) <= set(type(env).reward_weights), f"{terms} has terms that reward_weights does not know")
+    process = sum(value for name, value in terms.items() if name in env.process_terms)
+    require(math.isclose(process, info["process_reward"], abs_tol=1e-6), "process_reward is not the process terms' sum")
+    over = terminated or truncated
+    require(("is_success" in info) == over, "is_success belongs into the last info, and into no other")
+    require([span.source for span in info["spans"]] == ["agent", "env"], "a step has a span of the agent, then the env")
+    require(all(span.step == step for span in info["spans"]), f"a span of step {step} says another step")
+    require(info["messages"][0]["role"] == "assistant", "a step's first message is the policy's")
+    require(
+        all({"name", "arguments", "error"} <= set(call) for call in info["tool_calls"]),
+        "a tool call lacks name, arguments or error",
+    )
+
+
+def _check_keys(info: dict[str, Any], keys: set[str], where: str) -> None:
+    missing = sorted(keys - set(info))
+    require(not missing, f"info of {where} lacks {', '.join(missing)}")

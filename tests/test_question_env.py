@@ -1,0 +1,125 @@
+"""An environment from questions and functions, and ids of other packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import agent_gym
+from agent_gym import ConfigError, EnvEntry, QuestionEnv
+from agent_gym.cli.main import main
+from agent_gym.registry import entries
+
+QUESTIONS = [
+    {"question": "What is the capital of the country that makes Gouda?", "answer": "Amsterdam"},
+    {"question": "How many letters has the capital of France?", "answer": 5},
+]
+
+
+def country_of(cheese: str) -> str:
+    """Tell where a cheese is made.
+
+    Args:
+        cheese: its name.
+    """
+    return {"Gouda": "the Netherlands"}.get(cheese, "unknown")
+
+
+def capital_of(country: str) -> str:
+    """Tell the capital of a country.
+
+    Args:
+        country: its name.
+    """
+    return {"the Netherlands": "Amsterdam", "France": "Paris"}.get(country, "unknown")
+
+
+def make(**kwargs):
+    return gymnasium.wrappers.PassiveEnvChecker(QuestionEnv(QUESTIONS, [country_of, capital_of], **kwargs))
+
+
+def call(name: str, **arguments: str) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def test_two_sources_then_an_answer() -> None:
+    env = make()
+    observation, info = env.reset(options={"index": 0})
+    assert "Gouda" in observation and [one["function"]["name"] for one in info["tools"]] == ["country_of", "capital_of"]
+    assert env.step(call("country_of", cheese="Gouda"))[0] == "the Netherlands"
+    assert env.step(call("capital_of", country="the Netherlands"))[0] == "Amsterdam"
+    _, reward, terminated, _, info = env.step("It is <answer>amsterdam.</answer>")
+    assert (reward, terminated, info["is_success"]) == (1.0, True, True)
+    check_env(QuestionEnv(QUESTIONS, [country_of]))
+
+
+@pytest.mark.parametrize(("text", "paid"), [("<answer>5.0</answer>", 1.0), ("<answer>6</answer>", 0.0), ("five", 0.0)])
+def test_numbers_compare_as_numbers(text: str, paid: float) -> None:
+    env = make()
+    env.reset(options={"index": 1})
+    assert env.step(text)[1] == paid
+
+
+def test_a_score_of_ones_own_sees_the_row() -> None:
+    env = QuestionEnv({"test": QUESTIONS}, score=lambda stated, row: len(stated) / len(str(row["answer"])))
+    env.reset(options={"index": 0})
+    _, reward, *_, info = env.step("<answer>Amst</answer>")
+    assert reward == pytest.approx(4 / 9) and not info["is_success"]
+
+
+@pytest.mark.parametrize(
+    ("questions", "said"),
+    [([], "no questions"), ([{"question": "?"}], "row 0 of split 'train' has no answer"), ({"test": [{}]}, "'test'")],
+)
+def test_rows_that_are_no_questions(questions, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        QuestionEnv(questions)
+
+
+def test_register_lists_and_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    kwargs = {"questions": QUESTIONS, "tools": [country_of, capital_of]}
+    entry = EnvEntry(
+        "Mine/Cheese-v0", "agent_gym:QuestionEnv", "cheese", ("country_of", "capital_of"), "two rows", kwargs
+    )
+    before = entries()
+    agent_gym.register(entry)
+    try:
+        agent_gym.register(entry)
+        assert entries() == [*before, entry]
+        envs = gymnasium.make_vec("Mine/Cheese-v0", num_envs=3)
+        observations, _ = envs.reset(seed=0)
+        assert len(observations) == 3 and type(envs).__name__ == "TextVectorEnv"
+        assert main(["list"]) == 0 and "Mine/Cheese-v0" in capsys.readouterr().out
+    finally:
+        agent_gym.registry._registered.pop("Mine/Cheese-v0")
+        gymnasium.registry.pop("Mine/Cheese-v0")
+    with pytest.raises(ConfigError, match="Namespace/Name-v0"):
+        agent_gym.register(EnvEntry("Cheese", "agent_gym:QuestionEnv", "", (), ""))
+
+
+def test_plugins_are_found_where_they_are_installed(tmp_path: Path) -> None:
+    """What pip writes for a package with entry points, one that works and one that does not."""
+    for name, code in (
+        ("good", "import agent_gym\nagent_gym.register(agent_gym.EnvEntry('Good/Task-v0', 'm:C', 's', (), 'd'))"),
+        ("bad", "import nothing_of_this_name"),
+    ):
+        (tmp_path / f"{name}_pack.py").write_text(code)
+        info = tmp_path / f"{name}_pack-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-pack\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[agent_gym.envs]\n{name} = {name}_pack\n")
+    code = "import agent_gym; print('Good/Task-v0' in agent_gym.list_envs())"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert "plugin 'bad' (bad_pack) are missing: ModuleNotFoundError" in done.stderr
