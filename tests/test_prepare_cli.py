@@ -47,7 +47,7 @@ def try_lines(tmp_path, monkeypatch, capsys, model):
         assert main(play[1:]) == 0 and "done: solved" in capsys.readouterr().out
         quick = ["--episodes", "2", "--max_turn_tokens", "4", "--engine", "transformers"]
         assert main([model if word == "Qwen/Qwen2.5-1.5B-Instruct" else word for word in evaluate[1:]] + quick) == 0
-        assert capsys.readouterr().out.splitlines()[1].startswith(evaluate[2])
+        assert f"\n{evaluate[2]}, {model}: 2 tasks" in capsys.readouterr().out
 
     return run
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retrieval_tools import CountingRetriever, expected, serving
 
+from agent_gym import client
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.retrieval import Document, Hit, Retriever
-from agent_gym.retrieval import remote as module
 from agent_gym.retrieval.batcher import MicroBatcher
 from agent_gym.retrieval.protocol import from_wire, read_response, response, to_wire
 from agent_gym.retrieval.remote import RemoteRetriever
@@ -28,7 +28,7 @@ text = st.text(st.characters(exclude_categories=()), max_size=30)
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
 
 
 @contextmanager
@@ -183,12 +183,12 @@ def test_forks_copies_and_pickles_have_their_own_connections():
     with serving(MicroBatcher(CountingRetriever())) as server:
         remote = RemoteRetriever(server.url)
         remote.search(["a"], 1)
-        assert copy.deepcopy(remote) is remote and len(remote._idle) == 1
+        assert copy.deepcopy(remote) is remote and remote._client._pool.num_connections == 1
         other = pickle.loads(pickle.dumps(remote))
-        assert len(other._idle) == 0 and other.search(["a"], 1) == [expected("a", 1)]
+        assert other._client._pool.num_connections == 0 and other.search(["a"], 1) == [expected("a", 1)]
         child = os.fork()
         if child == 0:
-            fine = len(remote._idle) == 0 and remote.search(["b"], 1) == [expected("b", 1)]
+            fine = remote._client._pool.num_connections == 0 and remote.search(["b"], 1) == [expected("b", 1)]
             os._exit(0 if fine else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert remote.search(["c"], 1) == [expected("c", 1)]

@@ -8,6 +8,7 @@ import signal
 import time
 
 import pytest
+from open_files import held
 
 from agent_gym.sandbox import Limits, LocalSandbox, SandboxError, SandboxUnavailable
 
@@ -189,7 +190,7 @@ def test_a_dead_fork_server_is_our_failure(sandbox):
 
 def test_nothing_is_left_of_sessions(sandbox):
     sandbox.session().close()
-    files = len(os.listdir("/proc/self/fd"))
+    before = held()
     for _ in range(5):
         session = sandbox.session()
         session.run("x = 1")
@@ -199,7 +200,7 @@ def test_nothing_is_left_of_sessions(sandbox):
     while sandbox.server().load and time.monotonic() < until:
         time.sleep(0.02)
     assert sandbox.server().load == 0, "sessions that nobody closed are ended when they are forgotten"
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert not held() - before
 
 
 def test_a_forked_process_cannot_use_a_session(session):

@@ -21,12 +21,12 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.inputs import Inputs
-from agent_gym.prepare.recipe import Archive, Forecast
+from agent_gym.prepare.recipe import Archive, Forecast, Piece
 from agent_gym.retrieval import files
 
 
 @dataclass(frozen=True)
-class UnpackedPiece:
+class UnpackedPiece(Piece):
     """The folder with all wanted files of some archives and folders.
 
     Attributes:
@@ -41,20 +41,6 @@ class UnpackedPiece:
     def path(self) -> str:
         """The folder."""
         return self.archive.folder
-
-    @property
-    def argument(self) -> tuple[str, str]:
-        """The folder, as the data of the environment."""
-        return "data", self.archive.folder
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """There was nothing to choose."""
-        return {}
-
-    def done(self, folder: Path) -> bool:
-        """Whether all of it is there."""
-        return (folder / self.path).is_dir()
 
     def make(self, folder: Path, *, progress: bool) -> None:
         """Unpack; the folder appears under its name when it is complete.

@@ -16,12 +16,12 @@ from gymnasium.envs.registration import load_env_creator
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.inputs import Inputs
-from agent_gym.prepare.recipe import Built, Forecast, Recipe
+from agent_gym.prepare.recipe import Built, Forecast, Piece, Recipe
 from agent_gym.retrieval import files
 
 
 @dataclass(frozen=True)
-class BuiltPiece:
+class BuiltPiece(Piece):
     """What an environment builds of its files, a folder.
 
     Attributes:
@@ -39,29 +39,11 @@ class BuiltPiece:
         """The folder."""
         return self.built.folder
 
-    @property
-    def argument(self) -> tuple[str, str]:
-        """The folder, as the data of the environment."""
-        return "data", self.built.folder
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """There was nothing to choose."""
-        return {}
-
-    def done(self, folder: Path) -> bool:
-        """Whether it is there."""
-        return (folder / self.path).is_dir()
-
     def make(self, folder: Path, *, progress: bool) -> None:
         """Have the environment build it; the folder appears under its name when it is complete."""
         spec = gymnasium.spec(self.env_id)
         creator: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
         creator.build_data(self.source, folder / self.path, progress=progress)
-
-    def rows(self, folder: Path) -> int | None:
-        """It knows itself what it holds."""
-        return None
 
     def forecast(self) -> list[Forecast]:
         """Scale what was measured."""

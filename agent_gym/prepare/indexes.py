@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.prepare.pieces import CORPUS, CorpusPiece
-from agent_gym.prepare.recipe import Forecast
+from agent_gym.prepare.recipe import Forecast, Piece
 from agent_gym.retrieval import lexical, manifest
 from agent_gym.retrieval.build import build_index
 from agent_gym.retrieval.corpus import Corpus
@@ -35,7 +35,7 @@ _DIMENSIONS = {
 
 
 @dataclass(frozen=True)
-class BM25Piece:
+class BM25Piece(Piece):
     """An index of words."""
 
     corpus: CorpusPiece
@@ -56,9 +56,6 @@ class BM25Piece:
         """Build and save it."""
         lexical.BM25Retriever(Corpus(folder / CORPUS)).save(folder / self.path)
 
-    def rows(self, folder: Path) -> None:
-        """It has those of the corpus."""
-
     def forecast(self) -> list[Forecast]:
         """Scale what was measured."""
         count, _ = self.corpus.count()
@@ -67,7 +64,7 @@ class BM25Piece:
 
 
 @dataclass(frozen=True)
-class DensePiece:
+class DensePiece(Piece):
     """An index of vectors; with the folder of its encoder's name, since another kind is built from the same vectors."""
 
     corpus: CorpusPiece
@@ -103,9 +100,6 @@ class DensePiece:
         encoder = make_encoder(str(local.resolve()) if local.is_dir() else self.encoder, device=self.device)
         corpus = Corpus(folder / CORPUS)
         build_index(corpus, encoder, folder / self.path, kind=self.kind, device=self.device, progress=progress)
-
-    def rows(self, folder: Path) -> None:
-        """It has those of the corpus."""
 
     def forecast(self) -> list[Forecast]:
         """Compute what the index takes, if the encoder's dimension is known without loading it."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from agent_gym.prepare.formats import with_context
 from agent_gym.prepare.inputs import EVERY_SPLIT, Inputs, Rows
-from agent_gym.prepare.recipe import Forecast
+from agent_gym.prepare.recipe import Forecast, Piece
 from agent_gym.prepare.tables import converted_rows, count_rows, distinct, write_table
 from agent_gym.retrieval import corpus as corpora
 from agent_gym.retrieval.base import Document
@@ -23,7 +22,7 @@ _CORPUS_BYTES = 660  # a document, measured on 600 paragraphs of HotpotQA
 
 
 @dataclass(frozen=True)
-class TablePiece:
+class TablePiece(Piece):
     """One split as a parquet file."""
 
     source: Rows
@@ -37,15 +36,6 @@ class TablePiece:
     def argument(self) -> tuple[str, str]:
         """The folder, which holds one file per split; or the file, if it has no split and so serves as each."""
         return "data", self.path if self.source.split == EVERY_SPLIT else self.source.table.folder
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Nothing was chosen."""
-        return {}
-
-    def done(self, folder: Path) -> bool:
-        """Whether the file is there."""
-        return (folder / self.path).is_file()
 
     def make(self, folder: Path, *, progress: bool) -> None:
         """Convert the rows."""
@@ -66,18 +56,13 @@ class TablePiece:
 
 
 @dataclass(frozen=True)
-class CorpusPiece:
+class CorpusPiece(Piece):
     """What is searched: documents of their own, or the paragraphs of the tables, read from the parquet files."""
 
     inputs: Inputs
 
     path = CORPUS
     argument = ("corpus", CORPUS)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Nothing was chosen."""
-        return {}
 
     def done(self, folder: Path) -> bool:
         """Whether it was finished."""

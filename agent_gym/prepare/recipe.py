@@ -7,10 +7,11 @@ unpack, a script to run) is a `Piece` of its own, which a recipe names in `extra
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 Row = Mapping[str, Any]
 
@@ -120,39 +121,39 @@ class Built:
     growth_from: str
 
 
-class Piece(Protocol):
+class Piece(ABC):
     """Something that is there completely or not at all, under one path of the prepared folder."""
 
     @property
+    @abstractmethod
     def path(self) -> str:
         """The file or folder that it is, relative to the prepared folder."""
-        ...
 
     @property
     def argument(self) -> tuple[str, str]:
         """The argument of the environment that it is for, and the path to give as its value."""
-        ...
+        return "data", self.path
 
     @property
     def config(self) -> Mapping[str, Any]:
         """What was chosen for it, for the manifest."""
-        ...
+        return {}
 
     def done(self, folder: Path) -> bool:
         """Whether it is there."""
-        ...
+        return (folder / self.path).exists()
 
+    @abstractmethod
     def make(self, folder: Path, *, progress: bool) -> None:
         """Make it; after a kill, go on with it."""
-        ...
 
     def rows(self, folder: Path) -> int | None:
-        """Count its rows or documents, if it has any."""
-        ...
+        """Count its rows or documents, if it has any of its own."""
+        return None
 
+    @abstractmethod
     def forecast(self) -> list[Forecast]:
         """Say what making it will fetch and write."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval.base import Hit, Retriever
-from agent_gym.retrieval.shared import Shared, checked
+from agent_gym.retrieval.checks import checked
+from agent_gym.shared import Shared
 
 
 class CachedRetriever(Shared):

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.retrieval import corpus as corpora
 from agent_gym.retrieval.base import Document, Hit
+from agent_gym.retrieval.checks import checked
 from agent_gym.retrieval.encoder import Encoder, Vectors, checked_vectors, probe
 from agent_gym.retrieval.gpu import to_gpu
 from agent_gym.retrieval.index import KINDS, Searcher, read_index
 from agent_gym.retrieval.manifest import Manifest
-from agent_gym.retrieval.shared import Shared, checked
+from agent_gym.shared import Shared
 
 # The batch that a query comes in moves the last bits of its scores, so what agrees to so many digits counts as equal.
 _DIGITS = 6

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from agent_gym.errors import ConfigError, require
 from agent_gym.retrieval import Document, Retriever
 from agent_gym.retrieval.corpus import MANIFEST, Corpus
-from agent_gym.retrieval.shared import Shared
 from agent_gym.retrieval.sources import open_source
+from agent_gym.shared import Shared
 
 
 def bm25(documents: Sequence[Document]) -> Retriever:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval.base import Document, Hit, Retriever
-from agent_gym.retrieval.shared import Shared, checked
+from agent_gym.retrieval.checks import checked
+from agent_gym.shared import Shared
 
 # How far down each engine is asked. A document that both rank 40th beats one that a single engine ranks first only by
 # a constant larger than the paper's, so that deeper ranks change little but their own order.

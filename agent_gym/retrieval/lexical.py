@@ -22,9 +22,10 @@ import numpy as np
 from agent_gym.errors import ConfigError, require
 from agent_gym.retrieval import files
 from agent_gym.retrieval.base import Document, Hit
+from agent_gym.retrieval.checks import checked
 from agent_gym.retrieval.corpus import checksum
-from agent_gym.retrieval.shared import Shared, checked
 from agent_gym.retrieval.text import Analyzer
+from agent_gym.shared import Shared
 
 MANIFEST = "bm25.json"
 _FORMAT = 1

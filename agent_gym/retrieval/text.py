@@ -13,7 +13,7 @@ import threading
 import unicodedata
 
 from agent_gym.errors import require
-from agent_gym.retrieval.shared import Shared
+from agent_gym.shared import Shared
 
 _WORD = re.compile(r"\w+")
 

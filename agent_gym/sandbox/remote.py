@@ -6,56 +6,56 @@ See https://github.com/bytedance/SandboxFusion. `agent-gym serve sandbox` is suc
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
 import re
 import threading
-import time
-from collections import deque
-from typing import Any, NoReturn, Self
-from urllib.parse import urlsplit
+from typing import Any
 
+from agent_gym.client import JsonClient
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, Session
+from agent_gym.shared import Shared
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 5.0
-_BUSY = (429, 502, 503, 504)  # the server, or what stands before it, did not take the request
 _SLACK_S = 60.0  # beyond a program's own time, for its turn in the server's queue
 
 
-class RemoteSandbox:
+class RemoteSandbox(Shared):
     """Asks a server. Safe to call from several threads; connections are kept open.
 
     Args:
         url: "http://host:8080", or with a path other than `/run_code`.
         limits: sent with each program; the server may have lower ones. Of outputs no more is kept than they say.
         concurrency: requests at the same time; others wait here.
-        retries: how often to try again when a connection cannot be made or the server is too busy, after 0.2, 0.4, 0.8
-            seconds and so on. Anything else that the server answers is final.
+        retries: how often to try again when a connection cannot be made or the server is too busy, see `JsonClient`.
+            Anything else that the server answers is final, and a program is never run twice.
 
     Raises:
         ConfigError: for an address that is none.
     """
 
+    live = ("_turn",)
+
     def __init__(self, url: str, *, limits: Limits | None = None, concurrency: int = 64, retries: int = 5) -> None:
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise ConfigError(f"url is {url!r}; it must be like 'http://127.0.0.1:8080' or 'http://host:8080/run_code'")
         if concurrency < 1 or retries < 0:
             raise ConfigError(f"concurrency is {concurrency} and retries {retries}; at least 1 and at least 0")
+        self._client = JsonClient(
+            url,
+            "/run_code",
+            server="sandbox server",
+            command="agent-gym serve sandbox",
+            retries=retries,
+            repeatable=False,
+            connections=concurrency,
+            failure=SandboxError,
+        )
         self.url, self.limits, self.concurrency, self.retries = url, limits or Limits(), concurrency, retries
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port = parts.hostname, port
-        self._path = parts.path if parts.path not in ("", "/") else "/run_code"
-        self._renew()
+        super().__init__()
+
+    def renew(self) -> None:
+        """Let nobody wait for a turn yet."""
+        self._turn = threading.BoundedSemaphore(self.concurrency)
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
         """Run a program; see `LocalSandbox.run`. A server other than ours does not know of seeds.
@@ -74,9 +74,8 @@ class RemoteSandbox:
             "cpu_limit_s": limits.cpu_seconds,
             "seed": seed,
         }
-        self._own()
         with self._turn:
-            data = self._post(json.dumps(body).encode(), limits.wall_seconds + _SLACK_S)
+            data = self._client.post(body, limits.wall_seconds + _SLACK_S)
         try:
             answer = json.loads(data)
             return self._read(answer, limits)
@@ -93,18 +92,7 @@ class RemoteSandbox:
 
     def close(self) -> None:
         """Close the connections."""
-        while self._idle:
-            self._idle.pop().close()
-
-    def _renew(self) -> None:
-        self._process = os.getpid()
-        self._turn = threading.BoundedSemaphore(self.concurrency)
-        self._idle: deque[http.client.HTTPConnection] = deque()
-
-    def _own(self) -> None:
-        """Begin anew in a forked process: two on one connection would read each other's answers."""
-        if self._process != os.getpid():
-            self._renew()
+        self._client.close()
 
     def _read(self, answer: dict[str, Any], limits: Limits) -> Execution:
         if answer["status"] == "SandboxError":
@@ -123,74 +111,3 @@ class RemoteSandbox:
         code = int(result["return_code"])
         status = streams.status_of(code, stderr)
         return Execution(status, stdout, stderr, code, seconds, less_out or less_err)
-
-    def _post(self, body: bytes, timeout: float) -> bytes:
-        failures = 0
-        while True:
-            try:
-                connection, fresh = self._connection(timeout)
-            except OSError as error:
-                failures = self._pause(failures, error)
-                continue
-            try:
-                connection.request("POST", self._path, body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                data = answer.read()
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if not fresh and isinstance(error, ConnectionError):
-                    continue  # the server closed a connection that nobody used for a while: no failure
-                self._fail(error, failures)
-            except BaseException:
-                connection.close()  # interrupted: the answer would be read by whoever comes next
-                raise
-            if answer.will_close:
-                connection.close()
-            else:
-                self._idle.append(connection)
-            if answer.status == 200:
-                return data
-            said = data[:300].decode(errors="replace")
-            refusal = SandboxError(f"the sandbox server {self.url} answered {answer.status}: {said}")
-            if answer.status not in _BUSY:
-                raise refusal
-            failures = self._pause(failures, refusal)
-
-    def _connection(self, timeout: float) -> tuple[http.client.HTTPConnection, bool]:
-        """Take the connection that was used last, or make one; say whether it is new."""
-        try:
-            connection, fresh = self._idle.pop(), False
-        except IndexError:
-            connection, fresh = self._kind(self._host, self._port, timeout=timeout), True
-            connection.connect()
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
-        return connection, fresh
-
-    def _pause(self, failures: int, error: Exception) -> int:
-        """Wait before the next try, or give up."""
-        if failures >= self.retries:
-            self._fail(error, failures)
-        time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures))
-        return failures + 1
-
-    def _fail(self, error: Exception, failures: int) -> NoReturn:
-        if isinstance(error, SandboxError):
-            raise error
-        raise SandboxError(
-            f"the sandbox server {self.url} cannot be reached ({type(error).__name__}: {error}), tried {failures + 1} "
-            "times; start one with `agent-gym serve sandbox`, or correct the address"
-        ) from error
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> Any:
-        return _remake, (self.url, self.limits, self.concurrency, self.retries)
-
-
-def _remake(url: str, limits: Limits, concurrency: int, retries: int) -> RemoteSandbox:
-    return RemoteSandbox(url, limits=limits, concurrency=concurrency, retries=retries)
