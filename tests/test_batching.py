@@ -23,6 +23,7 @@ from agent_gym.trainers.batching import (  # noqa: E402
     take,
     training_episode,
 )
+from agent_gym.trainers.micro_batches import micro_batches  # noqa: E402
 from agent_gym.trainers.timeline import Timeline  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
@@ -205,3 +206,32 @@ def test_shares_are_about_equal(lengths: list[int], n: int) -> None:
     best = max(max(lengths), sum(lengths) / n)
     assert max(loads) <= (4 / 3) * best + max(lengths)
     assert max(loads) - min(loads) <= max(lengths)
+
+
+@given(
+    st.lists(st.integers(2, 60), max_size=40),
+    st.none() | st.integers(1, 8),
+    st.none() | st.integers(2, 200),
+    st.booleans(),
+)
+def test_a_pass_stays_within_its_budgets(lengths: list[int], rows: Any, tokens: Any, packed: bool) -> None:
+    passes = micro_batches(lengths, max_rows=rows, max_tokens=tokens, packed=packed)
+    assert sorted(row for one in passes for row in one) == list(range(len(lengths)))
+    for one in passes:
+        sizes = [lengths[row] for row in one]
+        assert sizes == sorted(sizes, reverse=True)
+        assert rows is None or len(one) <= rows
+        cost = sum(sizes) if packed else max(sizes) * len(sizes)
+        assert tokens is None or cost <= tokens or len(one) == 1
+    if rows is None and tokens is None:
+        assert len(passes) <= 1
+    if packed and tokens is not None and rows is None and lengths:
+        # No two passes would fit into one: as few as first fit promises, less than twice what is needed.
+        fills = sorted(sum(lengths[row] for row in one) for one in passes)
+        assert len(fills) < 2 or fills[0] + fills[1] > tokens
+
+
+def test_passes_by_tokens_hold_more_short_rows() -> None:
+    assert micro_batches([4, 100, 50, 4, 4, 45], max_tokens=100) == [[1], [2, 5], [0, 3, 4]]
+    assert micro_batches([4, 100, 50, 4, 4, 45], max_tokens=100, packed=True) == [[1], [2, 5, 0], [3, 4]]
+    assert micro_batches([3, 9, 3, 5], max_rows=2) == [[1, 3], [0, 2]]

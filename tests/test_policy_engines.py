@@ -254,3 +254,31 @@ def test_sleep_and_wake_do_no_harm(subject: Subject) -> None:
     subject.policy.sync(subject.model.named_parameters())
     after = run(subject.policy, requests)
     assert [g.token_ids for g in before.values()] == [g.token_ids for g in after.values()]
+
+
+def test_a_watcher_is_told_of_each_token_and_can_end_the_turn(subject: Subject) -> None:
+    watched: dict[int, list[int]] = {i: [] for i in range(3)}
+    requests = [dataclasses.replace(r, on_token=watched[r.id].append) for r in make_requests(3, max_tokens=6)]
+    beside = make_requests(5, max_tokens=6)[3:]
+    finished = run(subject.policy, [*requests, *beside])
+    assert watched == {i: finished[i].token_ids for i in range(3)}
+    assert {i: g.token_ids for i, g in finished.items()} == {
+        i: g.token_ids for i, g in run(subject.policy, make_requests(5, max_tokens=6)).items()
+    }
+
+    class Enough(Exception):
+        pass
+
+    def stop(token: int) -> None:
+        watched[0].append(token)
+        if len(watched[0]) == 2:
+            raise Enough
+
+    watched[0] = []
+    subject.policy.submit(dataclasses.replace(requests[0], on_token=stop))
+    with pytest.raises(Enough):
+        while True:
+            subject.policy.poll()
+    subject.policy.abort(0)
+    assert subject.policy.pending == 0 and watched[0] == finished[0].token_ids[:2]
+    assert run(subject.policy, make_requests(1, max_tokens=6))[0].token_ids == finished[0].token_ids

@@ -8,7 +8,7 @@
         for generation in policy.poll():
             print(generation.token_ids, generation.logprobs, generation.finish_reason)
 
-The two engines are imported when they are first asked for: the package itself needs neither torch nor vLLM.
+The engines are imported when they are first asked for: the package itself needs neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from agent_gym.policies.base import (
     Engine,
     FinishReason,
     Generation,
+    Interruptible,
     Policy,
     Request,
     SamplingParams,
@@ -27,22 +28,32 @@ from agent_gym.policies.base import (
 from agent_gym.policies.scripted import ScriptedPolicy
 
 if TYPE_CHECKING:
+    from agent_gym.policies.openai import OpenAIPolicy
     from agent_gym.policies.transformers import TransformersPolicy
     from agent_gym.policies.vllm import VLLMPolicy
+    from agent_gym.policies.vllm_server import VLLMServerPolicy
 
 __all__ = [
     "Engine",
     "FinishReason",
     "Generation",
+    "Interruptible",
+    "OpenAIPolicy",
     "Policy",
     "Request",
     "SamplingParams",
     "ScriptedPolicy",
     "TransformersPolicy",
     "VLLMPolicy",
+    "VLLMServerPolicy",
 ]
 
-_HEAVY = {"TransformersPolicy": "transformers", "VLLMPolicy": "vllm"}
+_HEAVY = {
+    "OpenAIPolicy": "openai",
+    "TransformersPolicy": "transformers",
+    "VLLMPolicy": "vllm",
+    "VLLMServerPolicy": "vllm_server",
+}
 
 
 def __getattr__(name: str) -> Any:

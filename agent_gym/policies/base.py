@@ -13,8 +13,8 @@ exception, and they only look.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
@@ -22,7 +22,7 @@ from agent_gym.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-FinishReason = Literal["stop", "stop_string", "length"]
+FinishReason = Literal["stop", "stop_string", "length", "abort"]
 
 # vLLM raises any smaller temperature to this one without telling the caller (vllm/sampling_params.py,
 # _MAX_TEMP), and the logprobs would then be those of another distribution than the one that was asked for.
@@ -72,12 +72,15 @@ class Request:
         prompt_ids: Everything the policy sees, as token ids; not empty.
         params: How to sample.
         episode: The live episode, for scripted policies. Engines never look at it.
+        on_token: Called with each token as soon as it is sampled, by the engines that run in this process, for somebody
+            who watches. What it raises goes through `poll`; the request is then to be aborted.
     """
 
     id: int
     prompt_ids: list[int]
     params: SamplingParams
     episode: object | None = None
+    on_token: Callable[[int], None] | None = None
 
 
 @dataclass(slots=True)
@@ -91,13 +94,17 @@ class Generation:
         logprobs: Natural logarithm of each token's probability under the distribution it was drawn from, that
             is after the temperature; with greedy decoding, under the temperature of 1. Same length as
             `token_ids`.
-        finish_reason: "stop" (an end of turn was sampled), "stop_string", or "length".
+        finish_reason: "stop" (an end of turn was sampled), "stop_string", or "length"; "abort" for the beginning of a
+            turn, see `Interruptible`.
+        versions: Which weights sampled the tokens, as runs of (version, number of tokens). The rollout loop writes it:
+            engines do not count their weights.
     """
 
     id: int
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
+    versions: list[tuple[int, int]] = field(default_factory=list)
 
 
 @runtime_checkable
@@ -132,6 +139,20 @@ class Policy(Protocol):
 
     def close(self) -> None:
         """Free what the policy holds. Calling it twice does no harm."""
+        ...
+
+
+@runtime_checkable
+class Interruptible(Policy, Protocol):
+    """A policy that can stop in the middle of turns and tell what it has sampled of them."""
+
+    def interrupt(self) -> list[Generation]:
+        """Abort all pending requests.
+
+        Returns:
+            What was sampled, with the reason "abort", for each request of which there is a token. A request that has
+            ended by itself meanwhile is returned as `poll` would.
+        """
         ...
 
 

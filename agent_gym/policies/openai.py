@@ -1,0 +1,189 @@
+"""Any server that speaks OpenAI's protocol, as a policy: vLLM, SGLang, llama.cpp, a provider.
+
+Where the server takes and gives token ids (vLLM's `/v1/completions` with `return_token_ids`), the policy sees exactly
+the context that the rollout keeps, and the tokens are those that were sampled. Everywhere else it gets the messages by
+`/v1/chat/completions` and gives a text, which is encoded here: token counts are then those of the tokenizer at hand,
+log probabilities are 0, and the server's own template writes the context. Such episodes can be scored and looked at; to
+train on their tokens would be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from agent_gym.chat import ChatRenderer, Message
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.openai_server import ANSWER_S, RETRIES, advice, client
+from agent_gym.workers import Workers
+
+_POLL_S = 0.005  # how long `poll` waits: an environment that has answered meanwhile waits as long
+
+
+class OpenAIPolicy:
+    """Samples from one model of a server.
+
+    Args:
+        url: the address up to the version, such as "http://127.0.0.1:8000/v1".
+        model: the model's name there.
+        renderer: encodes the server's texts, or knows the tokens that end a turn.
+        token_ids: whether to talk in token ids; `gives_token_ids` finds out.
+        context: longest sequence in tokens, None if the server says.
+        concurrency: most requests at the same time.
+        retries: how often a request is sent again when the connection breaks or the server is busy.
+
+    Raises:
+        ConfigError: for an address that is none.
+    """
+
+    continuous = True
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        renderer: ChatRenderer,
+        *,
+        token_ids: bool,
+        context: int | None = None,
+        concurrency: int = 64,
+        retries: int = RETRIES,
+    ) -> None:
+        self.model, self.context = model, context
+        self._renderer, self._token_ids = renderer, token_ids
+        self._client = client(url, "/completions" if token_ids else "/chat/completions", concurrency, retries)
+        self._workers = Workers(concurrency)
+        self._pending: set[int] = set()
+        self._finished: queue.SimpleQueue[tuple[int, Generation | Exception]] = queue.SimpleQueue()
+
+    @property
+    def pending(self) -> int:
+        """Requests submitted and neither returned nor aborted."""
+        return len(self._pending)
+
+    def submit(self, request: Request) -> None:
+        """Send a request, or queue it behind those that are under way.
+
+        Raises:
+            ConfigError: when the id is taken, the prompt is empty or fills the context, or, for texts, the context is
+                not the whole conversation.
+        """
+        check_request(request, self._pending, self.context)
+        content = self._ids_content(request) if self._token_ids else self._text_content(request)
+        self._pending.add(request.id)
+
+        def work() -> None:
+            if request.id not in self._pending:  # aborted while it was queued
+                return
+            try:
+                choice = self._ask(content)
+                read = self._read_ids if self._token_ids else self._read_text
+                self._finished.put((request.id, read(request, choice)))
+            except Exception as error:  # it is raised where somebody hears it, in `poll`
+                self._finished.put((request.id, error))
+
+        self._workers.submit(work)
+
+    def poll(self) -> list[Generation]:
+        """Return what has finished, after at most 5 ms.
+
+        Raises:
+            RolloutError: when the server cannot be reached any more, or refuses a request.
+        """
+        found: list[Generation] = []
+        while self._pending:
+            try:
+                request_id, answer = self._finished.get(timeout=None if found else _POLL_S, block=not found)
+            except queue.Empty:
+                break
+            if request_id not in self._pending:
+                continue  # aborted when its answer was on the way
+            self._pending.discard(request_id)
+            if isinstance(answer, Exception):
+                raise answer
+            found.append(answer)
+        return found
+
+    def abort(self, request_id: int) -> None:
+        """Drop a pending request; what the server still says to it is not heard."""
+        self._pending.discard(request_id)
+
+    def close(self) -> None:
+        """Drop what is pending and close the connections; the server goes on."""
+        self._pending.clear()
+        self._workers.close()
+        self._client.close()
+
+    # One request.
+
+    def _ids_content(self, request: Request) -> dict[str, Any]:
+        params = request.params
+        return {
+            **self._common(request),
+            "prompt": request.prompt_ids,
+            "return_token_ids": True,
+            "logprobs": 0,  # of the sampled token alone
+            "ignore_eos": True,
+            "stop_token_ids": sorted(self._renderer.eos_token_ids),
+            "stop": list(params.stop),
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            # Otherwise the model's generation_config.json slips its own values into requests.
+            "top_p": 1.0,
+            "top_k": 0,
+            "repetition_penalty": 1.0,
+        }
+
+    def _text_content(self, request: Request) -> dict[str, Any]:
+        episode: Any = request.episode
+        if episode is None or len(episode.rows) > 1 or episode.asked != "act":
+            raise ConfigError("a server of texts gets the whole conversation: give --context append")
+        # No stop strings: they would be missing in the answer, which then would not say which of them it was.
+        return {**self._common(request), "messages": chat_messages(episode.messages)}
+
+    def _common(self, request: Request) -> dict[str, Any]:
+        params = request.params
+        content = {"model": self.model, "max_tokens": params.max_tokens, "temperature": params.temperature}
+        return content if params.seed is None else {**content, "seed": params.seed}
+
+    def _ask(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self._client.send(content, ANSWER_S)
+        if answer.status != 200:
+            raise RolloutError(f"the model server {self._client.url} answered {answer.status} {advice(answer)}")
+        try:
+            return dict(json.loads(answer.data)["choices"][0])
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise RolloutError(f"{self._client.url} answered strangely: {answer.data[:300]!r}") from error
+
+    def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
+        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        stopped = "stop_string" if request.params.stop and choice["finish_reason"] == "stop" else "length"
+        reason: FinishReason = "stop" if ids[-1] in self._renderer.eos_token_ids else stopped  # type: ignore[assignment]
+        return Generation(request.id, ids, logprobs, reason)
+
+    def _read_text(self, request: Request, choice: Mapping[str, Any]) -> Generation:
+        text = choice["message"].get("content") or ""
+        ends = [text.find(stop) + len(stop) for stop in request.params.stop if stop in text]
+        closed, reason = True, "stop"
+        if ends:
+            text, closed, reason = text[: min(ends)], False, "stop_string"
+        elif choice.get("finish_reason") == "length" and text:
+            closed, reason = False, "length"
+        ids = self._renderer.encode_action(text, closed=closed)
+        return Generation(request.id, ids, [0.0] * len(ids), reason)  # type: ignore[arg-type]
+
+
+def chat_messages(messages: Sequence[Message]) -> list[Message]:
+    """Write an episode's messages as any chat server takes them: answers of the world are the user's.
+
+    A message of the role "tool" would have to name the call that it answers, by an id that only servers give that parse
+    calls themselves. Several answers to one turn become one message.
+    """
+    talk: list[Message] = []
+    for role, run in groupby(messages, key=lambda m: "user" if m["role"] == "tool" else m["role"]):
+        talk += [{"role": role, "content": "\n".join(str(message["content"]) for message in run)}]
+    return talk

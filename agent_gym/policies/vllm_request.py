@@ -1,0 +1,55 @@
+"""What every vLLM engine is asked for, in this process or behind a server, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from agent_gym.policies.base import FinishReason, SamplingParams
+
+SERVED_LIKE_THIS = {
+    # The trainer compares these logprobs with its own, which are taken after the temperature.
+    "logprobs_mode": "processed_logprobs",
+    # Otherwise the model's generation_config.json would slip its own top-p and temperature into requests.
+    "generation_config": "vllm",
+    "enable_prefix_caching": True,
+}
+"""Engine arguments without which the tokens and logprobs would not be those that the trainer scores."""
+
+
+def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Make the arguments of `vllm.SamplingParams`.
+
+    Args:
+        params: what the caller wants.
+        seed: of the tokens.
+        eos_token_ids: tokens that end a turn; those of the model's own configuration are not looked at.
+    """
+    return {
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "seed": seed,
+        "logprobs": 0,  # of the sampled token alone
+        "ignore_eos": True,
+        "stop_token_ids": list(eos_token_ids),
+        "stop": list(params.stop),
+        "detokenize": bool(params.stop),
+        # A stop string may be spelled with a special token, which would otherwise be no text at all.
+        "skip_special_tokens": False,
+        # The token that completes the stop string stays, as the contract says.
+        "include_stop_str_in_output": True,
+    }
+
+
+def finish_reason(token_ids: Sequence[int], eos_token_ids: Collection[int], *, stopped: bool) -> FinishReason:
+    """Say why a turn ended.
+
+    Args:
+        token_ids: the tokens of the turn.
+        eos_token_ids: tokens that end one.
+        stopped: whether vLLM stopped before it ran out of tokens.
+    """
+    # The end of turn first: vLLM names the stop string where the end of turn spells one.
+    if token_ids[-1] in eos_token_ids:
+        return "stop"
+    return "stop_string" if stopped else "length"

@@ -1,0 +1,342 @@
+"""vLLM behind HTTP: engines on other GPUs or machines, asked with token ids and answered with token ids.
+
+Each rank asks for its own episodes. A thread of this policy's own runs the connections; the caller's thread submits
+and polls as it does with an engine in its process. Weights go from rank 0 to the servers between rollouts. What a
+server must be is what `agent-gym serve model` starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agent_gym.errors import ConfigError, RolloutError, require
+from agent_gym.policies.agreement import together
+from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.vllm_request import finish_reason, sampling_arguments
+from agent_gym.policies.weight_sender import WeightSender
+
+_POLL_S = 0.002  # how long `poll` waits: an environment that has answered meanwhile waits as long
+_PAUSE_S = 0.5  # before a request is sent again, doubled each time
+_AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
+_SILENCE_S = 30.0  # without any answer, after which servers are asked whether they live
+_HEALTH_S = 10.0
+
+
+class VLLMServerPolicy:
+    """Samples from vLLM servers.
+
+    Args:
+        urls: one server or several ("http://10.0.0.2:8010"). Ranks are spread over them; a rank that has several
+            sends each request to the one that has least to do for it.
+        eos_token_ids: tokens that end a turn.
+        context: longest sequence in tokens; the servers must allow it.
+        seed: of the stream that serves requests without a seed of their own, with the rank.
+        transfer: how weights get to the servers: auto, files or broadcast; see `WeightSender`.
+        folder: where files with weights are handed over; all servers must see it, too. By default in this machine's
+            memory.
+        retries: how often a request is sent again when its connection breaks. Its seed is the same, so are its tokens.
+        start_timeout_s: seconds to wait for servers that are still loading.
+
+    In a distributed run every rank must construct the policy, and call `sync`, at the same point.
+
+    Raises:
+        ConfigError: for addresses that are none, or servers that do not answer or allow shorter sequences only.
+    """
+
+    continuous = True
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        eos_token_ids: Collection[int],
+        *,
+        context: int,
+        seed: int = 0,
+        transfer: str = "auto",
+        folder: str | Path | None = None,
+        retries: int = 3,
+        start_timeout_s: float = 240.0,
+    ) -> None:
+        self._aiohttp = require("aiohttp", "train")
+        self.urls = [url.rstrip("/") for url in urls]
+        for url in self.urls or [""]:
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(f"{url!r} is no address of a server; it must be like 'http://127.0.0.1:8010'")
+        self._distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self._rank = torch.distributed.get_rank() if self._distributed else 0
+        ranks = torch.distributed.get_world_size() if self._distributed else 1
+        # With more ranks than servers each rank keeps to one, which then finds the beginnings of its episodes again.
+        self._mine = self.urls[self._rank :: ranks] or [self.urls[self._rank % len(self.urls)]]
+        self._load = dict.fromkeys(self._mine, 0)
+        self._eos_token_ids = sorted(eos_token_ids)
+        self._seeds = torch.Generator().manual_seed(seed * 1_000_003 + self._rank)
+        self._sender = WeightSender(self, transfer, folder)
+        self._retries, self.context = retries, context
+        self._pending: dict[int, tuple[str, Any]] = {}  # its name at the server, and its future
+        self._names = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count())
+        self._finished: queue.SimpleQueue[tuple[int, Generation | Exception]] = queue.SimpleQueue()
+        self._heard = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-server", daemon=True)
+        self._thread.start()
+        self._session: Any = self._call(self._open_session())
+        try:
+            with together(self._distributed):
+                for url in self.urls if self._rank == 0 else self._mine:
+                    self._await_server(url, start_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    # Requests.
+
+    @property
+    def pending(self) -> int:
+        """Requests submitted and neither returned nor aborted."""
+        return len(self._pending)
+
+    def submit(self, request: Request) -> None:
+        """Send a request.
+
+        Raises:
+            ConfigError: when the id is taken, the prompt is empty or fills the context.
+        """
+        check_request(request, self._pending, self.context)
+        seed = request.params.seed
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
+        url = min(self._load, key=self._load.__getitem__)
+        self._load[url] += 1
+        name = next(self._names)
+        content = {
+            "request_id": name,
+            "token_ids": request.prompt_ids,
+            "sampling_params": sampling_arguments(request.params, seed, self._eos_token_ids),
+        }
+        if not self._pending:
+            self._heard = time.monotonic()
+        future = asyncio.run_coroutine_threadsafe(
+            self._generate(request.id, url, content, bool(request.params.stop)), self._loop
+        )
+        self._pending[request.id] = name, future
+
+    def poll(self) -> list[Generation]:
+        """Return what has finished, after at most 2 ms.
+
+        Raises:
+            RolloutError: when a server cannot be reached any more, or refuses or aborts a request.
+        """
+        found = self._take()
+        if any(generation.finish_reason == "abort" for generation in found):
+            raise RolloutError(f"a model server aborted a request that nobody asked it to; {', '.join(self._mine)}")
+        return found
+
+    def _take(self) -> list[Generation]:
+        found: list[Generation] = []
+        timeout = _POLL_S
+        while self._pending:
+            try:
+                request_id, answer = self._finished.get(timeout=timeout) if timeout else self._finished.get_nowait()
+            except queue.Empty:
+                break
+            timeout = 0.0
+            if self._pending.pop(request_id, None) is None:
+                continue  # aborted when its answer was on the way
+            if isinstance(answer, Exception):
+                raise answer
+            found.append(answer)
+        if found:
+            self._heard = time.monotonic()
+        elif self._pending and time.monotonic() - self._heard > _SILENCE_S:
+            for url in self._mine:
+                self._check_health(url)
+            self._heard = time.monotonic()
+        return found
+
+    def abort(self, request_id: int) -> None:
+        """Drop a pending request: its connection is closed, by which the server knows. Unknown ids are ignored."""
+        if request_id in self._pending:
+            _, future = self._pending.pop(request_id)
+            future.cancel()
+
+    def interrupt(self) -> list[Generation]:
+        """Abort all pending requests and return what was sampled of them.
+
+        Raises:
+            RolloutError: when a server cannot be reached any more.
+        """
+        begun: list[Generation] = []
+        while self._pending:
+            self._call(self._abort_all())
+            until = time.monotonic() + _AGAIN_S
+            while self._pending and time.monotonic() < until:
+                begun += self._take()
+        return [generation for generation in begun if generation.token_ids]
+
+    async def _abort_all(self) -> None:
+        # By name, since other ranks may use the same server. The endpoint puts this word in front of each.
+        names = [f"generate-tokens-{name}" for name, _ in self._pending.values()]
+        for url in self._mine:
+            await self._post(url, "/abort_requests", {"request_ids": names})
+
+    async def _generate(self, request_id: int, url: str, content: dict[str, Any], may_stop: bool) -> None:
+        try:
+            answer = await self._post(url, "/inference/v1/generate", content)
+            choice = answer["choices"][0]
+            token_ids = choice["token_ids"]
+            logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
+            stopped = may_stop and choice["finish_reason"] == "stop"
+            if choice["finish_reason"] == "abort":
+                reason: FinishReason = "abort"
+            else:
+                reason = finish_reason(token_ids, self._eos_token_ids, stopped=stopped)
+            self._finished.put((request_id, Generation(request_id, token_ids, logprobs, reason)))
+        except (RolloutError, KeyError, TypeError, IndexError) as error:
+            known = isinstance(error, RolloutError)
+            self._finished.put((request_id, error if known else RolloutError(f"{url} answered strangely: {error!r}")))
+        finally:
+            self._load[url] -= 1
+
+    # Weights.
+
+    def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace the weights of all servers; every rank calls it, rank 0 sends.
+
+        Raises:
+            RolloutError: on every rank, when requests are pending, the weights cannot be written or do not fit, or a
+                server cannot be reached.
+        """
+        weights = iter(named_weights)
+        with together(self._distributed):
+            try:
+                if self._pending:
+                    raise RolloutError(f"{self.pending} requests are pending; finish or abort them before sync")
+                if self._rank == 0:
+                    self._sender.send(weights)
+                    self._call(self._forget_prefixes())
+            finally:
+                # All ranks read the weights, also when one has failed: gathering a sharded weight takes all of them.
+                for _ in weights:
+                    pass
+
+    def tell_workers(self, method: str, arguments: Sequence[dict[str, Any]]) -> Future[list[Any]]:
+        """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned."""
+
+        async def tell() -> list[Any]:
+            return await asyncio.gather(*map(self._tell, self.urls, [method] * len(self.urls), arguments))
+
+        return asyncio.run_coroutine_threadsafe(tell(), self._loop)
+
+    async def _tell(self, url: str, method: str, arguments: dict[str, Any]) -> list[dict[str, str]]:
+        content = {"method": method, "kwargs": arguments}
+        workers = (await self._post(url, "/collective_rpc", content, repeatable=False))["results"]
+        for worker in workers:
+            if worker.get("error"):
+                raise RolloutError(f"{url} did not take the weights: {worker['error']}")
+        return workers
+
+    def world_sizes(self) -> list[int]:
+        """Count the workers of each server."""
+        return [self._call(self._get(url, "/get_world_size"))["world_size"] for url in self.urls]
+
+    async def _forget_prefixes(self) -> None:
+        for url in self.urls:
+            answer = await self._post(url, "/reset_prefix_cache", {})
+            if not answer["success"]:
+                raise RolloutError(f"{url} would not forget the prefixes it computed with the old weights")
+
+    def wake(self) -> None:
+        """Do nothing: the server has its memory for itself."""
+
+    def sleep(self) -> None:
+        """Do nothing: the server has its memory for itself."""
+
+    def close(self) -> None:
+        """Drop what is pending and close the connections; the servers go on."""
+        if self._loop.is_closed():
+            return
+        for request_id in list(self._pending):
+            self.abort(request_id)
+        self._sender.close()
+        self._call(self._session.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # HTTP.
+
+    async def _open_session(self) -> Any:
+        # No limit on connections: the server queues what it cannot decode yet. No limit on time either: a long turn on
+        # a busy server is no failure, and `poll` finds out who is dead.
+        connector = self._aiohttp.TCPConnector(limit=0)
+        return self._aiohttp.ClientSession(connector=connector, timeout=self._aiohttp.ClientTimeout(total=None))
+
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _post(self, url: str, path: str, content: dict[str, Any], *, repeatable: bool = True) -> Any:
+        for attempt in range(self._retries + 1):
+            try:
+                async with self._session.post(url + path, json=content) as answer:
+                    if answer.status == 200:
+                        return await answer.json()
+                    said = (await answer.text())[:300]
+                cure = "; start it with `agent-gym serve model`" if answer.status == 404 else ""
+                raise RolloutError(f"the model server {url} answered {answer.status} to {path}: {said}{cure}")
+            except (self._aiohttp.ClientError, OSError) as error:
+                if attempt == self._retries or not repeatable:
+                    raise RolloutError(_unreachable(url, error, attempt + 1)) from error
+            await asyncio.sleep(_PAUSE_S * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _get(self, url: str, path: str) -> Any:
+        timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
+        async with self._session.get(url + path, timeout=timeout) as answer:
+            answer.raise_for_status()
+            return await answer.json(content_type=None)
+
+    def _check_health(self, url: str) -> None:
+        try:
+            self._call(self._get(url, "/v1/models"))
+        except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise RolloutError(_unreachable(url, error, 1)) from error
+
+    def _await_server(self, url: str, timeout_s: float) -> None:
+        """Wait until a server has loaded, and check what it allows."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                allowed = self._call(self._get(url, "/v1/models"))["data"][0].get("max_model_len")
+                break
+            except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"no model server at {url} within {timeout_s:g} s ({type(error).__name__}: {error}); start one "
+                        "with `agent-gym serve model`, or correct the address"
+                    ) from error
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+                raise ConfigError(f"{url} is no vLLM server: {error!r}") from error
+            time.sleep(min(1.0, timeout_s))
+        if allowed is not None and allowed < self.context:
+            raise ConfigError(
+                f"the server {url} allows {allowed} tokens and episodes may have {self.context}; start it with "
+                f"--context {self.context}, or lower max_episode_tokens"
+            )
+
+
+def _unreachable(url: str, error: Exception, tries: int) -> str:
+    return (
+        f"the model server {url} cannot be reached ({type(error).__name__}: {error}), tried {tries} times. The last "
+        "checkpoint is whole: start the server again and resume with --resume_from_checkpoint"
+    )

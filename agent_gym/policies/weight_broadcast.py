@@ -1,0 +1,156 @@
+"""Weights on their way from the trainer to servers, from memory to memory: NCCL between GPUs, gloo otherwise.
+
+Rank 0 of the trainer and all workers of all servers form a process group of their own, beside those of trainer and
+servers. Weights travel in buckets, so that a large model needs many times fewer messages than it has weights, and no
+more memory than a bucket on either side:
+
+    length of the header | header: [[name, dtype, shape], ...] | the bytes of these weights, one after the other
+
+A header of length 0 says that all has been sent. vLLM's own engines for this (`vllm.distributed.weight_transfer`) want
+all shapes before the first weight is gathered, take no weights on CPUs, and do not say when a weight has not come.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import distributed
+
+from agent_gym.errors import RolloutError
+
+_BUCKET_BYTES = 256 << 20
+_JOIN_S = 120.0  # in which all workers must have come
+_SEND_S = 1800.0  # for one bucket; a large model's shards are gathered meanwhile
+
+
+def open_store(host: str) -> Any:
+    """Open the store where the members of a group meet, at an address of this machine and on a free port."""
+    return distributed.TCPStore(host, 0, None, True, timedelta(seconds=_JOIN_S), wait_for_workers=False)
+
+
+def reach_store(host: str, port: int) -> Any:
+    """Connect to the store that the trainer keeps."""
+    return distributed.TCPStore(host, port, None, False, timedelta(seconds=_JOIN_S))
+
+
+class Channel:
+    """One member's end of the group.
+
+    Args:
+        store: where the members meet.
+        rank: 0 for the trainer.
+        size: members, the trainer among them.
+        backend: "nccl" or "gloo".
+
+    Raises:
+        RuntimeError: if not all members come, or they cannot reach each other.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, backend: str) -> None:
+        self.rank = rank
+        self.device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+        timeout = timedelta(seconds=_SEND_S)
+        if backend == "nccl":
+            options = distributed.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            self._group: Any = distributed.ProcessGroupNCCL(store, rank, size, options)
+        else:
+            self._group = distributed.ProcessGroupGloo(store, rank, size, timeout)
+        # The first message makes the connections: what keeps them from being made is told here.
+        self._broadcast(torch.ones(1, dtype=torch.uint8, device=self.device))
+
+    def send(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Send weights to all other members.
+
+        Raises:
+            RuntimeError: if one of them is gone.
+        """
+        try:
+            for bucket in _buckets(named_weights):
+                header = json.dumps([[n, str(w.dtype).removeprefix("torch."), list(w.shape)] for n, w in bucket])
+                self._send_header(header.encode())
+                self._broadcast(torch.cat([_bytes(weight).to(self.device) for _, weight in bucket]))
+        finally:
+            # Also where reading the weights has failed: the others would wait for the rest.
+            self._send_header(b"")
+
+    def receive(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield what is sent until all has been. A weight is valid until the next is asked for.
+
+        Raises:
+            RuntimeError: if the trainer is gone.
+        """
+        while header := self._receive_header():
+            shapes = [(name, getattr(torch, dtype), torch.Size(shape)) for name, dtype, shape in json.loads(header)]
+            sizes = [shape.numel() * dtype.itemsize for _, dtype, shape in shapes]
+            bucket = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
+            self._broadcast(bucket)
+            for (name, dtype, shape), part in zip(shapes, bucket.split(sizes), strict=True):
+                # Cloned, because a part may begin where no number of its type may.
+                yield name, part.clone().view(dtype).view(shape)
+
+    def close(self) -> None:
+        """Leave the group; a message that is under way ends with an error."""
+        self._group.abort()
+
+    def _send_header(self, header: bytes) -> None:
+        self._broadcast(torch.tensor([len(header)], device=self.device))
+        if header:
+            self._broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8).to(self.device))
+
+    def _receive_header(self) -> bytes:
+        length = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._broadcast(length)
+        header = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
+        if len(header):
+            self._broadcast(header)
+        return bytes(header.tolist())
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        self._group.broadcast(tensor, 0).wait()
+        if tensor.is_cuda:
+            # NCCL has only been asked so far; without this, buckets of a whole model would pile up.
+            torch.cuda.synchronize()
+
+
+def own_address(urls: Iterable[str]) -> str:
+    """Return the address of this machine that the servers can reach, judged by how it reaches them.
+
+    Raises:
+        RolloutError: if there is no way to one of them.
+    """
+    found = set()
+    for url in urls:
+        place = urlsplit(url)
+        # Connecting a datagram socket sends nothing: it only chooses the way.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((place.hostname, place.port or 80))
+            except OSError as error:
+                raise RolloutError(f"there is no way to {url}: {error}") from error
+            found.add(probe.getsockname()[0])
+    return min(found, key=lambda address: address.startswith("127."))
+
+
+def _buckets(named_weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, weight in named_weights:
+        # Copied, because a gathered weight may be freed when the next is asked for.
+        bucket.append((name, weight.detach().clone()))
+        size += weight.nbytes
+        if size >= _BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket
+
+
+def _bytes(weight: torch.Tensor) -> torch.Tensor:
+    return weight.contiguous().view(-1).view(torch.uint8)

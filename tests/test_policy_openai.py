@@ -1,0 +1,299 @@
+"""OpenAI-compatible servers as policies: a real vLLM server, and a small one of our own for what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from cli_tools import complaint  # noqa: E402
+from model_server import free_port, model_server  # noqa: E402
+from rollout_tools import EOS, counting  # noqa: E402
+from tiny import make_tiny_model  # noqa: E402
+from transformers import AutoTokenizer  # noqa: E402
+
+from agent_gym import ConfigError, RolloutError  # noqa: E402
+from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.evaluate import make_specs  # noqa: E402
+from agent_gym.policies import Generation, OpenAIPolicy, Policy, Request, SamplingParams  # noqa: E402
+from agent_gym.policies.openai import chat_messages  # noqa: E402
+from agent_gym.policies.openai_server import find_model  # noqa: E402
+from agent_gym.rollout import Budget, Episode, Row, Runner, read_trajectories  # noqa: E402
+
+GSM8K = "AgentR1/GSM8K-v0"
+
+
+class Server:
+    """Answers from a list, the last answer again and again, and remembers what it was asked."""
+
+    def __init__(self, *answers: tuple[int, Any], models: Any = None) -> None:
+        self.answers, self.models = list(answers), models
+        self.asked: list[tuple[str, Any, str | None]] = []
+        self.lock = threading.Lock()
+
+    def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
+        with self.lock:
+            self.asked.append((path, content, key))
+            if path.endswith("/models"):
+                return self.models or (200, {"data": [{"id": "m"}]})
+            if path.endswith("/chat/completions"):
+                return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            return 400, {"error": "no such parameter: return_token_ids"}
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:  # noqa: N802
+            self.reply(None)
+
+        def do_POST(self) -> None:  # noqa: N802
+            self.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def reply(self, content: Any) -> None:
+            status, answer = server.answer(self.path, content, self.headers.get("Authorization"))
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{http.server_address[1]}/v1"
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def says(text: str | None, finish_reason: str = "stop") -> tuple[int, Any]:
+    return 200, {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]}
+
+
+def play(url: str, tokenizer: Any, specs: list[Any], **settings: Any) -> list[Any]:
+    policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False, **settings)
+    runner = Runner(policy, tokenizer, Budget(64, 2000))
+    try:
+        return runner.run(specs, temperature=0.7)
+    finally:
+        runner.close()
+        policy.close()
+
+
+def test_texts_become_turns(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+    server = Server(says(call + call), says("<answer>42</answer>"))
+    with serving(server) as url:
+        (episode,) = play(url, tokenizer, make_specs(GSM8K, split="test", episodes=1))
+    assert [step.action for step in episode.steps] == [call + call, "<answer>42</answer>"]
+    assert episode.terminated and not any(episode.rows[0].logprobs)
+    (_, first, key), (path, second, _) = server.asked
+    assert path == "/v1/chat/completions" and key == "Bearer secret"
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.7, 64) and first["seed"] >= 0
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    # Two results, one message: templates want the roles to take turns.
+    assert second["messages"][2:] == [
+        {"role": "assistant", "content": call + call},
+        {"role": "user", "content": "42\n42"},
+    ]
+
+
+def test_stop_strings_and_cut_turns(tokenizer: Any) -> None:
+    params = SamplingParams(50, stop=("</code>",))
+    server = Server(says("a</code>b</code>"), says("on and on", "length"), says(None))
+    found: list[Generation] = []
+    with serving(server) as url:
+        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
+        assert isinstance(policy, Policy)
+        for i in range(3):
+            episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
+            policy.submit(Request(i, [1], params, episode))
+            while policy.pending:
+                found += policy.poll()
+        policy.close()
+    assert [generation.finish_reason for generation in found] == ["stop_string", "length", "stop"]
+    assert tokenizer.decode(found[0].token_ids) == "a</code>" and tokenizer.decode(found[1].token_ids) == "on and on"
+    assert found[2].token_ids == [EOS]
+    assert "stop" not in server.asked[0][1], "the server would leave the stop string out of its answer"
+
+
+def test_a_busy_server_is_asked_again(tokenizer: Any) -> None:
+    server = Server((429, {"error": "slow down"}), (503, {}), says("on"), says("stop"))
+    with serving(server) as url:
+        (episode,) = play(url, tokenizer, counting(1))
+    assert [step.action for step in episode.steps] == ["on", *["stop"] * (len(episode.steps) - 1)]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "set OPENAI_API_KEY"), (404, "check --endpoint"), (400, "lower --max_tokens"), (500, "answered 500")],
+)
+def test_a_refusal_ends_the_rollout_with_what_the_server_said(tokenizer: Any, status: int, words: str) -> None:
+    server = Server((status, {"error": {"message": "because of this"}}))
+    with (
+        serving(server) as url,
+        pytest.raises(RolloutError, match=f"answered {status} .*because of this.*{words}|{words}"),
+    ):
+        play(url, tokenizer, counting(2))
+    assert len(server.asked) <= 2, "asking again would not help"
+
+
+def test_an_answer_that_is_none_is_an_error(tokenizer: Any) -> None:
+    with serving(Server((200, {"choices": []}))) as url, pytest.raises(RolloutError, match="answered strangely"):
+        play(url, tokenizer, counting(1))
+
+
+def test_a_server_that_went_away(tokenizer: Any) -> None:
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    with pytest.raises(RolloutError, match=r"cannot be reached .*tried 2 times"):
+        play(url, tokenizer, counting(1), retries=1)
+
+
+def test_requests_run_side_by_side_and_no_more_than_allowed(tokenizer: Any) -> None:
+    inside, most, meet = [0], [0], threading.Barrier(3, timeout=20)
+
+    class Slow(Server):
+        def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
+            with self.lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            meet.wait()  # three at a time, or it breaks
+            with self.lock:
+                inside[0] -= 1
+            return says("stop")
+
+    with serving(Slow()) as url:
+        episodes = play(url, tokenizer, counting(9), concurrency=3)
+    assert len(episodes) == 9 and most[0] == 3
+
+
+def test_an_aborted_request_is_not_heard_of(tokenizer: Any) -> None:
+    (spec,) = counting(1)
+    episode = Episode(spec, rows=[Row()], messages=[{"role": "user", "content": "x"}])
+    with serving(Server(says("a"))) as url:
+        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False, concurrency=1)
+        for i in range(4):
+            policy.submit(Request(i, [1], SamplingParams(5), episode))
+        policy.abort(0)
+        policy.abort(2)
+        found = []
+        while policy.pending:
+            found += policy.poll()
+        policy.close()
+    assert sorted(generation.id for generation in found) == [1, 3]
+
+
+def test_only_the_whole_conversation_can_be_sent_as_messages(tokenizer: Any) -> None:
+    with serving(Server(says("on"))) as url:
+        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
+        runner = Runner(policy, tokenizer, Budget(20, 600), context="window:1")
+        with pytest.raises(ConfigError, match="--context append"):
+            runner.run(counting(1))
+        runner.close()
+        policy.close()
+
+
+def test_finding_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    two = (200, {"data": [{"id": "a"}, {"id": "b", "root": "x"}]})
+    with serving(Server(says(""), models=two)) as url:
+        assert find_model(url + "/", "b") == {"id": "b", "root": "x"}
+        with pytest.raises(ConfigError, match="no model 'c'; it has: a, b"):
+            find_model(url, "c")
+        with pytest.raises(ConfigError, match="serves a, b: choose with --model"):
+            find_model(url, None)
+    with serving(Server(says(""), models=(401, {"error": "who are you"}))) as url:
+        with pytest.raises(ConfigError, match="who are you.*set OPENAI_API_KEY"):
+            find_model(url, "m")
+    with serving(Server(says(""), models=(404, {}))) as url:
+        assert find_model(url, "m") == {"id": "m"}, "not every server has a list"
+    with (
+        serving(Server(says(""), models=(200, "hello"))) as url,
+        pytest.raises(ConfigError, match="no OpenAI-compatible"),
+    ):
+        find_model(url, "m")
+    for url in ("localhost:8000", "ftp://x/v1"):
+        with pytest.raises(ConfigError, match="must be like 'http"):
+            find_model(url, "m")
+
+
+def test_messages_for_any_server() -> None:
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    answers = [{"role": "tool", "name": "t", "content": "1"}, {"role": "tool", "name": "t", "content": "2"}]
+    assert chat_messages([*talk, *answers]) == [*talk, {"role": "user", "content": "1\n2"}]
+
+
+def test_eval_at_an_endpoint_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "run.jsonl"
+    server = Server(says("<answer>1</answer>"))
+    with serving(server) as url:
+        arguments = ["eval", GSM8K, "--endpoint", url, "--model", "m", "--episodes", "3", "--output", str(output)]
+        assert main(arguments) == 0
+        assert main([*arguments[:4], "--episodes", "1"]) == 0, "the only model need not be named"
+    captured = capsys.readouterr()
+    assert f"{GSM8K}, m: 3 tasks" in captured.out and "takes messages and gives texts" in captured.err
+    records = list(read_trajectories(output))
+    assert len(records) == 3 and {record["policy"] for record in records} == {"m"}
+    chats = [content for path, content, _ in server.asked if path.endswith("/chat/completions")]
+    assert "calculator" in chats[0]["messages"][0]["content"], "the tools stand in the system prompt"
+    nobody = f"http://127.0.0.1:{free_port()}/v1"
+    assert f"no model server at {nobody}" in complaint(capsys, "eval", GSM8K, "--endpoint", nobody)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tokens of vLLM's own server are those of the engine in this process, and its chat answers count, too."""
+    model = make_tiny_model(tmp_path / "model", context=1024)
+    played = {name: tmp_path / f"{name}.jsonl" for name in ("ids", "again", "here")}
+    limits = ["--episodes", "4", "--max_turn_tokens", "12", "--max_tokens", "1000"]
+    common = ["eval", GSM8K, "--samples", "2", "--temperature", "1", *limits]
+    with model_server(model, tmp_path / "log.txt", context=1024) as (address, _):
+        url = address + "/v1"
+        for name in ("ids", "again"):
+            assert main([*common, "--endpoint", url, "--model", str(model), "--output", str(played[name])]) == 0
+        assert "takes and gives token ids" in capsys.readouterr().err
+        card = find_model(url, None)
+        assert card["max_model_len"] == 1024
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        (episode,) = play_at(url, card["id"], tokenizer)
+        assert len(episode.steps) >= 1 and episode.failure is None
+    assert main([*common, "--model", str(model), "--engine", "transformers", "--output", str(played["here"])]) == 0
+    ids, again, here = (
+        {(r["spec"]["index"], r["spec"]["member"]): r["rows"][0] for r in read_trajectories(path)}
+        for path in played.values()
+    )
+    assert {key: row["token_ids"] for key, row in ids.items()} == {key: row["token_ids"] for key, row in again.items()}
+    # Seeds mean something else to each engine, prompts do not.
+    assert {key: row["spans"][0] for key, row in ids.items()} == {key: row["spans"][0] for key, row in here.items()}
+    assert all(any(logprob < 0 for logprob in row["logprobs"]) for row in ids.values())
+
+
+def play_at(url: str, model: str, tokenizer: Any) -> list[Any]:
+    policy = OpenAIPolicy(url, model, ChatRenderer.of(tokenizer), token_ids=False)
+    runner = Runner(policy, tokenizer, Budget(12, 1000))
+    try:
+        return runner.run(make_specs(GSM8K, split="test", episodes=1), temperature=1.0)
+    finally:
+        runner.close()
+        policy.close()

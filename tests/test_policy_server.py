@@ -1,0 +1,182 @@
+"""vLLM behind HTTP: a real server on this machine, asked with ids, given weights through files, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("aiohttp")
+
+from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
+from model_server import free_port, model_server  # noqa: E402
+from open_files import held  # noqa: E402
+from tiny import make_tiny_model  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
+from agent_gym.policies import Engine, Request, SamplingParams  # noqa: E402
+from agent_gym.policies.vllm_server import VLLMServerPolicy  # noqa: E402
+from agent_gym.policies.weight_files import in_files  # noqa: E402
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+CONTEXT = 512
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def server(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with model_server(path, tmp_path_factory.mktemp("server") / "log.txt", context=CONTEXT) as started:
+        yield started
+
+
+@pytest.fixture(params=["files", "broadcast"])
+def policy(server: tuple[str, subprocess.Popen[bytes]], request: pytest.FixtureRequest) -> Iterator[VLLMServerPolicy]:
+    made = VLLMServerPolicy([server[0]], [EOS], context=CONTEXT, transfer=request.param)
+    yield made
+    made.close()
+
+
+def through_files(test: Any) -> Any:
+    """Mark a test to which it is the same how weights travel."""
+    return pytest.mark.parametrize("policy", ["files"], indirect=True)(test)
+
+
+@pytest.fixture
+def model(path: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path)
+
+
+def test_logprobs_are_those_of_the_weights_that_were_sent_last(policy: VLLMServerPolicy, model: Any) -> None:
+    assert isinstance(policy, Engine)
+    requests = make_requests(16)
+    outputs = []
+    for seed in range(3):
+        disturb(model, seed)
+        policy.sync(model.named_parameters())
+        finished = run(policy, requests)
+        assert largest_difference(model, requests, finished) < TOLERANCE
+        assert run(policy, requests) == finished, "seeds decide what is sampled"
+        outputs.append([finished[request.id].token_ids for request in requests])
+    assert outputs[0] != outputs[1] != outputs[2]
+    assert {generation.finish_reason for generation in finished.values()} <= {"stop", "length"}
+
+
+@through_files
+def test_turns_end_where_they_should(policy: VLLMServerPolicy, model: Any, path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    policy.sync(model.named_parameters())
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    [plain] = run(policy, make_requests(1, max_tokens=60)).values()
+    first = tokenizer.decode(plain.token_ids[:3])[-1]
+    [stopped] = run(policy, make_requests(1, max_tokens=60, stop=(first,))).values()
+    assert stopped.finish_reason == "stop_string"
+    assert stopped.token_ids == plain.token_ids[: len(stopped.token_ids)] and len(stopped.token_ids) <= 3
+    assert first in tokenizer.decode(stopped.token_ids)
+    greedy = run(policy, make_requests(4, temperature=0.0))
+    assert run(policy, make_requests(4, temperature=0.0, seed=99)) == greedy
+
+
+@through_files
+def test_what_is_aborted_ends_on_the_server_too(policy: VLLMServerPolicy, model: Any) -> None:
+    policy.sync(model.named_parameters())
+    for request in make_requests(8, max_tokens=400):
+        policy.submit(request)
+    for request_id in range(8):
+        policy.abort(request_id)
+    assert policy.pending == 0 and policy.poll() == []
+    # Weights are refused, and prefixes kept, while a request is being decoded.
+    for _ in range(100):
+        if not any(policy._load.values()):
+            break
+        time.sleep(0.05)
+    policy.sync(model.named_parameters())
+    assert len(run(policy, make_requests(2))) == 2
+
+
+def test_weights_of_another_model_are_refused_and_the_server_lives_on(policy: VLLMServerPolicy, model: Any) -> None:
+    policy.submit(Request(0, [3, 4], SamplingParams(200)))
+    with pytest.raises(RolloutError, match="1 requests are pending"):
+        policy.sync(model.named_parameters())
+    policy.abort(0)
+    with pytest.raises(RolloutError, match="did not take the weights: vLLM does not know the trainer's weights"):
+        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
+    with pytest.raises(RolloutError, match="sent no weights for .*model.embed"):
+        policy.sync(list(model.named_parameters())[1:])
+    policy.sync(model.named_parameters())
+    requests = make_requests(2)
+    assert largest_difference(model, requests, run(policy, requests)) < TOLERANCE
+
+
+def test_weights_that_cannot_be_written_are_an_error_and_all_are_read(
+    server: tuple[str, Any], model: Any, tmp_path: Path
+) -> None:
+    policy = VLLMServerPolicy([server[0]], [EOS], context=CONTEXT, folder=tmp_path / "missing")
+    read: list[str] = []
+
+    def weights() -> Iterator[tuple[str, Any]]:
+        for name, weight in model.named_parameters():
+            read.append(name)
+            yield name, weight
+
+    with pytest.raises(RolloutError, match="cannot be written to .*missing"):
+        policy.sync(weights())
+    policy.close()
+    assert len(read) == len(list(model.named_parameters()))
+    with in_files(weights(), tmp_path) as folder:
+        assert list(folder.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+@through_files
+def test_addresses_and_servers_that_cannot_work(server: tuple[str, Any], policy: VLLMServerPolicy) -> None:
+    with pytest.raises(ConfigError, match="no address"):
+        VLLMServerPolicy(["127.0.0.1:80"], [EOS], context=64)
+    before = held()
+    with pytest.raises(ConfigError, match="no model server at .*serve model"):
+        VLLMServerPolicy([f"http://127.0.0.1:{free_port()}"], [EOS], context=64, start_timeout_s=0.1)
+    with pytest.raises(ConfigError, match=f"allows {CONTEXT} tokens and episodes may have {CONTEXT + 1}"):
+        VLLMServerPolicy([server[0]], [EOS], context=CONTEXT + 1)
+    with pytest.raises(ConfigError, match="leaves no room"):
+        policy.submit(Request(0, [3] * CONTEXT, SamplingParams(1)))
+    policy.submit(Request(0, [10**6], SamplingParams(1)))
+    with pytest.raises(RolloutError, match="answered 400"):
+        while policy.pending:
+            policy.poll()
+    assert not {one for one in held() - before if "vllm-server" in one}, (
+        "a policy that could not be made leaves no thread"
+    )
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_is_an_error_that_says_how_to_go_on(path: Path, tmp_path: Path, model: Any) -> None:
+    with model_server(path, tmp_path / "log.txt", context=CONTEXT) as (url, process):
+        policy = VLLMServerPolicy([url], [EOS], context=CONTEXT, retries=1)
+        policy.sync(model.named_parameters())
+        for request in make_requests(8, max_tokens=400):
+            policy.submit(request)
+        os.killpg(process.pid, signal.SIGKILL)
+        with pytest.raises(RolloutError, match="cannot be reached .*--resume_from_checkpoint"):
+            while policy.pending:
+                policy.poll()
+        with pytest.raises(RolloutError, match="requests are pending|cannot be reached"):
+            policy.sync(model.named_parameters())
+        policy.close()

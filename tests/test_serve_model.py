@@ -1,0 +1,63 @@
+"""`agent-gym serve model`: the command line that it becomes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from agent_gym.cli import serve
+from agent_gym.errors import ConfigError
+from agent_gym.policies import vllm_launch
+from agent_gym.policies.vllm_launch import server_command
+
+WANTED = {"host": "127.0.0.1", "port": 8010, "context": 300, "max_num_seqs": 8}
+
+
+@pytest.fixture(params=[False, True], ids=["gpu build", "cpu build"])
+def on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if request.param:
+        pytest.importorskip("torch")
+    monkeypatch.setattr(vllm_launch, "is_cpu_build", lambda: request.param)
+    monkeypatch.setattr(vllm_launch, "installed", lambda name: name == "vllm")
+    return bool(request.param)
+
+
+def test_the_flags_are_those_of_the_installed_vllm(on_cpu: bool) -> None:
+    """Whoever installed vLLM sees here when a flag has gone."""
+    cli = pytest.importorskip("vllm.entrypoints.launchers.cli_args")
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    command = server_command("org/model", **WANTED, further=["--max-num-seqs", "9"])
+    start = command.index("org/model") + 1
+    parsed = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(command[start:])
+    assert (parsed.max_model_len, parsed.max_num_seqs, parsed.port) == (300, 9, 8010)
+    assert parsed.logprobs_mode == "processed_logprobs" and parsed.generation_config == "vllm"
+    assert parsed.enable_scale_out and parsed.worker_extension_cls.endswith("vllm_worker.WeightReceiver")
+    assert (parsed.enable_chunked_prefill is False) == on_cpu
+
+
+def test_a_build_for_gpus_is_started_by_its_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_launch, "is_cpu_build", lambda: False)
+    monkeypatch.setattr(vllm_launch, "installed", lambda name: True)
+    command = server_command("org/model", **WANTED)
+    assert command[:5] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "org/model"]
+    monkeypatch.setattr(vllm_launch, "installed", lambda name: False)
+    with pytest.raises(ConfigError, match="install agent-gym"):
+        server_command("org/model", **WANTED)
+
+
+def test_the_command_becomes_vllm(on_cpu: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    became: list[Any] = []
+    monkeypatch.setattr(os, "execve", lambda *call: became.append(call))
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    serve.main(["model", "org/model", "--context", "300", "--", "--data-parallel-size", "2"])
+    [(program, command, environment)] = became
+    assert program == sys.executable and command[-2:] == ["--data-parallel-size", "2"]
+    assert command[command.index("--max-model-len") + 1] == "300"
+    assert environment["VLLM_SERVER_DEV_MODE"] == "1" and "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
+    assert "http://127.0.0.1:8010" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="unknown argument '--contxt'"):
+        serve.main(["model", "org/model", "--contxt", "300"])

@@ -1,0 +1,140 @@
+"""A model server is killed while two ranks train: both stop, say why, and go on with another server as if never.
+
+Where in a step the server dies is drawn from a seed; AGENT_GYM_TEST_SEED tries others.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+pytest.importorskip("aiohttp")
+
+from model_server import model_server  # noqa: E402
+from trainer_tools import distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
+
+from agent_gym.errors import RolloutError  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+SEED = int(os.environ.get("AGENT_GYM_TEST_SEED", "0"))
+STEPS = 4
+RUN: dict[str, Any] = {"max_steps": STEPS, "optim": "adamw_torch", "lr_scheduler_type": "cosine"}
+
+
+class Murder(TrainerCallback):
+    """Kills a server once, in the step after `step`, at a point drawn from a seed."""
+
+    def __init__(self, trainer: Any, server: int, when: str, step: int, rng: random.Random) -> None:
+        self.trainer, self.server, self.when, self.step = trainer, server, when, step
+        self.at: float | None = None
+        policy = trainer.runner.policy
+        n_weights = len(list(trainer.model.parameters()))
+        self.left = rng.randrange(1, 6) if when == "rollout" else rng.randrange(n_weights)
+        submit, sync = policy.submit, policy.sync
+        policy.submit = lambda request: (self.count("rollout"), submit(request))[1]
+        policy.sync = lambda named: sync((self.count("sync"), pair)[1] for pair in named)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.when == "update" and state.global_step == self.step:
+            self.kill()
+
+    def count(self, what: str) -> None:
+        if self.when != what or self.at is not None or self.trainer.state.global_step != self.step:
+            return
+        if self.left == 0:
+            self.kill()
+        self.left -= 1
+
+    def kill(self) -> None:
+        os.killpg(self.server, signal.SIGKILL)
+        self.at = time.monotonic()
+
+
+def build(folder: str, url: str, transfer: str) -> Any:
+    return make_trainer(
+        folder,
+        policy=None,
+        layout="server",
+        vllm_server_base_url=url,
+        weights_transfer=transfer,
+        per_device_train_batch_size=4,
+        save_strategy="steps",
+        save_steps=1,
+        **RUN,
+    )
+
+
+def doomed(folder: str, url: str, server: int, when: str, transfer: str, seed: int) -> tuple[str, float | None, float]:
+    """Train until the server is killed; return the error, when rank 0 killed it, and when this rank had stopped."""
+    trainer = build(folder, url, transfer)
+    rng = random.Random(f"{seed} {when} {transfer}")
+    step = rng.randrange(1, STEPS - 1)
+    murder = Murder(trainer, server, when, step, rng) if os.environ["RANK"] == "0" else None
+    if murder is not None:
+        trainer.add_callback(murder)
+    else:
+        trainer.runner  # noqa: B018  (all ranks make their policy at the same point)
+    with pytest.raises(RolloutError) as caught:
+        trainer.train()
+    return str(caught.value), murder.at if murder else None, time.monotonic()
+
+
+def resumed(folder: str, url: str) -> tuple[Any, list[int]]:
+    trainer = build(folder, url, "files")
+    trainer.train(resume_from_checkpoint=True)
+    trainer.runner.policy.close()
+    return weights(trainer.model), [log["step"] for log in trainer.state.log_history if "time/update" in log]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with model_server(Path(model_folder()), tmp_path_factory.mktemp("healthy") / "log.txt", context=256) as (url, _):
+        yield url
+
+
+@functools.cache
+def undisturbed() -> tuple[Any, dict[str, Any]]:
+    """The weights, and the start, of a run in one process without a server."""
+    trainer = make_trainer("unwritten", policy=None, per_device_train_batch_size=8, **RUN)
+    start = weights(trainer.model)
+    trainer.train()
+    return weights(trainer.model), start
+
+
+@pytest.mark.parametrize(
+    ("when", "transfer"), [("rollout", "files"), ("sync", "files"), ("sync", "broadcast"), ("update", "files")]
+)
+def test_killed(healthy: str, when: str, transfer: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with model_server(Path(model_folder()), tmp_path / "log.txt", context=256) as (url, process):
+        told = in_ranks(doomed, 2, str(folder), url, process.pid, when, transfer, SEED, timeout_s=600)
+    killed_at = told[0][1]
+    assert killed_at is not None
+    for message, _, stopped_at in told:
+        assert "cannot be reached" in message and "--resume_from_checkpoint" in message
+        assert stopped_at - killed_at < 60, "seconds; a wait for the server would last for minutes"
+    assert message.startswith("process 0 failed") or when == "rollout", "rank 1 says whose failure it was"
+
+    saved = max(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
+    assert 1 <= saved < STEPS
+    (one, steps), (other, _) = in_ranks(resumed, 2, str(folder), healthy, timeout_s=600)
+    assert steps == list(range(1, STEPS + 1)), "each step counts once, those before the kill from the checkpoint"
+    expected, start = undisturbed()
+    assert distance(one, other) == 0.0
+    assert distance(one, expected) < 1e-5, "an episode that counted twice, or not at all, would show here"
+    assert distance(one, start) > 1e-3

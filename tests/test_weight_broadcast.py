@@ -1,0 +1,173 @@
+"""Weights from memory to memory: real processes, gloo in place of NCCL. With a server: test_policy_server.py."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
+from agent_gym.policies import weight_broadcast, weight_sender  # noqa: E402
+from agent_gym.policies.weight_broadcast import Channel, open_store, own_address, reach_store  # noqa: E402
+from agent_gym.policies.weight_sender import WeightSender  # noqa: E402
+
+WEIGHTS = {
+    "bytes": torch.arange(3, dtype=torch.uint8),  # the next begins at an odd byte
+    "half": torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).bfloat16(),
+    "number": torch.tensor(2.5),
+    "turned": torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).T,
+    "large": torch.randn(3000, generator=torch.Generator().manual_seed(2)),
+}
+
+
+def receiver(port: int, rank: int, size: int, dies: bool, received: Any) -> None:
+    channel = Channel(reach_store("127.0.0.1", port), rank, size, "gloo")
+    for _ in range(2):
+        weights = {}
+        for name, weight in channel.receive():
+            weights[name] = (weight.dtype, weight.tolist())
+            if dies and len(weights) == 2:
+                os._exit(1)
+        received.put((rank, weights))
+
+
+@pytest.fixture
+def group() -> Iterator[Callable[[int, bool], tuple[Channel, Any]]]:
+    """Start receivers; return the sender's end, and the queue of what has come."""
+    context = multiprocessing.get_context("fork")
+    started = []
+
+    def start(receivers: int, dies: bool = False) -> tuple[Channel, Any]:
+        store, received = open_store("127.0.0.1"), context.Queue()
+        for rank in range(1, receivers + 1):
+            process = context.Process(target=receiver, args=(store.port, rank, receivers + 1, dies, received))
+            process.start()
+            started.append(process)
+        return Channel(store, 0, receivers + 1, "gloo"), received
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
+def test_weights_arrive_bit_for_bit(group: Any, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_broadcast, "_BUCKET_BYTES", bucket_bytes)
+    channel, received = group(2)
+    expected = {name: (weight.dtype, weight.tolist()) for name, weight in WEIGHTS.items()}
+    channel.send(WEIGHTS.items())
+    assert sorted(received.get(timeout=60) for _ in range(2)) == [(1, expected), (2, expected)]
+    channel.send({"one": torch.ones(1)}.items())
+    assert received.get(timeout=60)[1] == {"one": (torch.float32, [1.0])}
+
+
+def gathered(fail: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    buffer = torch.zeros(4)
+    for k in range(3):
+        buffer.fill_(float(k))
+        yield f"w{k}", buffer
+        buffer.fill_(float("nan"))
+    if fail:
+        raise RuntimeError("no memory left")
+
+
+def test_weights_may_be_freed_and_a_failure_to_gather_them_ends_the_message(group: Any) -> None:
+    channel, received = group(1)
+    channel.send(gathered(fail=False))
+    sent = {f"w{k}": (torch.float32, [float(k)] * 4) for k in range(3)}
+    assert received.get(timeout=60)[1] == sent
+    with pytest.raises(RuntimeError, match="no memory left"):
+        channel.send(gathered(fail=True))
+    assert received.get(timeout=60)[1] == {}, "the receiver is not left waiting"
+
+
+def test_a_receiver_that_dies_is_an_error_of_the_sender(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_broadcast, "_BUCKET_BYTES", 1)
+    channel, _ = group(1, True)
+    with pytest.raises(RuntimeError):
+        channel.send((f"w{k}", torch.zeros(10_000)) for k in range(100))
+
+
+class Described:
+    """Servers that say where they are, and refuse to meet."""
+
+    def __init__(self, device: str) -> None:
+        self.urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+        self.device, self.told = device, []  # type: ignore[var-annotated]
+
+    def tell_workers(self, method: str, arguments: Any) -> Future[list[Any]]:
+        self.told.append((method, list(arguments)))
+        answer: Future[list[Any]] = Future()
+        if method == "join_trainer":
+            answer.set_exception(RolloutError("no group"))
+        else:
+            answer.set_result([[{"device": self.device}] * 2] * 2)
+        return answer
+
+    def world_sizes(self) -> list[int]:
+        return [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("transfer", "device", "cuda", "folder", "told"),
+    [
+        ("auto", "cpu", True, None, ["describe", "receive_files"]),
+        ("auto", "cuda", False, None, ["describe", "receive_files"]),
+        ("auto", "cuda", True, None, ["describe", "join_trainer", "receive_files"]),
+        ("auto", "cuda", True, "here", ["receive_files"]),
+        ("files", "cuda", True, None, ["receive_files"]),
+    ],
+)
+def test_the_way_is_chosen_by_where_both_are(
+    transfer: str, device: str, cuda: bool, folder: str | None, told: list[str], monkeypatch: Any, tmp_path: Any
+) -> None:
+    def no_group(*arguments: Any) -> None:
+        raise RuntimeError("no group")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(weight_sender, "Channel", no_group)
+    servers = Described(device)
+    sender = WeightSender(servers, transfer, tmp_path if folder else None)
+    if "join_trainer" in told:
+        with pytest.warns(UserWarning, match="weights go through files, because a broadcast is not possible: no group"):
+            sender.send([("w", torch.ones(1))])
+        [first, second] = dict(servers.told)["join_trainer"]
+        assert first["backend"] == "nccl" and first["size"] == second["size"] == 7
+        assert (first["first_rank"], second["first_rank"]) == (1, 3)
+    else:
+        sender.send([("w", torch.ones(1))])
+    assert [method for method, _ in servers.told] == told
+    sender.send([("w", torch.ones(1))])
+    assert [method for method, _ in servers.told] == [*told, "receive_files"], "the choice is made once"
+
+
+def test_who_wants_a_broadcast_is_told_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_group(*arguments: Any) -> None:
+        raise RuntimeError("no route to host")
+
+    monkeypatch.setattr(weight_sender, "Channel", no_group)
+    with pytest.raises(RolloutError, match="cannot reach each other for a broadcast: no route to host"):
+        WeightSender(Described("cpu"), "broadcast", None).send([])
+    with pytest.raises(ConfigError, match="weights_transfer is 'nccl'; allowed: auto, files, broadcast"):
+        WeightSender(Described("cpu"), "nccl", None)
+
+
+def test_the_address_is_one_that_servers_elsewhere_reach() -> None:
+    assert own_address(["http://127.0.0.1:8010"]) == "127.0.0.1"
+    with pytest.raises(RolloutError, match="no way to http://no.such.host.invalid:1"):
+        own_address(["http://no.such.host.invalid:1"])
+
+
+def test_the_options_of_nccl_are_those_of_the_installed_torch() -> None:
+    nccl = pytest.importorskip("torch._C._distributed_c10d", reason="torch without distributed")
+    if not hasattr(nccl, "ProcessGroupNCCL"):
+        pytest.skip("this torch has no NCCL")
+    options = nccl.ProcessGroupNCCL.Options()
+    assert hasattr(options, "_timeout") and hasattr(nccl.ProcessGroupNCCL, "abort")
