@@ -179,7 +179,7 @@ def test_hung_environments_do_not_use_up_the_workers(tokenizer: Any) -> None:
 
 
 def test_a_hung_thread_does_not_keep_the_process_alive() -> None:
-    code = "import time; from agent_gym.rollout.workers import Workers; Workers(1).submit(lambda: time.sleep(60))"
+    code = "import time; from agent_gym.workers import Workers; Workers(1).submit(lambda: time.sleep(60))"
     subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
 
 

@@ -4,8 +4,10 @@ from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
 from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
 from agent_gym.rollout.envs import EnvPool, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
-from agent_gym.rollout.runner import Runner
-from agent_gym.rollout.trajectories import read_trajectories, replay, to_record, write_trajectories
+from agent_gym.rollout.loop import Loop
+from agent_gym.rollout.replaying import Replay, play_again, replay
+from agent_gym.rollout.runner import Runner, check_failures
+from agent_gym.rollout.trajectories import from_record, read_trajectories, to_record, write_trajectories
 
 __all__ = [
     "CONTEXTS",
@@ -14,13 +16,18 @@ __all__ = [
     "EnvPool",
     "Episode",
     "EpisodeSpec",
+    "Loop",
+    "Replay",
     "Row",
     "RolloutStats",
     "Runner",
     "Step",
+    "check_failures",
     "derive_seed",
+    "from_record",
     "make_context",
     "make_env",
+    "play_again",
     "read_trajectories",
     "replay",
     "tighten",

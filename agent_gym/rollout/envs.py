@@ -41,7 +41,10 @@ def make_env(
 
 
 class EnvPool:
-    """Idle environments by id and arguments. Thread-safe: workers take and give back."""
+    """Idle environments by id and arguments. Thread-safe: workers take and give back.
+
+    `env_processes.EnvProcesses` is the same with processes.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         """Start empty."""
@@ -53,9 +56,11 @@ class EnvPool:
         """Return an idle environment, or make one."""
         with self._lock:
             idle = self._idle.get(_key(env_id, env_kwargs))
-            if idle:
-                return idle.pop()
-        return make_env(env_id, env_kwargs, self._renderer)
+            while idle:
+                env = idle.pop()
+                if self._usable(env):
+                    return env
+        return self._make(env_id, env_kwargs)
 
     def give(self, env_id: str, env_kwargs: Mapping[str, Any], env: gymnasium.Env[str, str]) -> None:
         """Take back an environment whose episode ended in order. A broken one must not come back."""
@@ -69,6 +74,13 @@ class EnvPool:
         for envs in idle.values():
             for env in envs:
                 env.close()
+
+    def _make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> gymnasium.Env[str, str]:
+        return make_env(env_id, env_kwargs, self._renderer)
+
+    def _usable(self, env: gymnasium.Env[str, str]) -> bool:
+        """Whether an idle environment still is what it was."""
+        return True
 
 
 def _key(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[str, str]:

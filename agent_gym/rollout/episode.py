@@ -114,6 +114,8 @@ class Step:
         finish_reason: why generation stopped: "stop", "stop_string" or "length".
         env_seconds: time inside `env.step`.
         process_reward: the part of `reward` that judges this step and not the outcome (`TextEnv.process_terms`).
+        versions: which weights sampled the action, as runs of (version, number of tokens): the optimizer step that made
+            them, several where the turn was interrupted and went on under newer ones.
         kind: "act", or "summary" for a turn in which the policy condensed its own context and the environment took no
             part; its reward is 0.
     """
@@ -132,6 +134,7 @@ class Step:
     env_seconds: float
     process_reward: float = 0.0
     kind: StepKind = "act"
+    versions: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -146,6 +149,7 @@ class Episode:
         tools: function schemas the policy was shown.
         stop: strings at which a turn may stop.
         task_id: the environment's name of the task.
+        categories: kinds that the task is of, by name, such as {"level": "hard"}; where the environment says so.
         terminated: the task ended.
         truncated: we stopped it; `truncation` says why: "turns", "tokens" or "seconds".
         success: whether the task was solved.
@@ -162,6 +166,7 @@ class Episode:
     tools: list[dict[str, Any]] = field(default_factory=list)
     stop: tuple[str, ...] = ()
     task_id: str = ""
+    categories: dict[str, str] = field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False
     truncation: str | None = None

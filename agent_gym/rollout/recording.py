@@ -14,7 +14,7 @@ import gymnasium
 from agent_gym.errors import EnvFailure
 from agent_gym.policies.base import Generation
 from agent_gym.rollout.contexts import AskSummary
-from agent_gym.rollout.episode import Episode, Row, Step
+from agent_gym.rollout.episode import Episode, Row, Step, StepKind
 from agent_gym.transcript import PROMPT_STEP, Span
 
 
@@ -39,6 +39,7 @@ def record_opening(episode: Episode, env: gymnasium.Env[str, str], info: Mapping
     episode.env = env
     episode.messages += info["messages"]
     episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
+    episode.categories = dict(info.get("categories", {}))
     row = Row()
     row.extend(info["token_ids"], info["token_spans"])
     episode.rows.append(row)
@@ -73,6 +74,7 @@ def record_turn(episode: Episode, turn: Turn) -> None:
             finish_reason=generation.finish_reason,
             env_seconds=seconds,
             process_reward=info.get("process_reward", 0.0),
+            versions=generation.versions,
         )
     )
     episode.success = bool(info.get("is_success", False))
@@ -86,7 +88,13 @@ def record_request(episode: Episode, request: AskSummary) -> None:
 
 
 def record_summary(episode: Episode, generation: Generation, text: str) -> None:
-    """Add a step in which the environment took no part."""
+    """Add a summary, a step in which the environment takes no part."""
+    record_said(episode, generation, text, kind="summary")
+    episode.asked = "act"
+
+
+def record_said(episode: Episode, generation: Generation, text: str, *, kind: StepKind = "act") -> None:
+    """Add what the policy said as a step to which nobody has answered yet."""
     row, number = episode.rows[-1], len(episode.steps)
     start, n = len(row.token_ids), len(generation.token_ids)
     row.extend(generation.token_ids, [Span(0, n, "agent", number)], generation.logprobs)
@@ -105,10 +113,10 @@ def record_summary(episode: Episode, generation: Generation, text: str) -> None:
             error=None,
             finish_reason=generation.finish_reason,
             env_seconds=0.0,
-            kind="summary",
+            kind=kind,
+            versions=generation.versions,
         )
     )
-    episode.asked = "act"
 
 
 def record_context(episode: Episode, token_ids: list[int], extends: bool) -> None:

@@ -1,9 +1,8 @@
 """Trajectories on disk: one JSON object per line, with everything needed to look at an episode and to replay it.
 
 A record holds the spec (environment, arguments, seed, task), each step with its text, reward and tool calls, and each
-row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. `replay` plays the
-recorded actions in a fresh environment and compares what the world answers now with what it answered then; summaries
-that the policy wrote for itself are no actions.
+row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. docs/evaluate.md
+explains every field; `replaying.py` plays a record again.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.rollout.envs import make_env
-from agent_gym.rollout.episode import Episode
+from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
+from agent_gym.transcript import Span
 
 FORMAT_VERSION = 1
 
@@ -51,6 +50,7 @@ def to_record(
         **extra,
         "spec": dataclasses.asdict(episode.spec),
         "task_id": episode.task_id,
+        "categories": episode.categories,
         "reward": None if math.isnan(reward) else reward,
         "reward_terms": episode.reward_terms,
         "success": episode.success,
@@ -61,7 +61,7 @@ def to_record(
         "seconds": round(episode.seconds, 4),
         "messages": episode.messages,
         "tools": episode.tools,
-        "steps": [dataclasses.asdict(step) for step in episode.steps],
+        "steps": [_record(step) for step in episode.steps],
         "rows": rows,
     }
 
@@ -100,36 +100,23 @@ def read_trajectories(path: str | Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def replay(record: Mapping[str, Any]) -> list[str]:
-    """Play the recorded actions again and list every difference; an empty list means that the world agrees."""
-    spec = record["spec"]
-    env = make_env(spec["env_id"], spec["env_kwargs"])
-    picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
-    _, info = env.reset(seed=spec["seed"], options=picked)
-    differences = []
+def from_record(record: Mapping[str, Any]) -> Episode:
+    """Turn a record back into the episode that it was made of."""
+    rows = [Row(row["token_ids"], [Span(*span) for span in row["spans"]], row["logprobs"]) for row in record["rows"]]
+    kept = ("task_id", "terminated", "truncated", "truncation", "success", "failure", "seconds", "messages", "tools")
+    return Episode(
+        EpisodeSpec(**record["spec"]),
+        rows=rows,
+        steps=[_step(step) for step in record["steps"]],
+        categories=record.get("categories", {}),
+        **{name: record[name] for name in kept},
+    )
 
-    def compare(what: str, now: Any, then: Any) -> None:
-        if now != then:
-            differences.append(f"{what} {now!r} instead of {then!r}")
 
-    compare("task", info["task_id"], record["task_id"])
-    # Only the user's words: the system prompt may describe tools where the recording model's template did not.
-    question = next((message["content"] for message in record["messages"] if message["role"] == "user"), None)
-    compare("opening", info["messages"][-1]["content"], question)
-    total, ended, success = 0.0, False, False
-    acts = [step for step in record["steps"] if step.get("kind", "act") == "act"]
-    for n, step in enumerate(acts):
-        observation, reward, ended, truncated, info = env.step(step["action"])
-        compare(f"step {n}: observation", observation, step["observation"])
-        compare(f"step {n}: reward", round(float(reward), 9), round(step["reward"], 9))
-        total += float(reward)
-        success = bool(info.get("is_success", False))
-        if (ended or truncated) and n + 1 < len(acts):
-            differences.append(f"step {n}: the episode ended {len(acts) - n - 1} steps early")
-            break
-    if record["failure"] is None:  # a failed episode broke off, and its reward is not a number
-        compare("reward", round(total, 9), round(record["reward"], 9))
-        compare("terminated", ended, record["terminated"])
-        compare("success", success, record["success"])
-    env.close()
-    return differences
+def _record(step: Step) -> dict[str, Any]:
+    return {**dataclasses.asdict(step), "versions": [list(run) for run in step.versions]}
+
+
+def _step(record: Mapping[str, Any]) -> Step:
+    # Files written before weights were numbered have no versions.
+    return Step(**{**record, "versions": [tuple(run) for run in record.get("versions", ())]})

@@ -59,10 +59,6 @@ class TemplateContext:
                 f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
                 "use append, window, budget, summarize or rebuild"
             )
-        text = renderer.conversation(episode.messages, episode.env.get_wrapper_attr("template_tools"))
         seen = episode.rows[-1].token_ids[: episode.steps[-1].stop]
-        shown = renderer.tokenizer.decode(seen, skip_special_tokens=False)
-        if text.startswith(shown):
-            # The same words: keep the ids, which encoding would not always give back.
-            return NewContext([*seen, *renderer.encode(text[len(shown) :])])
-        return NewContext(renderer.encode(text))
+        tools = episode.env.get_wrapper_attr("template_tools")
+        return NewContext(renderer.conversation(episode.messages, tools, seen=seen))

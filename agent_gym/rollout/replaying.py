@@ -1,0 +1,87 @@
+"""Stored episodes played again: the recorded actions in a fresh environment, without a model.
+
+The world must answer what it answered then; where it does, the scores of the replay are those that the environment
+gives today, with the reward weights that it has today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from agent_gym.rollout.envs import make_env
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of playing a record again.
+
+    Attributes:
+        record: the record with the scores of today: rewards and their terms, success, metrics, how it ended.
+        world: where the world said something else than then.
+        scores: where it scored otherwise.
+    """
+
+    record: dict[str, Any]
+    world: list[str] = field(default_factory=list)
+    scores: list[str] = field(default_factory=list)
+
+
+def replay(record: Mapping[str, Any]) -> list[str]:
+    """Play the recorded actions again and list every difference; an empty list means that the world agrees."""
+    env = make_env(record["spec"]["env_id"], record["spec"]["env_kwargs"])
+    again = play_again(record, env)
+    env.close()
+    return [*again.world, *again.scores]
+
+
+def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Replay:
+    """Play the recorded actions in an environment and collect what it says and scores now.
+
+    Summaries that the policy wrote for itself are no actions and stay as they are.
+
+    Args:
+        record: one that `read_trajectories` gave.
+        env: an environment of the record's id, which is reset; its arguments may be others.
+    """
+    spec = record["spec"]
+    picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
+    _, info = env.reset(seed=spec["seed"], options=picked)
+    steps = [dict(step) for step in record["steps"]]
+    again = Replay({**record, "steps": steps})
+
+    def compare(found: list[str], what: str, now: Any, then: Any) -> None:
+        if now != then:
+            found.append(f"{what} {now!r} instead of {then!r}")
+
+    compare(again.world, "task", info["task_id"], record["task_id"])
+    # Only the user's words: the system prompt may describe tools where the recording model's template did not.
+    question = next((message["content"] for message in record["messages"] if message["role"] == "user"), None)
+    compare(again.world, "opening", info["messages"][-1]["content"], question)
+    total, ended, success = 0.0, False, False
+    terms: dict[str, float] = {}
+    acts = [step for step in steps if step.get("kind", "act") == "act"]
+    for n, step in enumerate(acts):
+        observation, reward, ended, truncated, info = env.step(step["action"])
+        compare(again.world, f"step {n}: observation", observation, step["observation"])
+        compare(again.scores, f"step {n}: reward", round(float(reward), 9), round(step["reward"], 9))
+        step.update(observation=observation, reward=float(reward))
+        step |= {key: info[key] for key in ("reward_terms", "tool_calls", "metrics", "error", "process_reward")}
+        for name, value in info["reward_terms"].items():
+            terms[name] = terms.get(name, 0.0) + value
+        total += float(reward)
+        success = bool(info.get("is_success", False))
+        if (ended or truncated) and n + 1 < len(acts):
+            again.world.append(f"step {n}: the episode ended {len(acts) - n - 1} steps early")
+            # What came then comes no more.
+            del steps[steps.index(step) + 1 :]
+            break
+    if record["failure"] is None:  # a failed episode broke off, and its reward is not a number
+        compare(again.scores, "reward", round(total, 9), round(record["reward"], 9))
+        compare(again.world, "terminated", ended, record["terminated"])
+        compare(again.scores, "success", success, record["success"])
+        again.record |= {"reward": total, "reward_terms": terms, "success": success, "terminated": ended}
+    return again

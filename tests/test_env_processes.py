@@ -1,0 +1,190 @@
+"""Environments in processes of their own: the same episodes, and what happens when a process dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_envs
+from process_tools import alive
+from rollout_tools import check_episode, counting, roll, scripted
+
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner
+from agent_gym.rollout.env_processes import EnvProcesses
+
+toy_envs.register()
+
+
+def specs_of(env_id: str, n: int, **kwargs: Any) -> list[EpisodeSpec]:
+    return [EpisodeSpec(env_id, kwargs, seed=100 + i) for i in range(n)]
+
+
+def told(episodes: list[Episode]) -> list[Any]:
+    """Everything that does not depend on the clock."""
+    return [
+        (
+            episode.rows,
+            episode.messages,
+            episode.tools,
+            episode.task_id,
+            episode.reward_terms,
+            episode.success,
+            [
+                (s.action, s.observation, s.reward, s.error, [{**c, "seconds": 0} for c in s.tool_calls])
+                for s in episode.steps
+            ],
+        )
+        for episode in episodes
+    ]
+
+
+@pytest.mark.parametrize("env_id", ["AgentR1/GSM8K-v0", "AgentR1/ALFWorld-v0", "AgentR1/WebShop-v0", "Toy/Inline-v0"])
+def test_episodes_are_those_of_threads(env_id: str, tokenizer: Any) -> None:
+    specs = specs_of(env_id, 3)
+    budget = Budget(max_turn_tokens=2000, max_tokens=60_000)
+    there = roll(tokenizer, specs, budget=budget, env_processes=2)
+    here = roll(tokenizer, specs, budget=budget)
+    assert all(episode.failure is None for episode in there), [episode.failure for episode in there]
+    assert told(there) == told(here)
+    for episode in there:
+        check_episode(episode, tokenizer)
+
+
+def test_a_context_that_asks_the_environment_is_answered(tokenizer: Any) -> None:
+    specs = counting(2)
+    there, here = (roll(tokenizer, specs, context="rebuild", env_processes=n) for n in (1, 0))
+    assert told(there) == told(here)
+
+
+def test_a_failure_over_there_fails_its_episode_only(tokenizer: Any) -> None:
+    specs = counting(4, "Toy/Broken-v0", how="crash", when=0, tasks=(2,))
+    there, here = (roll(tokenizer, specs, env_processes=n) for n in (2, 0))
+    assert [episode.failure for episode in there] == [episode.failure for episode in here]
+    assert there[2].failure is not None and there[0].failure is None
+
+
+def test_the_users_mistake_is_told_as_ever(tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="unknown split"):
+        roll(tokenizer, [EpisodeSpec("AgentR1/GSM8K-v0", split="nope")], env_processes=1)
+    with pytest.raises(ConfigError, match="env_processes is -1"):
+        roll(tokenizer, counting(1), env_processes=-1)
+    with pytest.raises(ConfigError, match="env_processes=0"):
+        roll(tokenizer, specs_of("AgentR1/GSM8K-v0", 1, data=threading.Lock()), env_processes=1)
+
+
+def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: Any) -> None:
+    # Not the expert: that would be asked in a process that may be dead, by the policy.
+    runner = Runner(scripted(tokenizer, lambda episode: "go"), tokenizer, env_processes=2)
+    pool = runner._envs
+    assert isinstance(pool, EnvProcesses)
+    killed: set[int] = set()
+    done = threading.Event()
+    chance = random.Random(0)
+
+    def kill_at_random_times() -> None:
+        while not done.wait(chance.uniform(0.05, 0.5)):
+            running = [process for process in pool._processes if process is not None and process.alive]
+            if running and len(killed) < 4:
+                pid = chance.choice(running).pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+
+    killer = threading.Thread(target=kill_at_random_times)
+    killer.start()
+    episodes: list[Episode] = []
+    try:
+        stop = time.monotonic() + 60
+        while len(killed) < 4 and time.monotonic() < stop:
+            with suppress(RolloutError):  # both died when all episodes were in them
+                runner.run(counting(40), on_end=episodes.append)
+        done.set()
+        killer.join()
+        healthy = runner.run(counting(8))
+    finally:
+        done.set()
+        runner.close()
+    assert len(killed) == 4
+    failures = [episode.failure for episode in episodes if episode.failure]
+    assert [failure for failure in failures if "EnvFailure" not in failure or "signal 9" not in failure] == []
+    good = [episode for episode in episodes if not episode.failure]
+    assert good
+    for episode in good:
+        check_episode(episode, tokenizer)
+    assert not any(episode.failure for episode in healthy)
+    assert all(episode.reward != episode.reward for episode in episodes if episode.failure)  # NaN
+    assert not any(alive(str(pid)) for pid in killed)
+
+
+def test_a_process_that_hangs_is_killed(tokenizer: Any) -> None:
+    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=4.0), env_processes=1, workers=4)
+    try:
+        runner.run(counting(1))
+        pool = runner._envs
+        assert isinstance(pool, EnvProcesses) and pool._processes[0] is not None
+        first = pool._processes[0].pid
+        specs = counting(1, "Toy/Broken-v0", how="hang", when=0)
+        with pytest.raises(Exception, match="no answer"):
+            runner.run(specs)
+        stop = time.monotonic() + 20
+        while alive(str(first)) and time.monotonic() < stop:
+            time.sleep(0.05)
+        assert not alive(str(first))
+        assert not runner.run(counting(2))[0].failure
+    finally:
+        runner.close()
+
+
+_SCRIPT = """
+import os, signal, sys, threading, time
+from agent_gym.rollout.env_processes import EnvProcesses
+sys.path.insert(0, {tests!r})
+from tiny import make_tiny_tokenizer
+
+
+def main():
+    pool = EnvProcesses(make_tiny_tokenizer(), 2, lambda: None)
+    envs = [pool.take("AgentR1/GSM8K-v0", {{}}) for _ in range(2)]
+    maps = "".join(open(f"/proc/{{env.process.pid}}/maps").read() for env in envs)
+    parents = [open(f"/proc/{{env.process.pid}}/stat").read().rpartition(")")[2].split()[1] for env in envs]
+    maps += open(f"/proc/{{parents[0]}}/maps").read()
+    print("torch" in maps, *[env.process.pid for env in envs], *set(parents), flush=True)
+    {ending}
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        pytest.param("pool.close()", 0, marks=pytest.mark.slow),
+        pytest.param("pass", 0, marks=pytest.mark.slow),
+        pytest.param("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_is_left_behind_and_nothing_imports_torch(ending: str, code: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(_SCRIPT).format(tests=str(Path(__file__).parent), ending=ending))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    torch, *pids = done.stdout.split()
+    assert torch == "False" and len(pids) == 3
+    stop = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < stop:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))

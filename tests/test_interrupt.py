@@ -1,0 +1,104 @@
+"""Turns that are interrupted: engines tell what they have sampled, and other weights write the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
+from model_server import model_server  # noqa: E402
+from tiny import make_tiny_model  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from agent_gym.policies import Generation, Interruptible, Request, SamplingParams, VLLMPolicy  # noqa: E402
+from agent_gym.policies.vllm_server import VLLMServerPolicy  # noqa: E402
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+CONTEXT, LENGTH = 512, 400
+TOLERANCE = 1e-5
+
+
+class Subject(NamedTuple):
+    policy: Any
+    model: Any
+
+
+@pytest.fixture(scope="module", params=["process", pytest.param("server", marks=pytest.mark.slow)])
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    folder: Path = tmp_path_factory.mktemp("model")
+    path = make_tiny_model(folder, context=CONTEXT)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    with ExitStack() as stack:
+        if request.param == "process":
+            policy: Any = VLLMPolicy(path, [EOS], context=CONTEXT, max_num_seqs=4, kv_cache_gib=0.1)
+        else:
+            url, _ = stack.enter_context(model_server(path, folder / "log.txt", context=CONTEXT))
+            policy = VLLMServerPolicy([url], [EOS], context=CONTEXT)
+        stack.callback(policy.close)
+        yield Subject(policy, model)
+
+
+def make(count: int) -> list[Request]:
+    """One short turn, and others that are long."""
+    return make_requests(1, max_tokens=8) + make_requests(count, max_tokens=LENGTH)[1:]
+
+
+def begin(policy: Any, requests: list[Request]) -> tuple[list[Generation], list[Generation]]:
+    """Interrupt the policy when the first turn is done; return what was finished, and what was begun."""
+    for request in requests:
+        policy.submit(request)
+    finished: list[Generation] = []
+    while not finished:
+        finished += policy.poll()
+    told = policy.interrupt()
+    assert policy.pending == 0
+    finished += [generation for generation in told if generation.finish_reason != "abort"]
+    return finished, [generation for generation in told if generation.finish_reason == "abort"]
+
+
+def test_what_was_sampled_is_told_and_newer_weights_go_on_from_there(subject: Subject) -> None:
+    policy, model = subject
+    assert isinstance(policy, Interruptible)
+    policy.sync(model.named_parameters())
+    # Four are decoded at a time in the process, so that others have nothing yet.
+    requests = {request.id: request for request in make(6)}
+    finished, begun = begin(policy, list(requests.values()))
+    assert begun and all(0 < len(generation.token_ids) < LENGTH for generation in begun)
+    pieces = {generation.id: generation for generation in [*finished, *begun]}
+    told = [requests[number] for number in pieces]
+    assert largest_difference(model, told, pieces) < TOLERANCE
+    disturb(model, seed=5)
+    assert largest_difference(model, told, pieces) > 100 * TOLERANCE, "the comparison can fail"
+    policy.sync(model.named_parameters())
+    rest = [
+        Request(
+            g.id, requests[g.id].prompt_ids + g.token_ids, SamplingParams(LENGTH - len(g.token_ids), seed=g.id + 50)
+        )
+        for g in begun
+    ]
+    assert largest_difference(model, rest, run(policy, rest)) < TOLERANCE
+
+
+def test_an_interrupted_turn_begins_as_the_whole_one(subject: Subject) -> None:
+    policy, model = subject
+    policy.sync(model.named_parameters())
+    whole = run(policy, make(4))
+    _, begun = begin(policy, make(4))
+    assert begun
+    for generation in begun:
+        assert generation.token_ids == whole[generation.id].token_ids[: len(generation.token_ids)]
+
+
+def test_nothing_is_pending_nothing_is_told(subject: Subject) -> None:
+    assert subject.policy.interrupt() == []

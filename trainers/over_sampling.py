@@ -1,0 +1,184 @@
+"""Rollouts that do not wait for their slowest episodes: more groups in play than a batch needs.
+
+    rollout 0    begin n + m groups             train the first n that are done
+    rollout 1    begin n more, beside those m   train those m, and the first n - m of the others that are done
+    ...
+    the last     begin n - m more               train all
+
+What is not done when a batch is full stays in play: it is interrupted, in the middle of a turn if need be, and goes on
+in the next rollout, under the next weights (Kimi k1.5, arXiv:2501.12599, calls it partial rollouts; APRIL,
+arXiv:2509.18521, over-samples with them). Each token keeps the logprob and the version of the weights that sampled it,
+and the importance sampling of correction.py evens out the difference.
+
+The rule: every group that was begun is trained on once, and those that were begun in the rollout before come first. So
+the episodes of a run are those of the sampler's tasks, all of them, and none is more than one rollout older than the
+weights that learn from it.
+
+The usual way to over-sample is to drop what is not done. That is biased: what is not done is long, so that a policy
+learns from its short episodes only, whichever are the better ones. Here a long episode is late and not lost: the first
+batch of a run has fewer of them than its share, and the last one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from accelerate.utils import gather_object
+
+from agent_gym.errors import ConfigError
+from agent_gym.rollout import Episode, EpisodeSpec, Loop, Runner, check_failures
+
+if TYPE_CHECKING:
+    from agent_gym.trainers.collect import Collector
+
+_KEY = "over_sampling"  # in the trainer's state, which checkpoints keep
+
+
+@dataclass(slots=True)
+class _Group:
+    episodes: list[Episode]
+    missing: int
+
+
+class GroupsInPlay:
+    """Groups of episodes, of which a rollout takes as many as it needs.
+
+    Args:
+        runner: what plays them.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        """Play nothing yet."""
+        self._runner = runner
+        self._loop = Loop(runner)
+        self._groups: dict[int, _Group] = {}
+
+    @property
+    def numbers(self) -> list[int]:
+        """The groups in play, in the order in which they were begun; they may be done and wait for a batch."""
+        return list(self._groups)
+
+    def play(
+        self, specs: Sequence[EpisodeSpec], due: Collection[int], wanted: int, temperature: float
+    ) -> list[Episode]:
+        """Play until a batch is full, and pause the rest.
+
+        Args:
+            specs: episodes of whole groups that begin now, under numbers that no group in play has.
+            due: numbers of the groups that must be in the batch, whoever is done before them.
+            wanted: groups of the batch, at least as many as are due.
+            temperature: of the policy's sampling.
+
+        Returns:
+            The episodes of the groups that are due, and of the first of the others that are done; together `wanted`
+            groups, or all if there are fewer.
+
+        Raises:
+            RolloutError: if all episodes that ended failed.
+        """
+        for episode in self._loop.add(specs):
+            group = self._groups.setdefault(episode.spec.group, _Group([], 0))
+            group.episodes.append(episode)
+            group.missing += 1
+        done = sum(not group.missing for group in self._groups.values())
+        awaited = sum(self._groups[number].missing > 0 for number in due)
+        ended: list[Episode] = []
+
+        def on_end(episode: Episode) -> None:
+            nonlocal awaited, done
+            ended.append(episode)
+            number = episode.spec.group
+            self._groups[number].missing -= 1
+            if not self._groups[number].missing:
+                done += 1
+                awaited -= number in due
+
+        self._loop.play(temperature, until=lambda: not awaited and done >= wanted, on_end=on_end)
+        self._runner.stats = self._loop.stats
+        check_failures(ended)
+        others = [n for n, group in self._groups.items() if n not in due and not group.missing]
+        chosen = [*due, *others[: wanted - len(due)]]
+        return [episode for number in chosen for episode in self._groups.pop(number).episodes]
+
+
+class OverSampling:
+    """Chooses what each rollout begins, and remembers in the trainer's state what it left unfinished.
+
+    Each process does this for its own share of the tasks, without asking the others. A run that is resumed plays what
+    was in play when the checkpoint was made anew, from its tasks, and no group twice. A checkpoint made between two
+    updates on the same rollout plays that rollout's groups again, as a run without over-sampling does.
+
+    Args:
+        collector: knows the tasks.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        """Begin nothing yet."""
+        self._collector = collector
+        self._trainer = collector.trainer
+        self._in_play: GroupsInPlay | None = None
+
+    def rollout(self) -> list[Episode]:
+        """Play the present rollout and return the episodes of its batch.
+
+        Raises:
+            ConfigError: if the run was begun with other batches, or another number of processes.
+        """
+        trainer, number = self._trainer, self._trainer._rollout_number
+        tasks, processes = trainer.args.batch_tasks, trainer.accelerator.num_processes
+        mine = tasks // processes
+        state = self._state(number, {"tasks": tasks, "processes": processes}, mine)
+        again = state["rollout"] == number
+        due = self._mine(state["batch"] if again else state["carried"])
+        stop = state["begun"]
+        if not again:
+            stop = max(stop, min((number + 1) * mine + trainer.args.extra_tasks, self._collector.rollouts * mine))
+        fresh = [self._number(place) for place in range(state["begun"], stop)]
+        if self._in_play is None or self._in_play.numbers != due:
+            # Nothing of these is here: the run was resumed, or begun anew.
+            self._in_play, fresh = GroupsInPlay(trainer.runner), [*due, *fresh]
+        specs, in_play = self._collector.group_specs(fresh), self._in_play
+        episodes = trainer.with_engine(lambda: in_play.play(specs, due, mine, trainer.temperature))
+        trainer._metrics["train"]["rollout/carried_over"].append(len(due) / mine)
+        if not again:
+            state |= {"rollout": number, "begun": stop}
+            state |= {"batch": _gathered({e.spec.group for e in episodes}), "carried": _gathered(in_play.numbers)}
+            self._kept[_KEY] = state
+        return episodes
+
+    def _state(self, number: int, shape: dict[str, int], mine: int) -> dict[str, Any]:
+        """Return what the last rollout left: the groups of its batch, those in play, and how many were begun."""
+        state = self._kept.get(_KEY)
+        if state is None or state["rollout"] not in (number - 1, number):
+            return {**shape, "rollout": number - 1, "begun": number * mine, "batch": [], "carried": []}
+        found = {name: state[name] for name in shape}
+        if found != shape:
+            raise ConfigError(
+                f"the checkpoint was made with {found['tasks']} tasks per rollout in {found['processes']} processes, "
+                f"this run has {shape['tasks']} in {shape['processes']}: groups are in play, resume as it was"
+            )
+        return dict(state)
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        """What the trainer's state keeps beside its own fields: a dictionary, whatever its type says."""
+        return cast(dict[str, Any], self._trainer.state.stateful_callbacks)
+
+    # Groups are numbered through the run, in the order of the sampler; processes take equal shares of each batch.
+
+    def _number(self, place: int) -> int:
+        """Return the number of a group that stands at a place among those of this process."""
+        tasks, processes = self._trainer.args.batch_tasks, self._trainer.accelerator.num_processes
+        batch, rest = divmod(place, tasks // processes)
+        return batch * tasks + self._trainer.accelerator.process_index * (tasks // processes) + rest
+
+    def _mine(self, numbers: Iterable[int]) -> list[int]:
+        tasks, processes = self._trainer.args.batch_tasks, self._trainer.accelerator.num_processes
+        rank = self._trainer.accelerator.process_index
+        return [number for number in numbers if number % tasks // (tasks // processes) == rank]
+
+
+def _gathered(numbers: Iterable[int]) -> list[int]:
+    return sorted(gather_object(list(numbers)))
