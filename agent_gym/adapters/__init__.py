@@ -1,0 +1,8 @@
+"""Bridges to other libraries, in both directions: TRL's `environment_factory`, GEM, OpenEnv and verifiers.
+
+`to_*` lends an environment of agent_gym to the other library; `From*` is an environment of the other library as a
+`TextEnv`, with spans, masks and training like any other. Each module imports its library when it is used.
+
+What the others have no place for is lost on the way out: GEM and OpenEnv know one text and no token ids, TRL no reward
+of a step and no end that the environment declares. On the way in nothing is lost that was there.
+"""

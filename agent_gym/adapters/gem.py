@@ -1,0 +1,129 @@
+"""GEM (github.com/axon-rl/gem): one string in, one string out, Gymnasium's five values without Gymnasium's class."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from agent_gym.adapters.opening import opening_text
+from agent_gym.adapters.seeds import SEED_SPLITS
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, require
+
+
+def to_gem(env_id: str, **env_kwargs: Any) -> Any:
+    """Make an environment of agent_gym a `gem.Env`.
+
+    Its first observation holds the system prompt and the tools as well, since GEM shows a policy nothing else.
+
+    Raises:
+        ConfigError: if GEM is not installed.
+    """
+    core = require("gem.core", "gem")
+
+    class GemEnv(core.Env):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            self.env = gymnasium.make(env_id, **env_kwargs)
+            self._seed: int | None = None
+            self._actions: list[str] = []
+
+        def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+            # Drawn here if need be: with the seed and the actions a copy comes to the same state.
+            self._seed = int(self.env.unwrapped.np_random.integers(2**31)) if seed is None else seed
+            self._actions = []
+            _, info = self.env.reset(seed=self._seed)
+            return opening_text(self.env.unwrapped, info), info  # type: ignore[arg-type]
+
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self._actions.append(action)
+            return observation, float(reward), terminated, truncated, info
+
+        def spawn(self, same_state: bool = False, **kwargs: Any) -> Any:
+            copy = to_gem(env_id, **{**env_kwargs, **kwargs})
+            if same_state and self._seed is not None:
+                copy.reset(self._seed)
+                for action in self._actions:
+                    copy.step(action)
+            return copy
+
+        def close(self) -> None:
+            self.env.close()
+
+    return GemEnv()
+
+
+class FromGem(TextEnv):
+    """An environment of GEM.
+
+        gymnasium.register("Gem/Wordle-v0", entry_point=FromGem, kwargs={"gem_id": "game:Wordle-v0-easy"})
+
+    ## Description
+    Whatever GEM has under that id. The episode's task is GEM's seed.
+
+    ## Reward
+    `reward` (weight 1): GEM's own.
+
+    ## Episode end
+    `terminated` when GEM says that it terminated, also where it says truncated as well, as its data set environments
+    do; `truncated` where it says only that.
+
+    Args:
+        gem_id: an id that `gem.make` knows.
+        gem_kwargs: its arguments.
+        success_reward: an episode whose last reward is at least this counts as solved.
+        **kwargs: see `TextEnv`.
+
+    Raises:
+        ConfigError: if GEM is not installed, or does not know the id.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
+
+    def __init__(
+        self,
+        gem_id: str,
+        gem_kwargs: Mapping[str, Any] | None = None,
+        *,
+        success_reward: float = 1.0,
+        max_turns: int = 100,
+        **kwargs: Any,
+    ) -> None:
+        """Make GEM's environment."""
+        gem = require("gem", "gem")
+        try:
+            self._gem = gem.make(gem_id, **(gem_kwargs or {}))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ConfigError(f"GEM cannot make {gem_id!r}: {error}") from error
+        self._success_reward = success_reward
+        super().__init__(SEED_SPLITS, max_turns=max_turns, **kwargs)
+
+    def begin(self, task: Any) -> str:
+        """Reset GEM's environment to the task's seed."""
+        with _own_generators():
+            observation, _ = self._gem.reset(seed=int(task))
+        return str(observation)
+
+    def respond(self, action: str) -> Reply:
+        """Step it."""
+        with _own_generators():
+            observation, reward, terminated, truncated, _ = self._gem.step(action)
+        reward, over = float(reward), bool(terminated or truncated)
+        success = over and reward >= self._success_reward
+        return Reply(str(observation), terms={"reward": reward}, terminated=over, success=success)
+
+
+@contextmanager
+def _own_generators() -> Iterator[None]:
+    """Keep the process's random numbers as they are: GEM's `reset` seeds Python's and NumPy's global generators."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

@@ -1,0 +1,26 @@
+"""The beginning of an episode as one text, for libraries that hand a policy one string."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_gym.chat import Message
+from agent_gym.env import TextEnv
+from agent_gym.tool_env import ToolEnv
+
+
+def opening_messages(env: TextEnv, info: dict[str, Any]) -> list[Message]:
+    """Return the messages of `reset`, with the tools described where a chat template would have shown them."""
+    messages = [dict(message) for message in info["messages"]]
+    if not (isinstance(env, ToolEnv) and env.tools and env.parser.in_templates):
+        return messages
+    tools = env.parser.instructions(env.tool_schemas)
+    if messages[0]["role"] == "system":
+        messages[0]["content"] = f"{messages[0]['content']}\n\n{tools}"
+        return messages
+    return [{"role": "system", "content": tools}, *messages]
+
+
+def opening_text(env: TextEnv, info: dict[str, Any]) -> str:
+    """Return the same as one text."""
+    return "\n\n".join(message["content"] for message in opening_messages(env, info))

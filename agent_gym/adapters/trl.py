@@ -1,0 +1,215 @@
+"""TRL's `environment_factory`: a class with `reset(**row)` whose public methods are tools.
+
+The trainer of TRL runs such an environment itself. What it has no place for is lost there: rewards of single steps, an
+end that the environment declares, formats of calls other than the template's. `AgentGRPOTrainer` keeps them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+
+from agent_gym.chat import Message
+from agent_gym.env import Reply
+from agent_gym.errors import ConfigError, require
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import Tool, ToolResult, tool
+
+_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+
+
+class ForTRL(NamedTuple):
+    """What `trl.GRPOTrainer` takes."""
+
+    environment_factory: type
+    train_dataset: Any
+    reward_funcs: Callable[..., list[float]]
+
+
+def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 0, **env_kwargs: Any) -> ForTRL:
+    """Make an environment with tools into what `trl.GRPOTrainer` takes.
+
+        trl.GRPOTrainer(model, **to_trl("AgentR1/GSM8K-v0")._asdict(), args=...)
+
+    A method that is called plays a turn with that call, and the last message of a completion is played as the answer.
+    The reward is that of the whole episode.
+
+    Args:
+        env_id: an environment whose turns are tool calls and a final answer.
+        split: its split.
+        tasks: how many of its tasks.
+        seed: of everything random in them.
+        **env_kwargs: arguments of the environment.
+
+    Raises:
+        ConfigError: if the environment has no tools, `datasets` is not installed, or there are fewer tasks.
+    """
+    from agent_gym.rollout import make_env
+
+    probe = make_env(env_id, env_kwargs).unwrapped
+    if not isinstance(probe, ToolEnv) or not probe.tools:
+        raise ConfigError(f"{env_id} has no tools, and TRL's environments are tools: train it with AgentGRPOTrainer")
+    if split not in probe.tasks or len(probe.tasks[split]) < tasks:
+        sizes = ", ".join(f"{name} ({len(rows)})" for name, rows in probe.tasks.items())
+        raise ConfigError(f"{tasks} tasks of split {split!r} asked for; {env_id} has {sizes}")
+    datasets = require("datasets", "train")
+    system: list[Message] = [{"role": "system", "content": probe.system_prompt}] if probe.system_prompt else []
+    rows = [
+        {"prompt": [*system, {"role": "user", "content": ""}], "split": split, "index": index, "seed": seed + index}
+        for index in range(tasks)
+    ]
+    methods = {name: _method(tool) for name, tool in probe.tools.items()}
+    probe.close()
+    factory = type("AgentGymEnvironment", (_Environment,), {**methods, "_made_by": (env_id, env_kwargs)})
+    return ForTRL(factory, datasets.Dataset.from_list(rows), _reward)
+
+
+class _Environment:
+    """One environment as TRL uses it: made once, reset often."""
+
+    _made_by: tuple[str, Mapping[str, Any]]
+
+    def __init__(self) -> None:
+        env_id, env_kwargs = self._made_by
+        self._env: Any = gymnasium.make(env_id, **env_kwargs)
+
+    def reset(self, **row: Any) -> str:
+        observation, _ = self._env.reset(
+            seed=int(row["seed"]), options={"split": row["split"], "index": int(row["index"])}
+        )
+        self._total, self._over = 0.0, False
+        return str(observation)
+
+    def _turn(self, text: str) -> str:
+        if self._over:
+            raise ValueError("the episode is over")  # this is how TRL's environments say so
+        observation, reward, terminated, truncated, _ = self._env.step(text)
+        self._total += float(reward)
+        self._over = terminated or truncated
+        return str(observation)
+
+
+def _method(tool: Tool) -> Any:
+    """Make a method that TRL turns into the same tool: it reads the signature and the docstring."""
+
+    def call(self: Any, **arguments: Any) -> str:
+        return self._turn(self._env.unwrapped.parser.render(tool.name, arguments))
+
+    properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+    required = tool.parameters.get("required", [])
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    lines = [tool.description, "", "Args:"]
+    for name in sorted(properties, key=lambda name: name not in required):
+        kind = _TYPES.get(properties[name].get("type", "string"), str)
+        default = inspect.Parameter.empty if name in required else properties[name].get("default")
+        keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(name, keyword, annotation=kind, default=default))
+        lines.append(f"    {name}: {properties[name].get('description') or name}")
+    call.__name__ = call.__qualname__ = tool.name
+    call.__doc__ = "\n".join([*lines, "", "Returns:", "    What the world answers."])
+    call.__annotations__ = {one.name: one.annotation for one in parameters[1:]} | {"return": str}
+    call.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    return call
+
+
+def _reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float]:
+    """Play each completion's last message as the answer and return the rewards of the episodes."""
+    for completion, environment in zip(completions, environments, strict=True):
+        last = completion[-1] if completion else {"role": "assistant", "content": ""}
+        # A completion that was cut off ends with a tool's answer: the policy has said nothing since.
+        if last["role"] == "assistant" and not environment._over:
+            environment._turn(last.get("content") or "")
+    return [environment._total for environment in environments]
+
+
+class FromTRL(ToolEnv):
+    """An environment that was written for TRL's `environment_factory`.
+
+    ## Description
+    The row's `prompt`, and behind it what `reset` returns. Public methods are tools.
+
+    ## Reward
+    `reward` (weight 1), at the end: `get_reward()` of the environment, and `reward_func` of the completion.
+
+    Args:
+        factory: makes the environment; what TRL takes.
+        rows: the data set, rows with a `prompt` (messages) and whatever `reset` takes; or such rows by split.
+        reward_func: one of TRL's reward functions, for environments without `get_reward`.
+        success_reward: an episode whose reward is at least this counts as solved.
+        **kwargs: see `ToolEnv`.
+
+    Raises:
+        ConfigError: if there is nothing that gives a reward, or a method lacks type hints or a docstring.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        rows: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Mapping[str, Any]]],
+        *,
+        reward_func: Callable[..., Sequence[float]] | None = None,
+        success_reward: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        """Make the environment and find its tools."""
+        self._trl = factory()
+        self._reward_func, self._success_reward = reward_func, success_reward
+        if reward_func is None and not hasattr(self._trl, "get_reward"):
+            raise ConfigError(f"{type(self._trl).__name__} has no get_reward: give reward_func=")
+        names = [name for name, _ in inspect.getmembers(type(self._trl), inspect.isfunction) if name[0] != "_"]
+        tools = [
+            _Method(tool(getattr(self._trl, name))) for name in names if name not in ("reset", "get_reward", "close")
+        ]
+        splits = rows if isinstance(rows, Mapping) else {"train": rows}
+        kwargs.setdefault("split", next(iter(splits), "train"))
+        super().__init__(splits, tools=tools, **kwargs)
+
+    def begin(self, task: Any) -> str:
+        """Reset the environment with the row and put what it says behind the prompt."""
+        said = self._trl.reset(**task)
+        self._row = task
+        *before, last = task.get("prompt") or [{"role": "user", "content": ""}]
+        self._system = "\n\n".join(message["content"] for message in before)
+        return f"{last['content']}{said or ''}"
+
+    def opening_system_prompt(self) -> str:
+        """Return the messages before the question, then what `ToolEnv` adds."""
+        return "\n\n".join(filter(None, [self._system, super().opening_system_prompt()]))
+
+    def answer(self, text: str) -> Reply:
+        """End the episode and let the environment and the reward function judge."""
+        reward = float(self._trl.get_reward()) if hasattr(self._trl, "get_reward") else 0.0
+        if self._reward_func is not None:
+            said: list[Message] = [
+                {"role": "tool" if s.source == "env" else "assistant", "content": s.text}
+                for s in self.transcript.segments
+                if s.source in ("agent", "env")
+            ]
+            completion = [*said, {"role": "assistant", "content": text}]
+            columns = {name: [value] for name, value in self._row.items() if name != "prompt"}
+            (paid,) = self._reward_func(
+                prompts=[self._row.get("prompt")], completions=[completion], environments=[self._trl], **columns
+            )
+            reward += float(paid)
+        success = reward >= self._success_reward
+        return Reply(terms={"reward": reward}, terminated=True, success=success)
+
+
+class _Method(Tool):
+    """A method of TRL's: whatever it raises goes to the policy as an error, which is how TRL treats it."""
+
+    def __init__(self, method: Tool) -> None:
+        super().__init__(method.name, method.description, method.parameters)
+        self._method = method
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call the method."""
+        try:
+            return self._method.run(arguments)
+        except Exception as error:
+            return ToolResult(f"Error: {error}", error=True)

@@ -1,0 +1,225 @@
+"""The bridges to GEM, OpenEnv and verifiers, against the real packages, where they are installed.
+
+They do not get along with the trainers' pins, so that they have an environment of their own: `tests/setup_interop.sh`
+makes it and runs this file in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import agent_gym
+from agent_gym import ConfigError, EnvFailure
+from agent_gym.testing import check_text_env, expert_episode, said_by_policy
+
+GSM8K = "AgentR1/GSM8K-v0"
+
+
+def expert_actions(seed: int, **options: Any) -> list[str]:
+    return said_by_policy(expert_episode(gymnasium.make(GSM8K), seed=seed, options=options))
+
+
+class TestGem:
+    @pytest.fixture(autouse=True)
+    def _needs_gem(self) -> None:
+        pytest.importorskip("gem")
+
+    def test_an_env_of_ours_is_one_of_gems(self) -> None:
+        import gem.core
+
+        from agent_gym.adapters.gem import to_gem
+
+        env = to_gem(GSM8K)
+        assert isinstance(env, gem.core.Env)
+        observation, _ = env.reset(seed=3)
+        question = gymnasium.make(GSM8K).reset(seed=3)[1]["messages"][-1]["content"]
+        assert "calculator" in observation and observation.endswith(question)
+        total = 0.0
+        for action in expert_actions(3):
+            _, reward, terminated, truncated, info = env.step(action)
+            total += reward
+        assert terminated and not truncated and info["is_success"] and total >= 1.0
+        assert env.spawn(max_turns=2).env.unwrapped.max_turns == 2
+        first, *others = expert_actions(3)
+        for seed in (3, None):
+            env.reset(seed)
+            env.step(first)
+            copy = env.spawn(same_state=True)
+            assert copy.env.unwrapped.transcript.text == env.env.unwrapped.transcript.text
+            assert [copy.step(action)[:4] for action in others] == [env.step(action)[:4] for action in others]
+
+    def test_an_env_of_gems_is_one_of_ours(self) -> None:
+        from agent_gym.adapters.gem import FromGem
+
+        check_text_env(lambda: FromGem("game:GuessTheNumber-v0-easy"), expert=False)
+        env = FromGem("game:GuessTheNumber-v0-easy")
+        random.seed(1)
+        np.random.seed(1)
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        env.reset(seed=0, options={"split": "test", "index": 5})
+        low, high, over = 1, 10, False
+        while not over:
+            guess = (low + high) // 2
+            observation, reward, terminated, truncated, info = env.step(f"\\boxed{{{guess}}}")
+            low, high = (guess + 1, high) if "higher" in observation else (low, guess - 1)
+            over = terminated or truncated
+        assert info["is_success"] and reward == 1.0
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+    def test_an_unknown_id_is_named(self) -> None:
+        from agent_gym.adapters.gem import FromGem
+
+        with pytest.raises(ConfigError, match="game:Nothing"):
+            FromGem("game:Nothing")
+
+
+class TestOpenEnv:
+    @pytest.fixture(autouse=True)
+    def _needs_openenv(self) -> None:
+        pytest.importorskip("openenv.core")
+
+    def test_there_and_back_in_process(self) -> None:
+        from openenv.core.env_server.interfaces import Environment
+
+        from agent_gym.adapters.openenv import FromOpenEnv, openenv_types, to_openenv
+
+        assert isinstance(to_openenv(GSM8K), Environment)
+        action, _ = openenv_types()
+        env = FromOpenEnv(
+            lambda: to_openenv(GSM8K), to_action=lambda text: action(text=text), to_text=lambda seen: seen.text
+        )
+        check_text_env(
+            lambda: FromOpenEnv(
+                lambda: to_openenv(GSM8K), to_action=lambda text: action(text=text), to_text=lambda seen: seen.text
+            ),
+            expert=False,
+        )
+        observation, _ = env.reset(options={"index": 7})
+        assert "calculator" in observation
+        for said in expert_actions(7):
+            _, reward, terminated, _, info = env.step(said)
+        assert terminated and info["is_success"] and reward >= 1.0
+
+    def test_through_a_server(self) -> None:
+        uvicorn = pytest.importorskip("uvicorn")
+        from openenv.core.env_server.http_server import create_fastapi_app
+        from openenv.core.generic_client import GenericEnvClient
+
+        from agent_gym.adapters.openenv import FromOpenEnv, openenv_types, to_openenv
+
+        app = create_fastapi_app(lambda: to_openenv(GSM8K), *openenv_types(), max_concurrent_envs=4)
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        until = time.monotonic() + 60
+        while not server.started and time.monotonic() < until:
+            time.sleep(0.05)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        env = FromOpenEnv(
+            lambda: GenericEnvClient(base_url=f"http://127.0.0.1:{port}").sync(),
+            to_action=lambda text: {"text": text},
+            to_text=lambda seen: seen["text"],
+        )
+        try:
+            env.reset(options={"index": 7})
+            for said in expert_actions(7):
+                _, reward, terminated, _, info = env.step(said)
+            assert terminated and info["is_success"] and reward >= 1.0
+        finally:
+            env.close()
+            server.should_exit = True
+            thread.join(20)
+        with pytest.raises(EnvFailure, match="broke"):
+            env.reset(seed=0)
+
+
+class TestVerifiers:
+    @pytest.fixture(autouse=True)
+    def _needs_verifiers(self) -> None:
+        vf = pytest.importorskip("verifiers")
+        if not hasattr(vf, "MultiTurnEnv"):
+            pytest.skip("this version of verifiers has no environments")
+
+    def test_an_env_of_ours_is_one_of_theirs(self) -> None:
+        from agent_gym.adapters.verifiers import _make_client, to_verifiers
+
+        env = to_verifiers(GSM8K, tasks=3)
+        rows = env.get_dataset()
+        assert len(rows) == 3 and "calculator" in rows[0]["prompt"][0]["content"]
+        turns = iter(expert_actions(2, split="train", index=2))
+
+        class Expert:
+            async def turn(self, prompt: Any) -> Any:
+                return next(turns), []
+
+        import verifiers as vf
+
+        result = asyncio.run(env.run_rollout(dict(rows[2]), _make_client(vf, Expert()), "expert", {}))
+        assert result["error"] is None and result["reward"] >= 1.0 and result["metrics"]["success"] == 1.0
+
+    def test_an_env_of_theirs_is_one_of_ours(self) -> None:
+        import verifiers as vf
+        from datasets import Dataset
+
+        from agent_gym.adapters.verifiers import FromVerifiers
+
+        async def double(number: int) -> int:
+            """Double a number.
+
+            Args:
+                number: the number.
+            """
+            return 2 * number
+
+        async def right(completion: Any, answer: str) -> float:
+            return float(completion[-1].content == answer)
+
+        rows = [{"question": f"Double {n}.", "answer": str(2 * n)} for n in range(20)]
+        theirs = vf.ToolEnv(
+            tools=[double], dataset=Dataset.from_list(rows), system_prompt="Be short.", rubric=vf.Rubric(funcs=[right])
+        )
+        env = FromVerifiers(theirs)
+        _, info = env.reset(options={"index": 4})
+        system, question = info["messages"]
+        assert question["content"] == "Double 4." and system == {"role": "system", "content": "Be short."}
+        assert info["tools"][0]["function"]["name"] == "double"
+        call = json.dumps({"name": "double", "arguments": {"number": 4}})
+        observation, reward, terminated, _, info = env.step(f"<tool_call>{call}</tool_call>")
+        assert (observation, reward, terminated) == ("8", 0.0, False) and info["messages"][1]["role"] == "tool"
+        _, reward, terminated, _, info = env.step("8")
+        assert (reward, terminated, info["is_success"]) == (1.0, True, True)
+        env.reset(options={"index": 5})
+        assert env.step("11")[1:3] == (0.0, True)
+        env.reset(options={"index": 5})  # and left in the middle
+        env.close()
+        until = time.monotonic() + 20
+        while any(one.name == "verifiers-rollout" for one in threading.enumerate()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not [one for one in threading.enumerate() if one.name == "verifiers-rollout"]
+        check_text_env(lambda: FromVerifiers(theirs), expert=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "extra"),
+    [
+        ("gem", lambda: __import__("agent_gym.adapters.gem").adapters.gem.to_gem(GSM8K), "gem"),
+        ("openenv", lambda: __import__("agent_gym.adapters.openenv").adapters.openenv.to_openenv(GSM8K), "openenv"),
+        ("verifiers", lambda: __import__("agent_gym.adapters.verifiers").adapters.verifiers.to_verifiers(GSM8K), ""),
+    ],
+)
+def test_what_is_not_installed_is_named(module: str, call: Any, extra: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is not None:
+        pytest.skip(f"{module} is installed")
+    with pytest.raises(agent_gym.ConfigError, match=f"needs the package '{module}"):
+        call()
