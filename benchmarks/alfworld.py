@@ -17,6 +17,10 @@ parsed before, which TextWorld does not distinguish; `step` is one command with 
 the beginning and all steps. Milliseconds by the wall clock, medians over the games; the last columns are the medians
 of textworld divided by the others, game by game.
 
+`reset` of the environment is measured once more by itself, in milliseconds of CPU time, which a busy machine stretches
+less: games that nothing is cached of, from the generator with full and with small rooms and from files, and a game that
+was played before.
+
 Memory is resident memory of a fresh process that has 256 environments, each in a game of its own after twenty steps,
 divided by them; once all games, once the environments alone (with all games parsed before). Beside it stands one
 process of TextWorld after its games, of which each of its environments needs one.
@@ -48,6 +52,7 @@ from agent_gym.envs.alfworld.world import World
 
 ENVS = 256
 RANDOM_STEPS = 20
+RESETS = 400
 
 MEMORY = """
 import gymnasium, random, agent_gym
@@ -84,6 +89,9 @@ def main() -> None:
         data = options.data or str(write_embedded(folder, {"train": options.games}))
         files = random.Random(0).sample(games.game_names(data)["train"], options.games)
         times, process_mib = compare(files)
+        resets = {
+            name: reset_times(names) for name, names in reset_games(files, 8 if options.quick else RESETS).items()
+        }
     original = times.get("textworld")
     rows = []
     for row, engine in times["engine"].items():
@@ -93,12 +101,18 @@ def main() -> None:
         rows.append((row, *map(_common.median, sides), _common.median(there) if there else None, *ratios))
     _common.print_table(("ms", "engine", "env", "textworld", "x engine", "x env"), rows)
 
+    head = ("CPU ms of a reset", "median", "mean")
+    means = [(name, _common.median(found), sum(found) / len(found)) for name, found in resets.items()]
+    _common.print_table(head, means)
+
     envs = 8 if options.quick else ENVS
     memory = {name: per_env(envs, parsed) for name, parsed in (("with its game", False), ("alone", True))}
     _common.print_table(("KiB per environment", "KiB"), [(name, size / 1024) for name, size in memory.items()])
     if process_mib is not None:
         print(f"a process of TextWorld: {process_mib:.0f} MiB\n")
-    _common.write_json(options.json, **facts, milliseconds=times, memory=memory, textworld_mib=process_mib)
+    _common.write_json(
+        options.json, **facts, milliseconds=times, resets=resets, memory=memory, textworld_mib=process_mib
+    )
 
 
 class Engine:
@@ -174,6 +188,31 @@ def play(side: Any, file: str, commands: Sequence[str], times: dict[str, list[fl
     times["step"].append(spent / len(commands))
     times["episode"].append(times["begin again"][-1] + spent)
     return said
+
+
+def reset_games(files: Sequence[str], number: int) -> dict[str, list[str]]:
+    """Name games to begin, by where they are from."""
+    return {
+        "generated": games.game_names("embedded")["train"][:number],
+        "generated, 6 receptacles": games.game_names("embedded", receptacles=6)["train"][:number],
+        "from a file": [files[i % len(files)] for i in range(number)],
+        "played before": [games.game_names("embedded")["train"][0]] * number,
+    }
+
+
+def reset_times(names: Sequence[str]) -> list[float]:
+    """Begin each game; milliseconds of CPU time."""
+    env = gymnasium.make("AgentR1/ALFWorld-v0").unwrapped
+    env.reset(options={"game": names[0]})
+    times = []
+    for name in names:
+        if name != names[0]:
+            games._from_file.cache_clear()
+            games._generated.cache_clear()
+        started = time.process_time()
+        env.reset(options={"game": name})
+        times.append((time.process_time() - started) * 1000)
+    return times
 
 
 def commands_for(file: str, rng: random.Random) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import gymnasium
@@ -171,6 +172,8 @@ def test_a_game_is_picked_by_its_name() -> None:
         ({"engine": "unity"}, "'unity'.*native, textworld"),
         ({"grammar": "old"}, "'old'.*current, legacy"),
         ({"task_types": ["pick"]}, "pick.*pick_and_place_simple"),
+        ({"receptacles": 3}, "receptacles is 3.*at least 4"),
+        ({"receptacles": 6, "data": "official"}, "receptacles is 6.*leave it out"),
         ({"data": "/no/such/folder"}, "holds no games.*agent-gym prepare alfworld"),
     ],
 )
@@ -189,6 +192,60 @@ def test_a_random_policy_hardly_ever_wins() -> None:
             over = terminated or truncated
         won += info["is_success"]
     assert won <= 5
+
+
+def test_a_searching_expert_names_nothing_that_it_was_not_shown() -> None:
+    for kwargs in ({}, {"receptacles": 5}):
+        # To open and look into everything takes longer than the 50 turns of the official evaluation.
+        env = make(commands="text", max_turns=80, **kwargs)
+        for index in range(60):
+            shown, _ = env.reset(options={"split": "test", "index": index})
+            over = False
+            while not over:
+                command = env.expert_action("searching")
+                named = re.findall(r"[a-z]+ \d+", command)
+                assert all(name in shown for name in named), f"{command!r} after {shown!r}"
+                observation, _, terminated, truncated, info = env.step(command)
+                shown += observation
+                over = terminated or truncated
+            assert info["is_success"]
+
+
+def test_experts_have_styles() -> None:
+    env = make(receptacles=4)
+    env.reset(options={"index": 0})
+    assert env.step(env.expert_action("direct"))[4]["ended"] == "given_up"
+    with pytest.raises(ConfigError, match="no style 'lazy'; known: default, searching, guessing, direct"):
+        env.expert_action("lazy")
+
+
+def test_a_guessing_expert_finds_everything_in_the_end() -> None:
+    env = make(receptacles=4, max_turns=300)
+    for index in range(48):
+        env.reset(seed=index, options={"split": "test", "index": index})
+        steps = []
+        while not steps or not (steps[-1][2] or steps[-1][3]):
+            steps.append(env.step(env.expert_action("guessing")))
+        assert steps[-1][4]["is_success"], index
+
+
+def test_guesses_follow_from_the_seed_and_are_often_wrong() -> None:
+    env = make(commands="text", receptacles=5, max_turns=12)
+
+    def play(seed: int) -> tuple[list[str], bool]:
+        given: list[str] = []
+        env.reset(seed=seed, options={"index": 0})
+        over = False
+        while not over:
+            given.append(env.expert_action("guessing"))
+            *_, terminated, truncated, info = env.step(given[-1])
+            over = terminated or truncated
+        return given, info["is_success"]
+
+    first = [play(seed) for seed in range(40)]
+    assert first == [play(seed) for seed in range(40)]
+    assert len({tuple(given) for given, _ in first}) > 20
+    assert 0 < sum(success for _, success in first) < 40
 
 
 def test_the_expert_wins_every_embedded_game_of_the_evaluation_splits() -> None:

@@ -46,6 +46,23 @@ def test_types_filter_games(exported: Path) -> None:
             game_names("embedded", wrong)
 
 
+def test_small_rooms_are_a_source_of_their_own(exported: Path) -> None:
+    names = game_names("embedded", ("look_at_obj_in_light",), 5)
+    assert {split: len(found) for split, found in names.items()} == {
+        "train": 5000, "valid_seen": 500, "valid_unseen": 500, "validation": 500, "test": 500
+    }  # fmt: skip
+    game = load_game(names["test"][3])
+    assert game.name == names["test"][3] == "embedded-5/valid_unseen/19" and len(game.place) <= 5
+    assert load_game("embedded/valid_unseen/19").data != game.data
+    for few in (3, 0, -1, 2.5, True, "6"):
+        with pytest.raises(ConfigError, match="receptacles is .*at least 4, or None"):
+            game_names("embedded", None, few)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="receptacles is 6, but the rooms of data=.* are as they are"):
+        game_names(str(exported), None, 6)
+    with pytest.raises(ConfigError, match="receptacles is 3; it must"):
+        load_game("embedded-3/train/0")
+
+
 def test_folders_are_taken_at_either_level(exported: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     names = game_names(str(exported))
     assert names == game_names(str(exported / "json_2.1.1"))
@@ -83,7 +100,7 @@ def test_official_games_are_found_solved_and_of_their_folders_type(alfworld_fold
     names = game_names(str(alfworld_folder))
     assert len(names["valid_seen"]) == 140 and len(names["train"]) == 120
     for name in (*names["valid_seen"], *names["train"]):
-        game = Game(json.loads(Path(name).read_text()), name)
+        game = Game.read(json.loads(Path(name).read_text()), name)
         assert Path(name).parts[-3].split("-")[0] == game.task_type
         world = World(game)
         view, steps = world.view, 0

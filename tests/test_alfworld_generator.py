@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_gym import ConfigError
 from agent_gym.envs.alfworld import rooms
@@ -20,6 +22,7 @@ from agent_gym.envs.alfworld.export import write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.games import load_game
 from agent_gym.envs.alfworld.generator import SPLIT_SIZES, generate, type_of
+from agent_gym.envs.alfworld.logic import GRAMMARS
 from agent_gym.envs.alfworld.world import World
 
 # Means of a game over the 260 official games of the sample: receptacles, kinds of them, objects, kinds of them, and the
@@ -55,7 +58,7 @@ def test_walkthroughs_solve_the_games() -> None:
     for split in SPLIT_SIZES:
         for index in range(60):
             file = generate(split, index).file
-            world = World(Game(file))
+            world = World(Game.read(file))
             views = [world.step(command) for command in file["walkthrough"]]
             assert views[-1].won and not any(view.won for view in views[:-1])
             assert 3 <= len(views) <= 12
@@ -109,7 +112,7 @@ def test_what_is_wanted_does_not_lie_where_it_has_to_go() -> None:
 def test_generation_depends_on_nothing_but_split_and_index() -> None:
     code = (
         "import hashlib; from agent_gym.envs.alfworld.generator import generate;"
-        "print(hashlib.sha256(repr([generate(s, i) for s in ('train', 'valid_unseen') for i in range(12)])"
+        "print(hashlib.sha256(repr([generate(s, i).file for s in ('train', 'valid_unseen') for i in range(12)])"
         ".encode()).hexdigest())"
     )
     digests = {
@@ -137,6 +140,42 @@ def test_export_is_laid_out_as_the_official_data(tmp_path: Path) -> None:
         assert about["task_type"] == game.task_type and data["solvable"] is True and game.legacy
         assert file.with_name("initial_state.pddl").read_text() == data["pddl_problem"]
         assert set(data) == {"pddl_domain", "grammar", "pddl_problem", "solvable", "walkthrough"}
+
+
+@given(
+    st.sampled_from(list(SPLIT_SIZES)),
+    st.integers(0, 3_000),
+    st.sampled_from(GRAMMARS),
+    st.one_of(st.none(), st.integers(rooms.LEAST_RECEPTACLES, 12)),
+)
+def test_a_generated_game_is_what_its_file_says(split: str, index: int, grammar: str, most: int | None) -> None:
+    game = generate(split, index, grammar, most).game
+    read = Game.read(game.data, game.name)
+    apart = {"goal", "_file"}
+    assert {k: v for k, v in vars(game).items() if k not in apart} == {
+        k: v for k, v in vars(read).items() if k not in apart
+    }
+    assert list(game.names) == list(read.names) and list(game.place) == list(read.place)
+    assert vars(game.goal) == vars(read.goal)
+
+
+@pytest.mark.parametrize("most", [rooms.LEAST_RECEPTACLES, 6, 10])
+def test_small_rooms_have_few_things_and_every_type_of_task(most: int) -> None:
+    plans = {}
+    for split in SPLIT_SIZES:
+        games = [generate(split, index, receptacles=most) for index in range(72)]
+        plans[split] = {one.floor_plan for one in games}
+        assert Counter(one.game.task_type for one in games) == dict.fromkeys(TASK_TYPES, 12)
+        for one in games:
+            assert 3 <= len(one.game.place) <= most
+            assert len(one.game.start["inreceptacle"]) <= 2 * (most + 2) + 1
+            assert World(one.game).progress < 1.0 and one.file["walkthrough"]
+    assert not plans["valid_unseen"] & (plans["train"] | plans["valid_seen"])
+
+
+def test_small_rooms_differ_from_game_to_game() -> None:
+    """Else a policy could learn a hundred rooms by heart instead of reading what is there."""
+    assert len({tuple(generate("train", index, receptacles=6).game.place) for index in range(600)}) > 550
 
 
 def test_unknown_splits_are_named() -> None:

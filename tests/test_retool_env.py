@@ -346,6 +346,9 @@ def test_wrong_data_is_named(tmp_path: Path) -> None:
         ({"reward": "money"}, "'money'.*outcome, retool, verl"),
         ({"output_style": "loud"}, "'loud'.*full, retool"),
         ({"level": 7}, "level is 7"),
+        ({"kinds": ("coins", "cards")}, "kinds is .'coins', 'cards'.; allowed: some of divisor-sum, .*, best-bundle"),
+        ({"kinds": "coins"}, "kinds is 'coins'; allowed: some of"),
+        ({"kinds": ()}, "kinds is ..; allowed: some of"),
         ({"data": "./nowhere.jsonl"}, "no such file"),
         ({"sandbox": "nowhere"}, "sandbox is 'nowhere'"),
         ({"sandbox": "http://127.0.0.1:1", "stateful": True}, "no sessions"),
@@ -356,12 +359,20 @@ def test_wrong_settings_are_named(kwargs: dict[str, Any], words: str) -> None:
         make(**kwargs)
 
 
-def test_levels_are_for_embedded_problems(tmp_path: Path) -> None:
+def test_levels_and_kinds_are_for_embedded_problems(tmp_path: Path) -> None:
     assert {row["level"] for row in make(level=1).tasks["train"][:50]} == {1}
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
-    with pytest.raises(ConfigError, match="only the embedded problems have levels"):
-        make(data=str(path), level=1)
+    for name, value in (("level", 1), ("kinds", ("coins",))):
+        with pytest.raises(ConfigError, match=f"{name} is .*only the embedded problems have {name}"):
+            make(data=str(path), **{name: value})
+
+
+def test_kinds_can_be_chosen() -> None:
+    # A list as a config file has it, in any order.
+    tasks = make(kinds=["coins", "modular-power"]).tasks
+    assert {row["kind"] for split in tasks for row in tasks[split][:40]} == {"coins", "modular-power"}
+    assert tasks["train"][:9] == make(kinds=("modular-power", "coins")).tasks["train"][:9]
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,4 +390,6 @@ def test_embedded_splits() -> None:
         "train": 20_000,
         "validation": 1_000,
         "test": 1_000,
+        "unseen_numbers_dev": 1_000,
+        "unseen_numbers": 1_000,
     }

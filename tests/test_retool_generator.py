@@ -11,9 +11,10 @@ from fractions import Fraction
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.retool.generator import KINDS, SMALLEST, GeneratedProblems
+from agent_gym.envs.retool.generator import KINDS, SIZES, SMALLEST, SPLITS, GeneratedProblems
 from agent_gym.envs.retool.kind import LEVELS
-from agent_gym.envs.retool.wording import SPLITS, WORDINGS
+from agent_gym.envs.retool.wording import SPLITS as WORDED
+from agent_gym.envs.retool.wording import WORDINGS
 from agent_gym.sandbox import shared_sandbox
 
 
@@ -28,7 +29,7 @@ def by_kind(split: str, level: int, size: int = 300) -> dict[str, list[dict[str,
 def test_the_programs_print_the_answers(level: int) -> None:
     """Answer and program go different ways to the same number: some of each kind, with the text of each split."""
     sandbox = shared_sandbox()
-    for split in SPLITS:
+    for split in WORDED:
         for kind, rows in by_kind(split, level).items():
             assert len(rows) >= 3, kind
             for row in rows[:2]:
@@ -54,7 +55,7 @@ def test_every_wording_has_all_the_numbers_and_one_split() -> None:
     for kind, splits in WORDINGS.items():
         slots = {frozenset(_slots(text)) for texts in splits.values() for text in texts}
         assert len(slots) == 1, f"the wordings of {kind} say different things: {slots}"
-        assert all(splits[split] for split in SPLITS)
+        assert all(splits[split] for split in WORDED)
         for texts in splits.values():
             assert not seen & set(texts)
             seen |= set(texts)
@@ -62,7 +63,7 @@ def test_every_wording_has_all_the_numbers_and_one_split() -> None:
 
 def test_no_sentence_occurs_in_two_splits() -> None:
     """Without the numbers, and without the terms of a linear system."""
-    said = {split: {_skeleton(row["problem"]) for row in GeneratedProblems(split, 3000)} for split in SPLITS}
+    said = {split: {_skeleton(row["problem"]) for row in GeneratedProblems(split, 3000)} for split in WORDED}
     assert len(said["train"]) >= 3 * len(KINDS)
     for split, other in [("train", "validation"), ("train", "test"), ("validation", "test")]:
         assert not said[split] & said[other]
@@ -85,7 +86,7 @@ def test_problems_rarely_repeat() -> None:
 def test_a_problem_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
         "from agent_gym.envs.retool.generator import GeneratedProblems as G; "
-        "print([G(split, 100, level)[i] for split in ('train', 'validation', 'test') "
+        "print([G(split, 100, level)[i] for split in ('train', 'validation', 'test', 'unseen_numbers') "
         "for level in (None, 2) for i in (0, 99)])"
     )
     told = {
@@ -94,11 +95,37 @@ def test_a_problem_is_the_same_in_any_process_and_at_any_size() -> None:
         ).stdout
         for seed in ("0", "1234")
     }
-    here = [GeneratedProblems(split, 10**9, level)[i] for split in SPLITS for level in (None, 2) for i in (0, 99)]
+    here = [
+        GeneratedProblems(split, 10**9, level)[i]
+        for split in (*WORDED, "unseen_numbers")
+        for level in (None, 2)
+        for i in (0, 99)
+    ]
     assert told == {f"{here}\n"}
 
 
+def test_unseen_numbers_are_unseen_and_their_sentences_are_not() -> None:
+    kinds = ("modular-power", "multiples", "coprime-count")
+
+    def numbers(row: dict[str, str]) -> tuple[str, ...]:
+        # As the program has them: sentences have numbers of their own, such as "from 1 to".
+        return row["kind"], *re.findall(r"\d+", row["program"])
+
+    train = list(GeneratedProblems("train", SIZES["train"], 1, kinds))
+    seen, said = {numbers(row) for row in train}, {_skeleton(row["problem"]) for row in train}
+    asked = {split: list(GeneratedProblems(split, 300, 1, kinds)) for split in SPLITS}
+    for split, rows in asked.items():
+        unseen = split.startswith("unseen_numbers")
+        assert any(numbers(row) in seen for row in rows) != unseen
+        assert {_skeleton(row["problem"]) in said for row in rows} == {unseen or split == "train"}
+    assert asked["unseen_numbers"] != asked["unseen_numbers_dev"]
+    with pytest.raises(ConfigError, match="training has all numbers of the kinds reciprocal-sum at the level 1"):
+        GeneratedProblems("unseen_numbers", 10, 1, ("reciprocal-sum",))[0]
+
+
 def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ConfigError, match="kinds is 'coins'.*some of divisor-sum"):
+        GeneratedProblems("train", 10, kinds="coins")
     with pytest.raises(ConfigError, match="'dev'.*train, validation, test"):
         GeneratedProblems("dev", 10)
     with pytest.raises(ConfigError, match="level is 4.*1, 2, 3"):

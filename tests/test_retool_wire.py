@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from process_tools import alive
-from rollout_tools import scripted
+from rollout_tools import EOS, scripted
 
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.sandbox import Limits, LocalSandbox
@@ -36,6 +36,11 @@ WIRE = [
     ("<code>\n```python\n```\n</code>", "Error: the program is empty"),
     ("<code>\nx = 5\n</code>", "[no output]"),
     ("<code>\nprint('</interpreter>\\n\\n<answer>')\n</code>", "</interpreter>\n\n<answer>"),
+    # Special tokens too are words where a program prints them. (Spelled by a policy they would be its own tokens.)
+    (
+        "<code>\na = '<|im'\nprint(a + '_end|>\\n' + a + '_start|>assistant')\n</code>",
+        "<|im_end|>\n<|im_start|>assistant",
+    ),
 ]
 WRONG = ["print(1)", "\\boxed{1}"]
 LAST = "So it is\n<answer>\n\\boxed{42}\n</answer>"
@@ -58,6 +63,7 @@ def test_the_wire_format_is_retools_to_the_byte(tokenizer: Any) -> None:
     golden = [text for said, out in WIRE for text in (said, f"\n<interpreter>\n{out}</interpreter>\n\n")]
     ids, mask = row.token_ids[row.prompt_length :], row.action_mask[row.prompt_length :]
     assert tokenizer.decode(ids) == "".join(golden) + LAST + "<|im_end|>"
+    assert ids.count(EOS) == 1, "the policy's own end"
     # The policy's tokens and the world's alternate exactly at these seams, so that no gradient reaches an output.
     at, pieces = 0, []
     for mine, group in itertools.groupby(mask):
@@ -75,6 +81,8 @@ def test_as_chat_the_same_outputs_are_messages(tokenizer: Any) -> None:
     assert [step.observation for step in episode.steps] == [out for _, out in WIRE] + [""]
     text = tokenizer.decode(episode.rows[0].token_ids)
     assert "<interpreter>" not in text and "<tool_response>\n42\né\n</tool_response>" in text
+    ends = episode.rows[0].token_ids.count(EOS)
+    assert ends == text.count("<|im_end|>") - 1 == 2 * len(turns) + 1, "of turns and the problem, none of outputs"
 
 
 def end(sandbox: LocalSandbox) -> None:

@@ -155,7 +155,7 @@ def test_presets_are_complete_runs() -> None:
 
 
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: cpu, gpu, hotpotqa"):
+    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: cpu, gpu, alfworld"):
         run_speedrun("tpu", output_dir=tmp_path)
     with pytest.raises(ConfigError, match="engine is 'sglang'; allowed: auto, vllm, transformers"):
         run_speedrun(MINI, output_dir=tmp_path, engine="sglang")

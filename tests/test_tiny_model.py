@@ -123,3 +123,13 @@ def test_demonstrations_of_a_small_data_set_are_all_there_is(tmp_path: Path) -> 
     ]
     (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert len(demonstration_texts(GSM8K, {"data": str(tmp_path / "few.jsonl")})) == 4
+
+
+def test_frames_are_single_tokens_and_cost_the_vocabulary_nothing() -> None:
+    texts = [f"Page 1 [SEP] Next > [SEP] red shoe {n} [SEP] Buy Now" for n in range(200)]
+    tokenizer = make_tiny_tokenizer(texts, 300, frames=(" [SEP] ", "Page 1 [SEP] Next > [SEP] "))
+    assert tokenizer.tokenize(texts[7])[0] == "Page 1 [SEP] Next > [SEP] "
+    assert tokenizer.tokenize(texts[7]).count(" [SEP] ") == 1
+    assert tokenizer.decode(tokenizer(texts[7])["input_ids"]) == texts[7]
+    assert not any("SEP" in token or "Pa" in token for token in tokenizer.get_vocab() if token.isalpha())
+    assert make_tiny_tokenizer(texts, 300).tokenize("Page 1") != ["Page 1"]

@@ -215,3 +215,15 @@ def test_the_expert_buys_what_was_meant(goals: str) -> None:
             *_, terminated, truncated, info = env.step(env.expert_action())
             over = terminated or truncated
         assert info["is_success"], index
+
+
+def test_who_is_in_a_hurry_buys_something_of_the_kind() -> None:
+    env, scores = made(), []
+    for index in range(0, len(env.tasks["test"]), 10):
+        env.reset(seed=0, options={"split": "test", "index": index})
+        for _ in range(4):
+            if env.session.page != "done":
+                env.step(env.expert_action("direct"))
+        scores.append(env.session.score)
+        assert not env.session.chosen
+    assert None not in scores and 0.1 < sum(scores) / len(scores) < 0.8

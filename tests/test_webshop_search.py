@@ -106,6 +106,22 @@ def test_blocks_do_not_change_the_index(texts: list[str], block: int) -> None:
         assert whole.search(text, 3) == cut.search(text, 3)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 25), min_size=1, max_size=8), st.integers(1, 60))
+def test_what_is_left_out_of_a_search_is_not_among_the_best(seed: int, query: list[int], k: int) -> None:
+    # Words of all frequencies, from one in every other document to one in a hundred, so that searches leave some out.
+    words = [f"w{n}" for n in range(26)]
+    rng = np.random.default_rng(seed)
+    drawn = rng.random((300, 26)) < 0.6 / np.arange(1, 27)
+    index, _ = index_of(
+        {f"{n:03}": " ".join(np.repeat(words, rng.integers(1, 3, 26) * one)) for n, one in enumerate(drawn)}
+    )
+    asked = " ".join(words[n] for n in query)
+    scores = index.scores(asked)
+    order = np.lexsort((np.arange(300), -scores))
+    assert index.search(asked, k) == [n for n in order[:k].tolist() if scores[n] > 0]
+
+
 def test_hostile_queries_are_searched_in_bounded_time() -> None:
     index, _ = index_of({"a": "red shoe"})
     hostile = ("red " * 250_000, "x" * 1_000_000, "\0\x01<b>", "\U0001f600" * 10_000, "'" * 100_000, "a." * 100_000)

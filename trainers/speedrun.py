@@ -2,7 +2,7 @@
 
     model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.png, trajectories.html, results.json
 
-Everything in it is the library used as a user would use it; the numbers of a run are in presets.py.
+Everything in it is the library used as a user would use it; the numbers of a run are in the package `presets`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.rollout import Runner, read_trajectories
 from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.dashboard import watch
 from agent_gym.trainers.engine import build_policy
 from agent_gym.trainers.grpo import AgentGRPOTrainer
+from agent_gym.trainers.live_curve import tool_calls
 from agent_gym.trainers.presets import Imitation, Preset, get_preset
 from agent_gym.trainers.tasks import task_dataset
 from agent_gym.trainers.tiny import make_tiny_model
 from agent_gym.trainers.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.trainers.weights import named_weights
-from agent_gym.viewer import CurvePoint, plot_curve, write_html
+from agent_gym.viewer import write_html
 
 Say = Callable[[str], None]
 
@@ -108,10 +110,10 @@ class _Speedrun:
         else:
             self.model.save_pretrained(self.folder / "sft")
             self.tokenizer.save_pretrained(self.folder / "sft")
-        trainer = self._timed("GRPO", self._train)
+        self._timed("GRPO", self._train)
         self._evaluate("GRPO policy")
         self.policy.close()  # so that the next run in this process has the memory
-        return self._report(trainer)
+        return self._report()
 
     def _start_engine(self, renderer: ChatRenderer) -> Any:
         try:
@@ -150,12 +152,12 @@ class _Speedrun:
             episodes = self._timed("evaluation", runner.run, specs, temperature=temperature)
             result = summarize(episodes)
             self.rows.append((name, decoding, result))
-            calls = _calls(result.metrics)
+            calls = tool_calls(result.metrics)
             self.say(f"{name}, {decoding}: success {result} test tasks, {calls:.2f} tool calls per episode")
         runner.close()
         self.model.train(training)
 
-    def _train(self) -> AgentGRPOTrainer:
+    def _train(self) -> None:
         preset = self.preset
         tasks = task_dataset(preset.env_id, preset.env_kwargs, split="train", tasks=preset.train_tasks, seed=self.seed)
         dev = task_dataset(
@@ -171,30 +173,12 @@ class _Speedrun:
             callbacks=[_Progress(self.say)],
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
+        with watch(trainer, folder=self.folder, title=title, show=True):
+            trainer.train()
         trainer.save_model()
-        return trainer
 
-    def _report(self, trainer: AgentGRPOTrainer) -> dict[str, Any]:
-        history = trainer.state.log_history
-        points = {
-            log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
-            for log in history
-            if "eval_success" in log
-        }
-        training = [log for log in history if "reward" in log]
-        below = {
-            "training reward": [(log["step"], log["reward"]) for log in training],
-            "tool calls": [(log["step"], _calls(log)) for log in training],
-            "sampled tokens": [(log["step"], log["episode/tokens"]) for log in training],
-        }
-        curve = plot_curve(
-            [points[step] for step in sorted(points)],
-            self.folder / "curve.png",
-            baseline=points.get(0),
-            below=below,
-            title=f"{self.preset.env_id}: GRPO, {self.preset.dev_split} tasks, seed {self.seed}",
-        )
+    def _report(self) -> dict[str, Any]:
         page = write_html(self.folder / "trajectories.html", self._trajectories(), "Speedrun trajectories")
         results = {
             "preset": self.preset.env_id,
@@ -209,7 +193,8 @@ class _Speedrun:
         }
         (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         print(self._table())
-        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {curve}\ntrajectories  {page}")
+        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {self.folder / 'curve.png'}, curve.html")
+        print(f"trajectories  {page}")
         print(f"numbers       {self.folder / 'results.json'}")
         return results
 
@@ -233,17 +218,12 @@ class _Speedrun:
         ]
         for name, decoding, result in self.rows:
             share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
-            calls = _calls(result.metrics)
+            calls = tool_calls(result.metrics)
             turns = result.metrics["episode/turns"]
             lines.append(f"| {name:<32} | {decoding:<8} | {share:<24} | {calls:5.2f} | {turns:5.2f} |")
         total = time.perf_counter() - self.begin
         split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
         return "\n".join([*lines, "", f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
-
-
-def _calls(metrics: Mapping[str, float]) -> float:
-    """Tool calls per episode, whatever the tools."""
-    return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
 
 
 class _Progress(TrainerCallback):

@@ -12,7 +12,8 @@ It is a model for trying things, nothing more: it knows the sentences of its env
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,12 +75,15 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
             f"<tool_response>\n{s.text}\n</tool_response>" if s.source == "env" else s.text
             for s in env.unwrapped.transcript.segments
         ]
-        texts.append("\n".join([", ".join(env.unwrapped.tools), *pieces]))
+        names = [schema["function"]["name"] for schema in env.unwrapped.tool_schemas]
+        texts.append("\n".join([", ".join(names), *pieces]))
     env.close()
     return texts
 
 
-def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 800, *, names_apart: bool = False) -> Any:
+def make_tiny_tokenizer(
+    texts: Iterable[str], vocab_size: int = 800, *, names_apart: bool = False, frames: Sequence[str] = ()
+) -> Any:
     """Train the tokenizer on texts.
 
     Args:
@@ -88,8 +92,10 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 800, *, names_ap
         names_apart: cut capitalised words off from the space before them. A name is then the same tokens behind a space
             and behind a quotation mark, and a policy that has to search for names it has read can copy them token by
             token. It costs a token per name.
+        frames: texts that an environment always writes in the same way; each becomes a token of its own, beside those
+            of `vocab_size`. Of several that begin at one place the longest counts.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     words = _WORDS_NAMES_APART if names_apart else _WORDS
@@ -108,8 +114,11 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 800, *, names_ap
         show_progress=False,
     )
     # Each text stands for one conversation, so that what frames it is as frequent as it will be.
-    frames = ["system\n", "user\n", "assistant\n"]
-    core.train_from_iterator((piece for text in texts for piece in (text, *frames)), trainer)
+    roles = ["system\n", "user\n", "assistant\n"]
+    # BPE sees what stands between the frames only, and spends no token on parts of them.
+    between = re.compile("|".join(map(re.escape, sorted(frames, key=len, reverse=True))) or "(?!)")
+    core.train_from_iterator((piece for text in texts for piece in (*between.split(text), *roles)), trainer)
+    core.add_tokens([AddedToken(frame, normalized=False) for frame in frames])
     return PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=CHAT_TEMPLATE, padding_side="left"
     )
@@ -123,6 +132,8 @@ def make_tiny_model(
     size: str = "xt",
     vocab_size: int = 800,
     names_apart: bool = False,
+    frames: Sequence[str] = (),
+    demonstrations: int = 3000,
     context: int = 1024,
     seed: int = 0,
 ) -> Path:
@@ -135,6 +146,8 @@ def make_tiny_model(
         size: a name of `SIZES`.
         vocab_size: tokens of the tokenizer; the model's table is rounded up to a multiple of 64.
         names_apart: see `make_tiny_tokenizer`.
+        frames: see `make_tiny_tokenizer`.
+        demonstrations: how many the tokenizer is trained on, at most; where worlds are slow, fewer may do.
         context: longest sequence.
         seed: of the random weights.
 
@@ -149,7 +162,8 @@ def make_tiny_model(
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs), vocab_size, names_apart=names_apart)
+    texts = demonstration_texts(env_id, env_kwargs, episodes=demonstrations)
+    tokenizer = make_tiny_tokenizer(texts, vocab_size, names_apart=names_apart, frames=frames)
     config = Qwen3Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,
         head_dim=32,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.alfworld.commands import ARGUMENT, Act, make_form, prompt
 from agent_gym.envs.alfworld.engines import make_engine
-from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.expert import guess, next_command
 from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.games import EMBEDDED, game_names, load_game
 from agent_gym.envs.alfworld.logic import GRAMMARS
@@ -19,6 +21,7 @@ from agent_gym.parsing import ToolCall
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolResult
 
+STYLES = ("default", "searching", "guessing", "direct")
 ENDS = ("won", "out_of_steps", "given_up")
 
 
@@ -61,6 +64,8 @@ class ALFWorldEnv(ToolEnv):
     - `data`: "embedded" (default); "official", which looks in `$ALFWORLD_DATA`, `~/.cache/alfworld` and where
       `agent-gym prepare alfworld` puts games; or a folder that holds `json_2.1.1`.
     - `task_types`: only games of these types, for example ("pick_and_place_simple", "look_at_obj_in_light").
+    - `receptacles`: of generated games, the most that a room has, at least 4. There are few objects then, of most kinds
+      one, and 30,000, 3,000 and 3,000 games. None (default) makes rooms as full as the official ones.
     - `engine`: "native" (default), which is this package's own, or "textworld", the original one. That needs the extra
       `alfworld`, with a C++ compiler and parts under the GPL, and has a process for each environment.
     - `commands`, `show_admissible`: see above.
@@ -96,6 +101,7 @@ class ALFWorldEnv(ToolEnv):
         data: str = EMBEDDED,
         *,
         task_types: Sequence[str] | None = None,
+        receptacles: int | None = None,
         engine: str = "native",
         commands: str = "tool",
         show_admissible: bool = False,
@@ -112,7 +118,7 @@ class ALFWorldEnv(ToolEnv):
             system_prompt = prompt(commands)
         self._engine = make_engine(engine)
         super().__init__(
-            game_names(data, task_types),
+            game_names(data, task_types, receptacles),
             tools=[Act(name, self._give)],
             parser=parser,
             max_calls_per_turn=1,
@@ -172,9 +178,32 @@ class ALFWorldEnv(ToolEnv):
         """Charge a turn in which something was wrong."""
         return {"invalid": float(-any(result.error for result in results))}
 
-    def expert_action(self) -> str:
-        """Give the next command of a short way to the goal, which the expert knows and the policy has to find."""
-        return self.parser.render(self._tool, {ARGUMENT: next_command(self._engine.world)})
+    def categories(self, task: Any) -> dict[str, str]:
+        """Return the type of the game, as the literature breaks results down."""
+        return {"task_type": self._game.task_type}
+
+    def expert_action(self, style: str = "default") -> str:
+        """Give the next command of a short way to the goal, which the expert knows and the policy has to find.
+
+        Args:
+            style: "default"; "searching" to count on nothing that was not shown; "guessing" to go anywhere and try; or
+                "direct" to give up at once.
+        """
+        if style not in STYLES:
+            raise ConfigError(f"the ALFWorld expert has no style {style!r}; known: {', '.join(STYLES)}")
+        if style == "direct":
+            return ""
+        world = self._engine.world
+        if style == "guessing":
+            command = guess(world, self._given[-1] if self._given else "", self.np_random)
+        else:
+            command = next_command(world, searching=style == "searching")
+        return self.parser.render(self._tool, {ARGUMENT: command})
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """Return one of the admissible commands, each as likely as the others."""
+        commands = list(self._view.admissible)
+        return self.parser.render(self._tool, {ARGUMENT: commands[int(rng.integers(len(commands)))]})
 
     def close(self) -> None:
         """End what the engine has running."""

@@ -1,10 +1,16 @@
 """The expert: the next command towards the goal, from wherever the world stands.
 
 It reads the world's state and not only what was shown, so it wastes no step on searching: a demonstration of what to
-do, and no measure of how hard it is to find out. It plans anew at each step, so that it can take over at any time.
+do, and no measure of how hard it is to find out. In the style "searching" it counts on nothing that was not shown, and
+looks into one receptacle after the other, in the order in which they are named. It plans anew at each step, so that it
+can take over at any time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.world import TOOLS, World
@@ -35,22 +41,63 @@ class Wanted:
         self.state = next((atom[0] for atom in atoms if atom[0] in _MADE_BY), None)
 
 
-def next_command(world: World) -> str:
-    """Return the next command of a shortest way, or nearly, to the goal."""
+def next_command(world: World, *, searching: bool = False) -> str:
+    """Return the next command towards the goal, of a shortest way or nearly.
+
+    Args:
+        world: where things stand.
+        searching: act on what was shown alone, and find out the rest.
+    """
     game, wanted = world.game, Wanted(world.game)
+    known = [receptacle for receptacle in game.place if not searching or receptacle in world.seen]
     target = None if wanted.lamp else _target(world, wanted)
     hand = world.hand
     if hand is None:
-        return _fetch(world, _nearest(world, wanted, target))
+        found = _nearest(world, wanted, target, known)
+        return _fetch(world, found) if found else _search(world)
     if game.kind_of.get(hand) != wanted.kind or (target and not world.can_hold(target, hand)):
         return _put_away(world)
     if target is None:
-        return _use_lamp(world, wanted)
+        lamp = _lamp(world, wanted, known)
+        return (_go(world, lamp[1]) or f"use {game.names[lamp[0]]}") if lamp else _search(world)
     if wanted.state and wanted.state.removeprefix("is") not in world.states.get(hand, ()):
         verb = _MADE_BY[wanted.state]
         tool = _of_type(game, TOOLS[verb])[0]
         return _go(world, tool) or f"{verb} {game.names[hand]} with {game.names[tool]}"
     return _reach(world, target) or game.put_command(hand, target)
+
+
+def guess(world: World, last: str, rng: np.random.Generator) -> str:
+    """Return the next command of one who does not look: goes anywhere, tries it there, and goes on if nothing happens.
+
+    Args:
+        world: where things stand.
+        last: the command before, "" at the start.
+        rng: draws where to go.
+    """
+    game, wanted = world.game, Wanted(world.game)
+    carries = world.hand is not None and game.kind_of.get(world.hand) == wanted.kind
+    if world.hand is not None and not (carries and wanted.lamp):
+        return next_command(world)
+    verb = "use" if carries else "take"
+    here = game.here.get(world.location, ())
+    if not here or last.startswith(verb):
+        return f"go to {game.names[rng.choice([r for r in game.place if r not in here])]}"
+    receptacle = rng.choice(here)
+    if not _is_open(world, receptacle):
+        return f"open {game.names[receptacle]}"
+    everywhere = list(game.place)
+    if carries:
+        lamp = _lamp(world, wanted, everywhere)
+        return f"use {game.names[lamp[0]]}" if lamp else "look"
+    found = _nearest(world, wanted, None if wanted.lamp else _target(world, wanted), everywhere)
+    return f"take {game.names[found[0]]} from {game.names[receptacle]}" if found else "look"
+
+
+def _search(world: World) -> str:
+    """Look into the next receptacle; one that stands at the same place as the last is in reach, and yet not seen."""
+    unseen = next(receptacle for receptacle in world.game.place if receptacle not in world.seen)
+    return _reach(world, unseen) or f"examine {world.game.names[unseen]}"
 
 
 def _target(world: World, wanted: Wanted) -> str:
@@ -71,13 +118,13 @@ def _is_done(world: World, wanted: Wanted, thing: str) -> bool:
     return done and world.game.kind_of.get(thing) == wanted.kind
 
 
-def _nearest(world: World, wanted: Wanted, target: str | None) -> tuple[str, str]:
-    """Choose what to take, and from where: what needs the fewest commands."""
+def _nearest(world: World, wanted: Wanted, target: str | None, known: Sequence[str]) -> tuple[str, str] | None:
+    """Choose what to take, and from which of the known receptacles: what needs the fewest commands."""
     game = world.game
     placed = set(_placed(world, wanted, target)) if target else set()
     found = [
         (thing, receptacle)
-        for receptacle in game.place
+        for receptacle in known
         for thing in sorted(world.inside.get(receptacle, ()))
         if game.kind_of.get(thing) == wanted.kind and thing in game.pickupable and thing not in placed
     ]
@@ -87,8 +134,9 @@ def _nearest(world: World, wanted: Wanted, target: str | None) -> tuple[str, str
             # What has the wanted state already need only be carried over.
             not (wanted.state and _is_done(world, wanted, pair[0])),
             game.place[pair[1]] != world.location,
-            pair[1] in game.openable and pair[1] not in world.opened,
+            not _is_open(world, pair[1]),
         ),
+        default=None,
     )
 
 
@@ -98,32 +146,36 @@ def _fetch(world: World, pair: tuple[str, str]) -> str:
     return _reach(world, receptacle) or f"take {names[thing]} from {names[receptacle]}"
 
 
-def _use_lamp(world: World, wanted: Wanted) -> str:
+def _lamp(world: World, wanted: Wanted, known: Sequence[str]) -> tuple[str, str] | None:
+    """Choose a lamp in the known receptacles, and return it with where it stands: one that is here, if there is."""
     game = world.game
     lamps = [
         (thing, receptacle)
-        for receptacle in game.place
+        for receptacle in known
         for thing in sorted(world.inside.get(receptacle, ()))
         if game.kind_of.get(thing) == wanted.lamp and thing in game.toggleable
     ]
-    lamp, receptacle = min(lamps, key=lambda pair: game.place[pair[1]] != world.location)
-    return _go(world, receptacle) or f"use {game.names[lamp]}"
+    return min(lamps, key=lambda pair: game.place[pair[1]] != world.location, default=None)
 
 
 def _put_away(world: World) -> str:
     """Empty the hand, here if something takes what is in it."""
     game, hand = world.game, world.hand or ""
     takers = [r for r in game.place if world.can_hold(r, hand)]
-    taker = min(takers, key=lambda r: (game.place[r] != world.location, r in game.openable and r not in world.opened))
+    taker = min(takers, key=lambda r: (game.place[r] != world.location, not _is_open(world, r)))
     return _reach(world, taker) or game.put_command(hand, taker)
 
 
 def _reach(world: World, receptacle: str) -> str | None:
     """Return the next command on the way into a receptacle; None if it can be reached into."""
     step = _go(world, receptacle)
-    if step is None and receptacle in world.game.openable and receptacle not in world.opened:
+    if step is None and not _is_open(world, receptacle):
         return f"open {world.game.names[receptacle]}"
     return step
+
+
+def _is_open(world: World, receptacle: str) -> bool:
+    return receptacle not in world.game.openable or receptacle in world.opened
 
 
 def _go(world: World, receptacle: str) -> str | None:

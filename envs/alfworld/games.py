@@ -1,6 +1,7 @@
 """Where games are: official files in a folder, or the generator; and each of them parsed once.
 
-A game goes by a name, which is the path of its file or, for a generated one, "embedded/<split>/<number>". The splits
+A game goes by a name, which is the path of its file or, for a generated one, "embedded/<split>/<number>"; in a small
+room with at most 6 receptacles it is "embedded-6/<split>/<number>". The splits
 are lists of such names, so that listing thousands of games reads none of them.
 """
 
@@ -17,11 +18,11 @@ from typing import Any
 
 from agent_gym.data import cache_folder
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.generator import SPLIT_SIZES, generate, type_of
+from agent_gym.envs.alfworld.generator import EMBEDDED, SPLIT_SIZES, generate, source, split_sizes, type_of
 from agent_gym.envs.alfworld.logic import GRAMMARS, domain, grammar_text, task_of
+from agent_gym.envs.alfworld.rooms import LEAST_RECEPTACLES
 from agent_gym.errors import ConfigError
 
-EMBEDDED = "embedded"
 OFFICIAL = "official"
 GAME_FILE = "game.tw-pddl"
 ROOT = "json_2.1.1"
@@ -31,28 +32,34 @@ ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
 _CURE = "`agent-gym prepare alfworld` downloads the official games, and data='embedded' needs none"
 _TAIL = 1 << 12  # bytes at the end of a file, which hold `solvable` and, in later releases, the walkthrough
 _LISTING = threading.Lock()  # the many environments of a rollout are made at once, and one of them is to look
+_GENERATED = re.compile(rf"{EMBEDDED}(-(?P<receptacles>\d{{1,3}}))?/(?P<split>\w+)/(?P<number>\d+)", re.ASCII)
 _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 
 
-def game_names(data: str, task_types: Sequence[str] | None = None) -> dict[str, list[str]]:
+def game_names(
+    data: str, task_types: Sequence[str] | None = None, receptacles: int | None = None
+) -> dict[str, list[str]]:
     """List the games of a source.
 
     Args:
         data: "embedded"; "official", which is looked for in `$ALFWORLD_DATA`, in ALFWorld's own cache and where
             `agent-gym prepare` puts it; or the folder that holds `json_2.1.1`, or `train`, `valid_seen` and so on.
         task_types: keep only games of these types.
+        receptacles: of generated games, the most that a room has; None for rooms as full as official ones.
 
     Returns:
         Split to names: ALFWorld's splits, and under their aliases `validation` and `test` once more.
 
     Raises:
-        ConfigError: for an unknown type, if there is no such folder, or if a split has no game of the types.
+        ConfigError: for an unknown type, if there is no such folder, if a split has no game of the types, or for too
+            few receptacles, or any number of them with games that are given.
     """
     types = check_types(task_types)
+    _check_receptacles(receptacles, data)
     if data == EMBEDDED:
         listed = {
-            split: [f"{EMBEDDED}/{split}/{index}" for index in range(size) if type_of(index) in types]
-            for split, size in SPLIT_SIZES.items()
+            split: [f"{source(receptacles)}/{split}/{index}" for index in range(size) if type_of(index) in types]
+            for split, size in split_sizes(receptacles).items()
         }
     else:
         folder = _find_official() if data == OFFICIAL else _root(Path(data).expanduser())
@@ -78,6 +85,21 @@ def check_types(task_types: Sequence[str] | None) -> tuple[str, ...]:
     return named
 
 
+def _check_receptacles(receptacles: int | None, data: str) -> None:
+    if receptacles is None:
+        return
+    if data != EMBEDDED:
+        raise ConfigError(
+            f"receptacles is {receptacles!r}, but the rooms of data={data!r} are as they are; leave it out, or leave "
+            f"out data for generated games"
+        )
+    if not isinstance(receptacles, int) or isinstance(receptacles, bool) or receptacles < LEAST_RECEPTACLES:
+        raise ConfigError(
+            f"receptacles is {receptacles!r}; it must be an integer of at least {LEAST_RECEPTACLES}, or None for rooms "
+            "as full as official ones"
+        )
+
+
 def load_game(game: Any, grammar: str | None = None) -> Game:
     """Return a game, parsed once for all environments of the process.
 
@@ -91,11 +113,11 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
     if isinstance(game, Game):
         return game
     if isinstance(game, Mapping):
-        return Game(_in_grammar(game, grammar), "given")
+        return Game.read(_in_grammar(game, grammar), "given")
     if not isinstance(game, str | os.PathLike):
         raise ConfigError(f"a game of ALFWorld is a path, a name or the content of a file, got {game!r:.200}")
     name = os.fspath(game)
-    if name.startswith(f"{EMBEDDED}/"):
+    if name.startswith((f"{EMBEDDED}/", f"{EMBEDDED}-")):
         return _generated(name, grammar)
     path = Path(name).expanduser()
     path = path / GAME_FILE if path.is_dir() else path
@@ -113,18 +135,20 @@ def _from_file(path: str, _changed: int, grammar: str | None) -> Game:
             data = json.load(file)
     except ValueError as error:
         raise ConfigError(f"{path} is no game: {error}") from error
-    return Game(_in_grammar(data, grammar), path)
+    return Game.read(_in_grammar(data, grammar), path)
 
 
 @functools.lru_cache(maxsize=512)
 def _generated(name: str, grammar: str | None) -> Game:
-    parts = name.split("/")
-    if len(parts) != 3 or parts[1] not in SPLIT_SIZES or not parts[2].isdecimal():
+    found = _GENERATED.fullmatch(name)
+    if found is None or found["split"] not in SPLIT_SIZES:
         raise ConfigError(
-            f"no generated game {name!r}; their names are {EMBEDDED}/<split>/<number>, with the splits "
-            f"{', '.join(SPLIT_SIZES)}"
+            f"no generated game {name!r}; their names are {EMBEDDED}/<split>/<number>, in small rooms "
+            f"{EMBEDDED}-<receptacles>/<split>/<number>, with the splits {', '.join(SPLIT_SIZES)}"
         )
-    return Game(generate(parts[1], int(parts[2]), grammar or GRAMMARS[0]).file, name)
+    receptacles = int(found["receptacles"]) if found["receptacles"] else None
+    _check_receptacles(receptacles, EMBEDDED)
+    return generate(found["split"], int(found["number"]), grammar or GRAMMARS[0], receptacles).game
 
 
 def _in_grammar(data: Any, grammar: str | None) -> Any:

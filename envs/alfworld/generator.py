@@ -14,20 +14,27 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.envs.alfworld import rooms
 from agent_gym.envs.alfworld.expert import next_command
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.logic import domain, grammar_text
-from agent_gym.envs.alfworld.pddl import Setting, problem_text
+from agent_gym.envs.alfworld.pddl import Setting, problem, problem_text
 from agent_gym.envs.alfworld.world import World
 from agent_gym.errors import ConfigError
+
+EMBEDDED = "embedded"
 
 SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
 """As many as the official splits have."""
 
+SMALL_SPLIT_SIZES = {"train": 30_000, "valid_seen": 3_000, "valid_unseen": 3_000}
+"""Of small rooms, for which there is no official number: a policy that starts from nothing needs many short games."""
+
 _COPIES = (1, 2, 2, 3)
+_COPIES_IN_SMALL_ROOMS = (1,)
 _LONGEST = 20  # commands; the expert needs fewer
 
 _SENTENCES = {
@@ -52,14 +59,14 @@ class Generated(NamedTuple):
     """A generated game.
 
     Attributes:
-        file: the content of its `game.tw-pddl`.
+        game: the game.
         task_type: one of `TASK_TYPES`.
         thing: the kind of object that is wanted.
         place: the kind of receptacle it has to go to; "" where it has to be looked at.
         floor_plan: the number of the room.
     """
 
-    file: dict[str, Any]
+    game: Game
     task_type: str
     thing: str
     place: str
@@ -70,43 +77,80 @@ class Generated(NamedTuple):
         """The name that the official data would give its folder."""
         return f"{self.task_type}-{self.thing}-None-{self.place or rooms.LAMP}-{self.floor_plan}"
 
+    @property
+    def file(self) -> dict[str, Any]:
+        """The content of its `game.tw-pddl`."""
+        return {**self.game.data, "solvable": True, "walkthrough": _walkthrough(self.game)}
+
 
 def type_of(index: int) -> str:
     """Return the type of game `index` of any split."""
     return TASK_TYPES[index % len(TASK_TYPES)]
 
 
-def generate(split: str, index: int, grammar: str = "current") -> Generated:
+def source(receptacles: int | None) -> str:
+    """Return what the names of games begin with: "embedded", in small rooms for example "embedded-6"."""
+    return EMBEDDED if receptacles is None else f"{EMBEDDED}-{receptacles}"
+
+
+def split_sizes(receptacles: int | None) -> dict[str, int]:
+    """Return the number of games of each split, with full rooms or with small ones."""
+    return SPLIT_SIZES if receptacles is None else SMALL_SPLIT_SIZES
+
+
+def generate(split: str, index: int, grammar: str = "current", receptacles: int | None = None) -> Generated:
     """Make a game.
 
     Args:
         split: `train`, `valid_seen` or `valid_unseen`.
         index: which of its games, 0 first.
         grammar: "current" or "legacy".
+        receptacles: keep of the room so many receptacles at most, others in each game, and few objects; None for a
+            room as full as an official one.
 
     Raises:
         ConfigError: for an unknown split.
     """
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
+    setting, task = _draw(split, index, receptacles)
+    game = Game(
+        problem(setting),
+        task,
+        f"{source(receptacles)}/{split}/{index}",
+        legacy=grammar == "legacy",
+        has_help=grammar == "current",
+        file=functools.partial(_file, split, index, grammar, receptacles),
+    )
+    return Generated(game, setting.task_type, setting.thing, setting.place, setting.plan.number)
+
+
+def _file(split: str, index: int, grammar: str, receptacles: int | None) -> dict[str, str]:
+    """Write a game's file: drawn once more, since hardly any of the games that are played is ever written."""
+    setting, task = _draw(split, index, receptacles)
+    return {
+        "pddl_domain": domain(grammar),
+        "grammar": grammar_text(grammar, task),
+        "pddl_problem": problem_text(f"generated_{split}_{index}", setting),
+    }
+
+
+def _draw(split: str, index: int, receptacles: int | None) -> tuple[Setting, str]:
+    """Draw a game and the sentence that states its task."""
     # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
-    rng = random.Random(f"alfworld/{split}/{index}")
+    rng = random.Random(f"alfworld/{split}/{index}" + (f"/{receptacles}" if receptacles else ""))
     task_type = type_of(index)
     while True:
         plan = _furnished(_draw_plan(task_type, split == "valid_unseen", rng))
+        if receptacles is not None:
+            plan = rooms.corner(plan, receptacles, rng)
         wanted = _choose(task_type, plan, rng)
         if wanted is not None:
             break
     thing, place = wanted
-    setting = _scatter(task_type, plan, thing, place, rng)
+    setting = _scatter(task_type, plan, thing, place, _COPIES_IN_SMALL_ROOMS if receptacles else _COPIES, rng)
     words = {"thing": thing.lower(), "place": place.lower(), "lamp": rooms.LAMP.lower()}
-    file: dict[str, Any] = {
-        "pddl_domain": domain(grammar),
-        "grammar": grammar_text(grammar, rng.choice(_SENTENCES[task_type]).format(**words)),
-        "pddl_problem": problem_text(f"generated_{split}_{index}", setting, task_type, thing, place),
-    }
-    file |= {"solvable": True, "walkthrough": _walkthrough(Game(file, f"{split}/{index}"))}
-    return Generated(file, task_type, thing, place, plan.number)
+    return setting, rng.choice(_SENTENCES[task_type]).format(**words)
 
 
 @functools.lru_cache(maxsize=128)
@@ -129,41 +173,39 @@ def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
 
 def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
     """Choose what is wanted where; None if the room offers no such task."""
-    kinds = sorted(set(plan.receptacles.values()))
     if task_type == "look_at_obj_in_light":
-        stands = set(kinds) & set(rooms.LAMP_STANDS)
+        stands = set(plan.receptacles.values()) & set(rooms.LAMP_STANDS)
         return (rng.choice(plan.things), "") if stands else None
     able, tool = _TREATED.get(task_type, (None, ""))
     pairs = [
         (thing, place)
         for thing in plan.things
-        for place in kinds
-        if (able is None or thing in able)
-        and thing in rooms.HOLDS[place]
-        and place != tool
         # It has to lie somewhere else at first.
-        and any(thing in rooms.HOLDS[other] for other in kinds if other != place)
+        if (able is None or thing in able) and len(plan.homes[thing]) > 1
+        for place in plan.homes[thing]
+        if place != tool
     ]
     return rng.choice(pairs) if pairs else None
 
 
-def _scatter(task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, rng: random.Random) -> Setting:
-    """Put everything somewhere."""
+def _scatter(
+    task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, numbers: Sequence[int], rng: random.Random
+) -> Setting:
+    """Put everything somewhere, of each kind one of the numbers."""
     objects: dict[str, str] = {}
     inside: dict[str, str] = {}
     for kind in plan.things:
-        copies = 1 if kind in rooms.SINGLE else rng.choice(_COPIES)
+        copies = 1 if kind in rooms.SINGLE else rng.choice(numbers)
         if kind == wanted and task_type == "pick_two_obj_and_place":
             copies = max(2, copies)
-        banned = place if kind == wanted else ""
-        homes = [r for r, home in plan.receptacles.items() if kind in rooms.HOLDS[home] and home != banned]
+        homes = plan.homes[kind]
         # Kinds of receptacles are drawn first: else a kitchen with fifteen cabinets would have everything in them.
-        by_kind = sorted({plan.receptacles[home] for home in homes})
+        home_kinds = [home for home in homes if kind != wanted or home != place]
         for _ in range(copies):
-            home_kind = rng.choice(by_kind)
+            home_kind = rng.choice(home_kinds)
             thing = rooms.object_id(kind, rng)
             objects[thing] = kind
-            inside[thing] = rng.choice([home for home in homes if plan.receptacles[home] == home_kind])
+            inside[thing] = rng.choice(homes[home_kind])
     stands = [r for r, kind in plan.receptacles.items() if kind in rooms.LAMP_STANDS]
     lamps = plan.room in rooms.LAMP_ROOMS and stands and (task_type == "look_at_obj_in_light" or rng.random() < 0.6)
     if lamps:
@@ -173,7 +215,7 @@ def _scatter(task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, rng
         for _ in range(rng.randint((most + 1) // 2, most + 1) if most > 1 else 1):
             objects[rooms.object_id(kind, rng)] = kind
     places = {thing: plan.places[inside[thing]] if thing in inside else rooms.location_id(rng) for thing in objects}
-    return Setting(plan, objects, inside, places, _empty_spot(plan, rng))
+    return Setting(plan, objects, inside, places, _empty_spot(plan, rng), task_type, wanted, place)
 
 
 def _empty_spot(plan: rooms.FloorPlan, rng: random.Random) -> str:

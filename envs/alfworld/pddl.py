@@ -1,15 +1,17 @@
-"""Writes the problem of a generated game, section by section as the official files have them."""
+"""The problem of a generated game: as facts and a goal, and as a text, section by section as official files have it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from agent_gym.envs.alfworld import rooms
+from agent_gym.envs.alfworld.problem import Fact, Goal, Problem
 
 
 class Setting(NamedTuple):
-    """A room with everything in it.
+    """A task in a room with everything in it.
 
     Attributes:
         plan: the room.
@@ -17,6 +19,9 @@ class Setting(NamedTuple):
         inside: object to the receptacle it lies in; what is missing stands about.
         places: object to its location.
         agent: where the agent begins.
+        task_type: decides the form of the goal.
+        thing: the kind of object that is wanted.
+        place: the kind of receptacle to put it into, if any.
     """
 
     plan: rooms.FloorPlan
@@ -24,6 +29,9 @@ class Setting(NamedTuple):
     inside: Mapping[str, str]
     places: Mapping[str, str]
     agent: str
+    task_type: str
+    thing: str
+    place: str
 
 
 _ONE = """(exists (?r - receptacle) (exists (?o - object) (and
@@ -75,20 +83,42 @@ _ALL_OBJECTS = sorted(
     | {rooms.LAMP}
 )
 
+# What takes what is half of a game's facts, and the same in all of them but for what there is.
+_CAN_CONTAIN: Mapping[str, list[tuple[str, Fact]]] = {
+    kind: [(held, (f"{kind}Type", f"{held}Type")) for held in sorted(kinds)] for kind, kinds in rooms.HOLDS.items()
+}
 
-def problem_text(name: str, setting: Setting, task_type: str, thing: str, place: str) -> str:
-    """Write a problem.
 
-    Args:
-        name: of the problem.
-        setting: the room.
-        task_type: decides the form of the goal.
-        thing: the kind of object that is wanted.
-        place: the kind of receptacle to put it into, if any.
-    """
+class _Lower(dict[str, str]):
+    """Ids as the engine has them. Each stands in a dozen facts, so that looking them up is faster than lowering."""
+
+    def __missing__(self, name: str) -> str:
+        low = self[name] = sys.intern(name.lower())
+        return low
+
+
+_LOWER_TYPES = {f"{kind}Type": sys.intern(f"{kind}Type".lower()) for kind in (*_ALL_RECEPTACLES, *_ALL_OBJECTS)}
+_LOWER_PAIRS: Mapping[Fact, Fact] = {
+    pair: (_LOWER_TYPES[pair[0]], _LOWER_TYPES[pair[1]]) for pairs in _CAN_CONTAIN.values() for _, pair in pairs
+}
+
+
+def problem(setting: Setting) -> Problem:
+    """Return the problem, without the way over its text that `read_problem(problem_text(...))` would be."""
+    lower = _Lower(_LOWER_TYPES)
+    facts: dict[str, list[Fact]] = {
+        predicate.lower(): list(map(_LOWER_PAIRS.__getitem__, found))
+        if predicate == "canContain"
+        else [tuple(map(lower.__getitem__, fact)) for fact in found]
+        for predicate, found in _facts(setting)
+    }
+    facts = {predicate: found for predicate, found in facts.items() if found}
+    return Problem(facts, Goal(_goal_text(setting), facts))
+
+
+def problem_text(name: str, setting: Setting) -> str:
+    """Write a problem under a name."""
     plan = setting.plan
-    form, ability, state = _GOALS[task_type]
-    goal = form.format(thing=thing, place=place, lamp=rooms.LAMP, ability=ability, state=state)
     locations = sorted({*plan.places.values(), *setting.places.values(), setting.agent})
     objects = [
         "agent1 - agent",
@@ -99,28 +129,40 @@ def problem_text(name: str, setting: Setting, task_type: str, thing: str, place:
         *(f"{receptacle} - receptacle" for receptacle in sorted(plan.receptacles)),
         *(f"{location} - location" for location in locations),
     ]
+    facts = [f"({' '.join((predicate, *fact))})" for predicate, found in _facts(setting) for fact in found]
     parts = [f"(define (problem plan_{name})", "(:domain alfred)", "(:objects", *_indented(objects), ")"]
-    parts += ["(:init", *_indented(f"({fact})" for fact in _facts(setting)), ")", f"(:goal (and\n  {goal}))", ")"]
+    parts += ["(:init", *_indented(facts), ")", _goal_text(setting), ")"]
     return "\n".join(parts) + "\n"
 
 
-def _facts(setting: Setting) -> Iterable[str]:
-    plan, objects = setting.plan, setting.objects
-    for receptacle, kind in plan.receptacles.items():
-        yield f"receptacleType {receptacle} {kind}Type"
-    for thing, kind in objects.items():
-        yield f"objectType {thing} {kind}Type"
+def _goal_text(setting: Setting) -> str:
+    form, ability, state = _GOALS[setting.task_type]
+    words = {"thing": setting.thing, "place": setting.place, "lamp": rooms.LAMP, "ability": ability, "state": state}
+    return f"(:goal (and\n  {form.format(**words)}))"
+
+
+def _facts(setting: Setting) -> Iterator[tuple[str, list[Fact]]]:
+    plan, objects, inside = setting.plan, setting.objects, setting.inside
+    yield "receptacleType", [(receptacle, f"{kind}Type") for receptacle, kind in plan.receptacles.items()]
+    yield "objectType", [(thing, f"{kind}Type") for thing, kind in objects.items()]
     present = set(objects.values())
-    for kind in sorted(set(plan.receptacles.values())):
-        yield from (f"canContain {kind}Type {held}Type" for held in sorted(rooms.HOLDS[kind] & present))
-    yield from (f"pickupable {thing}" for thing in setting.inside if objects[thing] != rooms.LAMP)
+    yield (
+        "canContain",
+        [
+            pair
+            for kind in sorted(set(plan.receptacles.values()))
+            for held, pair in _CAN_CONTAIN[kind]
+            if held in present
+        ],
+    )
+    yield "pickupable", [(thing,) for thing in inside if objects[thing] != rooms.LAMP]
     for ability, kinds in _ABILITIES.items():
-        yield from (f"{ability} {thing}" for thing, kind in objects.items() if kind in kinds)
-    yield from (f"openable {receptacle}" for receptacle, kind in plan.receptacles.items() if kind in rooms.OPENABLE)
-    yield f"atLocation agent1 {setting.agent}"
-    yield from (f"inReceptacle {thing} {receptacle}" for thing, receptacle in setting.inside.items())
-    yield from (f"receptacleAtLocation {receptacle} {place}" for receptacle, place in sorted(plan.places.items()))
-    yield from (f"objectAtLocation {thing} {place}" for thing, place in setting.places.items())
+        yield ability, [(thing,) for thing, kind in objects.items() if kind in kinds]
+    yield "openable", [(receptacle,) for receptacle, kind in plan.receptacles.items() if kind in rooms.OPENABLE]
+    yield "atLocation", [("agent1", setting.agent)]
+    yield "inReceptacle", list(inside.items())
+    yield "receptacleAtLocation", sorted(plan.places.items())
+    yield "objectAtLocation", list(setting.places.items())
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

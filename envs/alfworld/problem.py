@@ -6,10 +6,11 @@ commands do is not read from the file's domain, since it is the same in all of t
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -22,7 +23,6 @@ CHANGING = frozenset(
     "atlocation inreceptacle objectatlocation holds opened ishot iscool isclean istoggled issliced".split()
 )
 
-_FACT = re.compile(r"\(([^()]*)\)")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
@@ -51,11 +51,19 @@ class Goal:
         facts: each fact that can be one of these conditions, to the bindings under which it is one.
     """
 
-    def __init__(self, expression: Any, facts: Mapping[str, list[Fact]]) -> None:
-        """Flatten the expression, and join what never changes."""
+    def __init__(self, text: str, facts: Mapping[str, Sequence[Fact]]) -> None:
+        """Flatten the expression, and join what never changes.
+
+        Args:
+            text: from `(:goal` on.
+            facts: those of the start.
+
+        Raises:
+            ValueError: if the goal is of a form that ALFWorld does not use.
+        """
         self.atoms: list[Fact] = []
         self._unequal: list[tuple[str, str]] = []
-        self._flatten(expression, {})
+        self._flatten(_expression(text.lower())[1], {})
         changing = [atom for atom in self.atoms if atom[0] in CHANGING]
         self.conditions = len(changing)
         met_by: defaultdict[Fact, list[int]] = defaultdict(list)
@@ -94,23 +102,29 @@ class Goal:
         else:
             self.atoms.append((head, *(names.get(x, x) for x in rest)))
 
-    def _bindings(self, facts: Mapping[str, list[Fact]]) -> list[dict[str, str]]:
+    def _bindings(self, facts: Mapping[str, Sequence[Fact]]) -> list[dict[str, str]]:
         """Return all bindings under which the unchanging conditions hold."""
         bindings: list[dict[str, str]] = [{}]
         static = [
-            (arguments, [values for values in facts.get(predicate, ()) if _agree(arguments, values)])
+            (arguments, _matching(arguments, facts.get(predicate, ())))
             for predicate, *arguments in self.atoms
             if predicate not in CHANGING
         ]
+        bound: set[str] = set()
         # The rarest first, which keeps what is joined small.
         for arguments, matching in sorted(static, key=lambda part: len(part[1])):
+            # A hash join: what the bindings so far have in common with this condition decides what goes together.
+            shared = [i for i, x in enumerate(arguments) if x in bound]
+            values_for: defaultdict[Fact, list[Fact]] = defaultdict(list)
+            for values in matching:
+                values_for[tuple([values[i] for i in shared])].append(values)
             bindings = [
                 binding | {x: value for x, value in zip(arguments, values, strict=True) if x[0] == "?"}
                 for binding in bindings
-                for values in matching
-                if _agree([binding.get(x, x) for x in arguments], values)
+                for values in values_for.get(tuple([binding[arguments[i]] for i in shared]), ())
             ]
-        free = sorted({x for atom in self.atoms for x in atom[1:] if x[0] == "?"} - {x for b in bindings for x in b})
+            bound.update(x for x in arguments if x[0] == "?")
+        free = sorted({x for atom in self.atoms for x in atom[1:] if x[0] == "?"} - bound)
         if bindings and free:
             # Named in no unchanging condition: the agent, of whom there is one.
             agents = sorted({values[0] for values in facts["atlocation"]})
@@ -122,8 +136,12 @@ class Goal:
         return [b for b in bindings if all(b.get(one, one) != b.get(two, two) for one, two in self._unequal)]
 
 
-def _agree(wanted: list[str], values: Fact) -> bool:
-    return all([x == value or x[0] == "?" for x, value in zip(wanted, values, strict=True)])
+def _matching(arguments: list[str], facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Return the facts that agree with the constants among the arguments."""
+    for i, x in enumerate(arguments):
+        if x[0] != "?":
+            facts = [values for values in facts if values[i] == x]
+    return facts
 
 
 def read_problem(text: str) -> Problem:
@@ -135,13 +153,24 @@ def read_problem(text: str) -> Problem:
     text = text.lower()
     start, end = text.index("(:init"), text.index("(:goal")
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
-    for match in _FACT.finditer(text, start + len("(:init"), end):
-        # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
-        predicate, *arguments = map(sys.intern, match[1].split())
-        facts[predicate].append(tuple(arguments))
+    for piece in text[start + len("(:init") : end].split(")"):
+        # What takes what is half of a file, and the same in many files.
+        predicate, arguments = _shared_fact(piece) if "(cancontain " in piece else _fact(piece)
+        if arguments:
+            facts[predicate].append(arguments)
     if "atlocation" not in facts:
         raise ValueError("nothing says where the agent is")
-    return Problem(dict(facts), Goal(_expression(text[end:])[1], facts))
+    return Problem(dict(facts), Goal(text[end:], facts))
+
+
+def _fact(text: str) -> tuple[str, Fact]:
+    """Read what stands before a closing bracket, from the last opening one on."""
+    # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
+    predicate, *arguments = map(sys.intern, text[text.rfind("(") + 1 :].split() or [""])
+    return predicate, tuple(arguments)
+
+
+_shared_fact = functools.lru_cache(maxsize=1 << 12)(_fact)
 
 
 def _expression(text: str) -> Any:

@@ -7,11 +7,15 @@ with a number; which floor plans a split may use is said here too.
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 ROOMS = ("kitchen", "living room", "bedroom", "bathroom")
+
+LEAST_RECEPTACLES = 4
+"""So few make a room in which every type of task can be set: three that treat things, and one to put them into."""
 
 _PLANS_PER_ROOM = 30
 _UNSEEN_PLANS = 4  # the last of each kind of room; no other split has them
@@ -213,6 +217,7 @@ class FloorPlan(NamedTuple):
         receptacles: id to kind.
         places: id of a receptacle to its location.
         things: kinds of objects that are found there.
+        homes: kind of object to the kinds of receptacles that take it, each with those that are there.
     """
 
     number: int
@@ -220,6 +225,7 @@ class FloorPlan(NamedTuple):
     receptacles: dict[str, str]
     places: dict[str, str]
     things: tuple[str, ...]
+    homes: dict[str, dict[str, list[str]]]
 
 
 def plan_numbers(room: str, *, unseen: bool) -> range:
@@ -247,19 +253,52 @@ def floor_plan(number: int) -> FloorPlan:
             receptacles[receptacle] = kind
     always, often, rarely = THINGS[room]
     things = [*always, *(k for k in often if rng.random() < 0.5), *(k for k in rarely if rng.random() < 0.2)]
-    taken = [thing for thing in things if any(thing in HOLDS[kind] for kind in receptacles.values())]
-    return FloorPlan(number, room, receptacles, places, tuple(taken))
+    return _plan(number, room, receptacles, places, things)
+
+
+def corner(plan: FloorPlan, most: int, rng: random.Random) -> FloorPlan:
+    """Keep a few receptacles of a floor plan, each at a place of its own, and as many kinds of objects and two more.
+
+    Among them are those without which there would be types of tasks that the room cannot have.
+    """
+    order = rng.sample(sorted(plan.receptacles), len(plan.receptacles))
+    stands = LAMP_STANDS if plan.room in LAMP_ROOMS else ()
+    needed = [*((kind,) for kind in ("SinkBasin", "Microwave", "Fridge")), stands]
+    first = [next((r for r in order if plan.receptacles[r] in kinds), "") for kinds in needed]
+    kept: dict[str, str] = {}
+    for receptacle in (*filter(None, first), *order):
+        if len(kept) < most:
+            kept.setdefault(plan.places[receptacle], receptacle)
+    receptacles = {r: kind for r, kind in plan.receptacles.items() if kept.get(plan.places[r]) == r}
+    places = {receptacle: plan.places[receptacle] for receptacle in receptacles}
+    small = _plan(plan.number, plan.room, receptacles, places, plan.things)
+    return small._replace(things=tuple(sorted(rng.sample(small.things, min(len(small.things), most + 2)))))
+
+
+def _plan(
+    number: int, room: str, receptacles: dict[str, str], places: dict[str, str], things: Sequence[str]
+) -> FloorPlan:
+    """Work out which of the things find a place."""
+    present: dict[str, list[str]] = {}
+    for receptacle, kind in receptacles.items():
+        present.setdefault(kind, []).append(receptacle)
+    homes = {thing: {kind: present[kind] for kind in sorted(present) if thing in HOLDS[kind]} for thing in things}
+    return FloorPlan(number, room, receptacles, places, tuple(thing for thing in things if homes[thing]), homes)
 
 
 def object_id(kind: str, rng: random.Random) -> str:
     """Invent an id as the simulator has them, a kind and a point in space, with its signs written out."""
-    parts = {"SinkBasin": ("Sink", "SinkBasin"), "BathtubBasin": ("Bathtub", "BathtubBasin")}.get(kind, (kind,))
-    numbers = (f"{rng.uniform(-4, 4):+06.2f}" for _ in range(3))
-    point = "_bar_".join(n.replace("+", "_plus_").replace("-", "_minus_").replace(".", "_dot_") for n in numbers)
-    return "_bar_".join((parts[0], point, *parts[1:]))
+    first, *last = {"SinkBasin": ("Sink", "SinkBasin"), "BathtubBasin": ("Bathtub", "BathtubBasin")}.get(kind, (kind,))
+    x, y, z = (_written_out(f"{rng.uniform(-4, 4):+06.2f}") for _ in range(3))
+    return "_bar_".join((first, x, y, z, *last))
 
 
 def location_id(rng: random.Random) -> str:
     """Invent a place to stand: x, z, a quarter turn and an angle to look down."""
-    numbers = (rng.randint(-40, 40), rng.randint(-40, 40), rng.randrange(4), rng.choice((0, 30, 45, 60)))
-    return "loc_bar_" + "_bar_".join(str(n).replace("-", "_minus_") for n in numbers)
+    x, z, turn, angle = rng.randint(-40, 40), rng.randint(-40, 40), rng.randrange(4), rng.choice((0, 30, 45, 60))
+    return f"loc_bar_{_written_out(str(x))}_bar_{_written_out(str(z))}_bar_{turn}_bar_{angle}"
+
+
+@functools.cache  # a number has few digits, and a game has a hundred of them
+def _written_out(number: str) -> str:
+    return number.replace("+", "_plus_").replace("-", "_minus_").replace(".", "_dot_")

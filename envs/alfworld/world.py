@@ -55,6 +55,7 @@ class World:
         inside: receptacle to what is in it.
         opened: receptacles that are open.
         states: object to what was done to it, such as {"clean", "hot"}.
+        seen: receptacles whose content was told.
         progress: the largest share of the goal's conditions that hold together.
         view: the answer to the last command, or what there is to see at the start.
     """
@@ -68,6 +69,7 @@ class World:
         self.opened = {fact[0] for fact in start.get("opened", ())}
         self.inside: dict[str, set[str]] = defaultdict(set)
         self.states: dict[str, set[str]] = defaultdict(set)
+        self.seen: set[str] = set()
         self._near: dict[str, set[str]] = defaultdict(set)
         self._taken_from: set[tuple[str, str]] = set()
         for thing, receptacle in start.get("inreceptacle", ()):
@@ -77,8 +79,7 @@ class World:
         for state in ("hot", "cool", "clean", "toggled", "sliced"):
             for fact in start.get(f"is{state}", ()):
                 self.states[fact[0]].add(state)
-        asked = game.goal.facts
-        self._true = {(name, *fact) for name, facts in start.items() for fact in facts if (name, *fact) in asked}
+        self._true = set(game.at_start)
         self.progress = game.goal.progress(self._true)
         self._actions = self._possible()
         self.view = self._seen(f"{WELCOME}\n\n{self._look(first=True)}\n\nYour task is to: {game.task}")
@@ -233,6 +234,7 @@ class World:
         name = self.game.names[receptacle]
         if not self._is_reachable(receptacle):
             return f"The {name} is closed."
+        self.seen.add(receptacle)
         content = listing(self.game.names[o] for o in sorted(self.inside.get(receptacle, ())))
         if receptacle in self.game.openable:
             return f"The {name} is open. In it, you see {content}."

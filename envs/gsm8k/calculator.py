@@ -15,8 +15,11 @@ to read.
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 MAX_LENGTH = 500  # characters; the longest annotation of GSM8K has 36
 MAX_BITS = 4096  # size a power may grow to, so that 9**9**9 fails before it is computed
@@ -24,10 +27,11 @@ MAX_DIGITS = 50  # digits before the point, or zeros after it, that are still pr
 
 Number = int | Fraction
 
+_LIMIT = 10**MAX_DIGITS
 # A comma belongs to a number only as a proper thousands separator: `1,20` is more likely a slip than 120.
-_NUMBER = r"\$?\s*((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
-_TOKEN = re.compile(rf"\s*(?:{_NUMBER}|(\*\*|//|[-+*/%()]))")
-_NOT_SPACE = re.compile(r"\S")
+_NUMBER = r"(?:\$\s*)?((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+# The last group takes whatever is neither number nor sign, so that nothing is skipped between two tokens.
+_TOKEN = re.compile(rf"{_NUMBER}|(\*\*|//|[-+*/%()])|(\S)")
 _TYPOGRAPHY = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "negate": 3, "keep": 3, "**": 4}
 
@@ -58,26 +62,25 @@ def calculate(expression: str) -> str:
         return _show(_evaluate(expression))
     except _Problem as problem:
         return f"Error: {problem}"
+    except ZeroDivisionError:
+        return "Error: division by zero"
 
 
 def _evaluate(expression: str) -> Number:
     """Shunting-yard: two explicit stacks instead of recursion, so that nesting never costs the C stack."""
     if not expression.isascii():
         expression = expression.translate(_TYPOGRAPHY)
+    tokens = _TOKEN.findall(expression)
+    if not tokens:
+        raise _Problem("the expression is empty")
     values: list[Number] = []
     operators: list[str] = []
     want_operand = True
-    place, end = 0, len(expression.rstrip())
-    if not end:
-        raise _Problem("the expression is empty")
-    while place < end:
-        match = _TOKEN.match(expression, place)
-        if match is None:
-            raise _Problem(f"unexpected {_quote(expression, place)}")
-        number, sign = match.groups()
-        place = match.end()
+    for place, (number, sign, stray) in enumerate(tokens, 1):
+        if stray:
+            raise _Problem(f"unexpected {ascii(stray)}")  # printable even where it is a lone surrogate
         if want_operand:
-            if number is not None:
+            if number:
                 values.append(_read(number))
                 want_operand = False
             elif sign == "(":
@@ -86,7 +89,7 @@ def _evaluate(expression: str) -> Number:
                 operators.append("negate" if sign == "-" else "keep")
             else:
                 raise _Problem(f"a number is missing before '{sign}'")
-        elif number is not None or sign == "(":
+        elif number or sign == "(":
             raise _Problem(f"an operator is missing before '{number or sign}'")
         elif sign == ")":
             while operators and operators[-1] != "(":
@@ -94,7 +97,7 @@ def _evaluate(expression: str) -> Number:
             if not operators:
                 raise _Problem("')' without '('")
             operators.pop()
-        elif sign == "%" and _is_percentage(expression, place):
+        elif sign == "%" and _is_percentage(tokens[place : place + 1]):
             values[-1] = _divide(values[-1], 100)
         else:
             binding = _BINDING[sign]
@@ -114,14 +117,14 @@ def _evaluate(expression: str) -> Number:
     return values[0]
 
 
-def _is_percentage(expression: str, place: int) -> bool:
-    """Whether the `%` that ends at `place` is a percentage; an operand after it makes it a remainder."""
-    following = _NOT_SPACE.search(expression, place)
-    if following is None:
+def _is_percentage(following: list[tuple[str, str, str]]) -> bool:
+    """Whether the `%` before these tokens is a percentage; an operand after it makes it a remainder."""
+    if not following:
         return True
-    if following[0] in "+-":
-        raise _Problem(f"'%' before '{following[0]}' is ambiguous, put the percentage in parentheses")
-    return following[0] not in "0123456789.$("
+    number, sign, _ = following[0]
+    if sign in ("+", "-"):
+        raise _Problem(f"'%' before '{sign}' is ambiguous, put the percentage in parentheses")
+    return not number and sign != "("
 
 
 def _read(number: str) -> Number:
@@ -129,29 +132,15 @@ def _read(number: str) -> Number:
     return Fraction(number.rstrip(".")) if "." in number else int(number)
 
 
-def _apply(operator: str, values: list[Number]) -> None:
+def _apply(sign: str, values: list[Number]) -> None:
     """Replace the last one or two values by the operator's result."""
     right = values.pop()
-    if operator == "negate":
+    if sign == "negate":
         values.append(-right)
-    elif operator == "keep":
+    elif sign == "keep":
         values.append(right)
-    elif operator == "+":
-        values[-1] += right
-    elif operator == "-":
-        values[-1] -= right
-    elif operator == "*":
-        values[-1] *= right
-    elif operator == "**":
-        values[-1] = _power(values[-1], right)
-    elif right == 0:
-        raise _Problem("division by zero")
-    elif operator == "/":
-        values[-1] = _divide(values[-1], right)
-    elif operator == "//":
-        values[-1] //= right
     else:
-        values[-1] %= right
+        values[-1] = _BINARY[sign](values[-1], right)
 
 
 def _divide(left: Number, right: Number) -> Number:
@@ -169,16 +158,27 @@ def _power(base: Number, exponent: Number) -> Number:
     if bits > 1 and bits * abs(power) > MAX_BITS:
         raise _Problem("the power is too large")
     if base == 0 and power < 0:
-        raise _Problem("division by zero")
+        raise ZeroDivisionError
     # -1, 0 and 1 pass the bound above with any exponent, and the parity is all that matters to them.
     power = power if bits > 1 else power % 2 + 2 * (power != 0)
     return base**power if power >= 0 else Fraction(base) ** power
 
 
+_BINARY: dict[str, Callable[[Any, Any], Number]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divide,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": _power,
+}
+
+
 def _show(value: Number) -> str:
     """Write a number as calculate() promises: an integer, or a decimal without trailing zeros."""
     size = abs(value)
-    if size >= 10**MAX_DIGITS or 0 < size * 10**MAX_DIGITS < 1:
+    if size >= _LIMIT or 0 < size * _LIMIT < 1:
         raise _Problem(f"the result needs more than {MAX_DIGITS} digits")
     if value.denominator == 1:
         return str(value.numerator)
@@ -188,9 +188,3 @@ def _show(value: Number) -> str:
     digits = str(round(size * 10**places)).rjust(places + 1, "0")
     text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").rstrip(".")
     return f"-{text}" if value < 0 else text
-
-
-def _quote(expression: str, place: int) -> str:
-    """The offending character, printable even where it is a lone surrogate."""
-    character = expression[place:].lstrip()[0]
-    return ascii(character)

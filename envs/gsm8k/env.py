@@ -99,10 +99,11 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         """Show the question and remember the gold answer."""
-        if not isinstance(task, Mapping) or not all(isinstance(task.get(key), str) for key in ("question", "answer")):
+        question, worked = (task.get("question"), task.get("answer")) if isinstance(task, Mapping) else (None, None)
+        if not isinstance(question, str) or not isinstance(worked, str):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._worked, self._gold = task["answer"], gold_answer(task["answer"])
-        return str(task["question"])
+        self._worked, self._gold = worked, gold_answer(worked)
+        return question
 
     def answer(self, text: str) -> Reply:
         """Score the final answer. The policy is told nothing about it."""
@@ -112,7 +113,7 @@ class GSM8KEnv(ToolEnv):
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Charge the share of calls that failed."""
-        return {"call": -sum(result.error for result in results) / len(results)}
+        return {"call": -sum([result.error for result in results]) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer.

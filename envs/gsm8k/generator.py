@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
-from typing import overload
 
+from agent_gym.data import GeneratedRows, Row
 from agent_gym.envs.gsm8k.patterns import BOXES, FAMILIES, ITEMS, NAMES, SPLITS, WHEN, Family
 from agent_gym.errors import ConfigError
 
@@ -27,7 +26,7 @@ _OPENINGS = tuple(family for family in FAMILIES if family.before == "nothing")
 _QUESTIONS = {family.before: family for family in FAMILIES if family.after == "end"}
 
 
-class GeneratedProblems(Sequence[dict[str, str]]):
+class GeneratedProblems(GeneratedRows):
     """The generated problems of one split, as a sequence of `{"question": ..., "answer": ...}`.
 
     Args:
@@ -41,36 +40,16 @@ class GeneratedProblems(Sequence[dict[str, str]]):
     def __init__(self, split: str, size: int | None = None) -> None:
         if split not in SPLITS:
             raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
-        if size is not None and size < 1:
-            raise ConfigError(f"size is {size}, but a split needs at least one problem")
         self.split = split
-        self.size = SIZES[split] if size is None else size
+        super().__init__(SIZES[split] if size is None else size)
 
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, str]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, str]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, str] | list[dict[str, str]]:
-        """Make one problem, or a list of them."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.size))]
-        return self._make(index)[0]
-
-    def __iter__(self) -> Iterator[dict[str, str]]:
-        return (self[i] for i in range(self.size))
+    def make(self, index: int) -> Row:
+        """Make one problem."""
+        return dict(_problem(self.split, index)[0])
 
     def patterns(self, index: int) -> tuple[str, ...]:
         """The ids (`family/split/number`) of the sentence patterns of one problem, in reading order."""
-        return self._make(index)[1]
-
-    def _make(self, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
-        if not -self.size <= index < self.size:
-            raise IndexError(f"problem {index} of a split of {self.size}")
-        row, used = _problem(self.split, index % self.size)
-        return dict(row), used
+        return _problem(self.split, range(self.size)[index])[1]
 
 
 # An episode's group and the epochs after it ask for the same problems, and writing one takes most of a reset.

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from agent_gym.data import GeneratedRows, Row
 from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, LINKS, bridges, comparisons
 from agent_gym.envs.hotpotqa.world import Entity, World, get_world
 from agent_gym.errors import ConfigError
@@ -42,7 +43,7 @@ HIDDEN = 12
 _SHARES = {"easy": 6, "medium": 2, "hard": 2}
 
 
-class GeneratedQuestions(Sequence[dict[str, Any]]):
+class GeneratedQuestions(GeneratedRows):
     """The questions of one split.
 
     Args:
@@ -61,32 +62,16 @@ class GeneratedQuestions(Sequence[dict[str, Any]]):
     def __init__(self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS, *, hops: int = 2) -> None:
         if split not in SPLIT_SIZES:
             raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
-        if size is not None and size < 1:
-            raise ConfigError(f"size is {size}, but a split needs at least one question")
         self.levels = check_levels(levels)
         if hops not in (2, 3) or (hops == 3 and "hard" in self.levels):
             raise ConfigError(f"hops is {hops} with the levels {self.levels}; allowed: 2, or 3 without 'hard'")
         self.hops = hops
         self.split = split
-        self.size = SPLIT_SIZES[split] if size is None else size
+        super().__init__(SPLIT_SIZES[split] if size is None else size)
 
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """Make one question, or a list of them."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.size))]
-        if not -self.size <= index < self.size:
-            raise IndexError(f"question {index} of a split of {self.size}")
-        return dict(_question(self.split, self.levels, self.hops, index % self.size))
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[i] for i in range(self.size))
+    def make(self, index: int) -> Row:
+        """Make one question."""
+        return dict(_question(self.split, self.levels, self.hops, index))
 
 
 def check_levels(levels: Sequence[str]) -> tuple[str, ...]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Sequence
 
 import numpy as np
 
-from agent_gym.data import Row, Splits
+from agent_gym.data import GeneratedRows, Row, Splits
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
 from agent_gym.envs.hotpotqa.generator import SPLIT_SIZES, GeneratedQuestions
 from agent_gym.errors import ConfigError
 
 
-class Mixture(Sequence[Row]):
+class Mixture(GeneratedRows):
     """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample.
 
     Args:
@@ -21,30 +20,18 @@ class Mixture(Sequence[Row]):
     """
 
     def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
-        """Lay out the order."""
         self._sources = sources
         sizes = [len(rows) for rows in sources]
         places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
         self._order = np.argsort(places, kind="stable")
         self._starts = np.cumsum([0, *sizes])
+        super().__init__(len(self._order))
 
-    def __len__(self) -> int:
-        return len(self._order)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        """Read one row, or a list of them."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def make(self, index: int) -> Row:
+        """Read one row."""
         at = int(self._order[index])
         source = int(np.searchsorted(self._starts, at, side="right")) - 1
         return self._sources[source][at - int(self._starts[source])]
-
-    def __iter__(self) -> Iterator[Row]:
-        return (self[i] for i in range(len(self)))
 
 
 def mixture(data: str | Sequence[str]) -> tuple[Splits, list[Sequence[Row]]]:

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.data import Row, Splits, load_splits
-from agent_gym.envs.retool.generator import LEVELS, GeneratedProblems
+from agent_gym.envs.retool.generator import LEVELS, SIZES, GeneratedProblems, check_kinds
 from agent_gym.errors import ConfigError
 
 EMBEDDED = "embedded"
-EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 # DAPO-Math-17k tells its policies how to write the answer, and not as it is to be written here.
 _DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -76,24 +75,26 @@ def read(row: Any) -> Problem:
     )
 
 
-def problems(data: str, level: int | None) -> Splits:
+def problems(data: str, level: int | None = None, kinds: Sequence[str] | None = None) -> Splits:
     """Return the splits of a source: "embedded", a path, or a hub name.
 
     Raises:
-        ConfigError: for a source that cannot be read or has no problems, or a level that it does not have.
+        ConfigError: for a source that cannot be read or has no problems, or a level or kinds that it does not have.
     """
     if level is not None and level not in LEVELS:
         raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
+    chosen = check_kinds(kinds)
     if data == EMBEDDED:
-        return _embedded(level)
-    if level is not None:
-        raise ConfigError(f"level is {level}, but only the embedded problems have levels, and data is {data!r}")
+        return _embedded(level, chosen)
+    for name, value in (("level", level), ("kinds", kinds)):
+        if value is not None:
+            raise ConfigError(f"{name} is {value!r}, but only the embedded problems have {name}, and data is {data!r}")
     return _distinct(data, load_splits(data, columns=()))
 
 
 @functools.lru_cache(maxsize=8)
-def _embedded(level: int | None) -> Splits:
-    return {split: GeneratedProblems(split, size, level) for split, size in EMBEDDED_SIZES.items()}
+def _embedded(level: int | None, kinds: tuple[str, ...]) -> Splits:
+    return {split: GeneratedProblems(split, size, level, kinds) for split, size in SIZES.items()}
 
 
 # A copy of DAPO-Math-17k has 1.8 million rows, so that each source is walked through once, and again if it changed.

@@ -70,6 +70,7 @@ class ReToolEnv(ToolEnv):
     - `data`: "embedded" (default), a local file or folder, or a hub name such as "BytedTsinghua-SIA/DAPO-Math-17k". Its
       rows have problem (or question) and answer, or prompt and reward_model. Problems that repeat are left out.
     - `level`: 1 to 3 for embedded problems of one difficulty; None (default) mixes them.
+    - `kinds`: embedded problems of some kinds only, such as ("modular-power", "unpayable"); None (default) for all.
     - `rendering`, `output_style`, `max_output_chars`, `reward`: see above.
     - `stateful`: whether the programs of an episode share their names, as the cells of a notebook do, and the value of
       a last expression is printed. False (default) as in ReTool.
@@ -82,9 +83,10 @@ class ReToolEnv(ToolEnv):
 
     ## Data
     "embedded" is a seeded generator (generator.py) of 17 kinds of problems, from divisor sums to lattice paths: 20,000
-    train, 1,000 validation and 1,000 test problems, the latter two in sentences that never occur in train. Its expert
-    writes a program, which is run, and then the answer. DAPO-Math-17k has about 17,400 problems with whole answers
-    (Apache-2.0), each a hundred times; other data has no programs, so that the expert answers at once.
+    train, 1,000 validation and 1,000 test problems, the latter two in sentences that never occur in train. The splits
+    `unseen_numbers` and `unseen_numbers_dev` (1,000 each) have the sentences of train with numbers that never occur in
+    it. The expert writes a program, which is run, and then the answer. DAPO-Math-17k has about 17,400 problems with
+    whole answers (Apache-2.0), each a hundred times; other data has no programs, so that the expert answers at once.
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
@@ -110,6 +112,7 @@ class ReToolEnv(ToolEnv):
         data: str = EMBEDDED,
         *,
         level: int | None = None,
+        kinds: Sequence[str] | None = None,
         rendering: str = "inline",
         stateful: bool = False,
         sandbox: str | Sandbox | None = "local",
@@ -129,7 +132,7 @@ class ReToolEnv(ToolEnv):
         self.inline = rendering == "inline"
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         self._code = CodeParser(NAME, ARGUMENT, blocks=self.inline)
-        tasks = problems(data, level)
+        tasks = problems(data, level, kinds)
         self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars)
         super().__init__(tasks, tools=[self._interpreter], parser=self._code, reward_weights=weights, **kwargs)
         self._given = Problem("", "")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent_gym.envs.webshop.index import ranks
+from agent_gym.envs.webshop.index import length_factors, ranks, term_weights
 from agent_gym.envs.webshop.words import piece_terms
 
 _BLOCK = 1 << 23  # postings; 80 MB
@@ -79,22 +79,25 @@ class IndexBuilder:
         counts = np.zeros(len(self.vocabulary), np.int64)
         for block in self._blocks:
             counts += np.bincount(block.term, minlength=len(counts))
+        length = np.frombuffer(self._length, np.int32)
+        factors = length_factors(length)
         arrays = {"start": make("start", len(counts) + 1, np.dtype(np.int64))}
         arrays["start"][0] = 0
         np.cumsum(counts, out=arrays["start"][1:])
         total = int(arrays["start"][-1])
         arrays["document"] = make("document", total, np.dtype(np.int32))
-        arrays["frequency"] = make("frequency", total, np.dtype(np.uint16))
+        arrays["divisor"] = make("divisor", total, np.dtype(np.float32))
         free = np.array(arrays["start"][:-1])
         for block in self._blocks:
             here = np.bincount(block.term, minlength=len(free))
             before = np.cumsum(here) - here
             place = np.arange(len(block.term)) + (free - before)[block.term]
             arrays["document"][place] = block.document
-            arrays["frequency"][place] = block.frequency
+            arrays["divisor"][place] = np.float32(1) + block.frequency.astype(np.float32) * factors[block.document]
             free += here
-        for name, values in (("length", np.frombuffer(self._length, np.int32)), ("rank", ranks(self._ids))):
-            arrays[name] = make(name, len(self._ids), np.dtype(np.int32))
+        weights = term_weights(int(np.count_nonzero(length)), counts)
+        for name, values in (("weight", weights), ("rank", ranks(self._ids))):
+            arrays[name] = make(name, len(values), values.dtype)
             arrays[name][:] = values
         return arrays
 

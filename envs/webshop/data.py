@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from agent_gym.data import Splits
+from agent_gym.envs.webshop.easy import generate_easy
 from agent_gym.envs.webshop.generator import generate
 from agent_gym.envs.webshop.goals import KINDS, splits
 from agent_gym.envs.webshop.shop import Shop, open_shop
 from agent_gym.envs.webshop.store import MANIFEST, open_stored, read_official
 from agent_gym.errors import ConfigError
 
-EMBEDDED = "embedded"
+EMBEDDED, EASY = "embedded", "embedded-easy"
+_GENERATED = {EMBEDDED: generate, EASY: generate_easy}
 _LARGE = 64 << 20  # bytes of a file of products that is not read anew in each process
 _GOAL: dict[str, Any] = {
     "instruction_text": str,
@@ -33,7 +35,8 @@ def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
     """Return the goals of a data source by split, and its shop.
 
     Args:
-        data: "embedded", a folder with the official files, their file of products, or a folder that was built.
+        data: "embedded" or "embedded-easy", a folder with the official files, their file of products, or a folder that
+            was built.
         kind: "human" or "synthetic" goals.
 
     Raises:
@@ -41,8 +44,8 @@ def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
     """
     if kind not in KINDS:
         raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
-    if data == EMBEDDED:
-        shop, split_of = _embedded()
+    if data in _GENERATED:
+        shop, split_of = _generated(data)
         goals = shop.goals(kind)
         return {split: goals.of(split_of == split) for split in ("train", "validation", "test")}, shop
     shop = _open(Path(data).expanduser())
@@ -85,8 +88,9 @@ def find_official(data: Path) -> tuple[Path, Path, Path]:
         if name.startswith("items_shuffle") and (folder / name).is_file():
             return folder / name, folder / f"items_ins_v2{size}.json", folder / "items_human_ins.json"
     raise ConfigError(
-        f"data is {str(data)!r}; allowed: 'embedded', a folder with items_shuffle.json, items_ins_v2.json (or both "
-        "with _1000) and items_human_ins.json, that file of products, or what agent-gym prepare webshop made"
+        f"data is {str(data)!r}; allowed: 'embedded', 'embedded-easy', a folder with items_shuffle.json, "
+        "items_ins_v2.json (or both with _1000) and items_human_ins.json, that file of products, or what agent-gym "
+        "prepare webshop made"
     )
 
 
@@ -100,9 +104,9 @@ def _open(data: Path) -> Shop:
     return _official(paths, tuple(path.stat().st_mtime_ns for path in paths if path.is_file()))
 
 
-@functools.lru_cache(maxsize=1)
-def _embedded() -> tuple[Shop, np.ndarray]:
-    made = list(generate())
+@functools.cache
+def _generated(data: str) -> tuple[Shop, np.ndarray]:
+    made = list(_GENERATED[data]())
     return open_shop(one.product for one in made), np.array([one.split for one in made])
 
 

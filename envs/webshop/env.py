@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.webshop.actions import ARGUMENTS, PROMPTS, Act, ActionParser
@@ -15,9 +17,10 @@ from agent_gym.envs.webshop.expert import next_action
 from agent_gym.envs.webshop.nouns import RULE, tagger
 from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.envs.webshop.pages import MODES, observe
-from agent_gym.envs.webshop.session import Session
+from agent_gym.envs.webshop.session import PER_PAGE, Session
 from agent_gym.envs.webshop.store import read_official, write_shop
 from agent_gym.errors import ConfigError
+from agent_gym.guesses import random_words, words_of
 from agent_gym.parsing import HermesParser
 from agent_gym.tool_env import ToolEnv
 
@@ -57,12 +60,13 @@ class WebShopEnv(ToolEnv):
     `r_att`, `r_option` (if options were asked for) and `r_price`.
 
     ## Arguments
-    - `data`: "embedded" (default), a folder with the official files, their file of products (`items_shuffle.json` or
-      `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
+    - `data`: "embedded" (default) or "embedded-easy", a folder with the official files, their file of products
+      (`items_shuffle.json` or `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
     - `goals`: "human" (default), or "synthetic", those of upstream's program.
     - `observation`, `commands`: see above.
     - `nouns`: what finds the nouns of titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
       has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (nouns.py).
+    - `per_page`: products on a page of results (10, upstream's). Fewer make shorter pages.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     A task that is handed in is a goal as `goals.py` describes it.
@@ -75,6 +79,8 @@ class WebShopEnv(ToolEnv):
     6,910 synthetic goals. Goals are in upstream's order (seed 233) and splits: test has the first 500, validation
     (upstream's dev) the next 1,000, train the rest. "embedded" is a seeded generator (generator.py) of 1,000 products
     and about 2,900 goals of people's kind, in the official format; no product is asked for in two splits.
+    "embedded-easy" is another one (easy.py) for models that can hardly read: short titles, instructions in the
+    catalogue's words, and 1,000 products of which a search for the whole instruction finds the right one first.
 
     ## Differences
     Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and the limits of
@@ -103,6 +109,7 @@ class WebShopEnv(ToolEnv):
         observation: str = "text",
         commands: str = "tool",
         nouns: str = RULE,
+        per_page: int = PER_PAGE,
         system_prompt: str | None = None,
         max_turns: int = 15,
         **kwargs: Any,
@@ -110,6 +117,8 @@ class WebShopEnv(ToolEnv):
         """Check the settings and open the shop."""
         if observation not in MODES:
             raise ConfigError(f"observation is {observation!r}; allowed: {', '.join(MODES)}")
+        if per_page < 1:
+            raise ConfigError(f"per_page is {per_page}; it must be at least 1")
         parser = ActionParser(commands)
         tasks, self.shop = open_data(data, goals)
         super().__init__(
@@ -122,6 +131,7 @@ class WebShopEnv(ToolEnv):
             **kwargs,
         )
         self._mode, self._as_tool, self._nouns = observation, commands == "tool", tagger(nouns)
+        self._per_page = per_page
         self.session: Session
         self._taken: list[str] = []
         self._refused: str | None = None
@@ -146,7 +156,7 @@ class WebShopEnv(ToolEnv):
     def begin(self, task: Any) -> str:
         """Enter the shop."""
         check_goal(task)
-        self.session = Session(self.shop, task, self._nouns)
+        self.session = Session(self.shop, task, self._nouns, self._per_page)
         self._taken, self._counts = [], dict.fromkeys(self._counts, 0.0)
         return self._page()
 
@@ -174,10 +184,22 @@ class WebShopEnv(ToolEnv):
         """Show the page again: a turn without an action does nothing."""
         return Reply(self._page(), error="the turn has no action: search for something, or click on something")
 
-    def expert_action(self) -> str:
-        """Return the next action of somebody who knows which product was meant."""
-        name, argument = next_action(self.session)
+    def expert_action(self, style: str = "default") -> str:
+        """Return the next action of somebody who knows which product was meant.
+
+        Args:
+            style: "default"; or "direct" to buy the first product of its kind as it is.
+        """
+        name, argument = next_action(self.session, style)
         return self.parser.render(name, {ARGUMENTS[name]: argument})
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """Click anything that can be clicked; where nothing can, search for words of the instruction."""
+        clickables = [name for name in self.session.clickables() if name != "search"]
+        if clickables:
+            return self.parser.render("click", {ARGUMENTS["click"]: clickables[int(rng.integers(len(clickables)))]})
+        words = words_of(self.session.goal["instruction_text"])
+        return self.parser.render("search", {ARGUMENTS["search"]: random_words(words, rng)})
 
     # What is told about it.
 

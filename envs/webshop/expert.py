@@ -3,6 +3,9 @@
 It searches for what the instruction says and looks through the results; if the product is not on the first two pages,
 it says it in other words that it could know, and only then by the product's title. Then it chooses the options and
 buys.
+
+The direct style is that of somebody in a hurry: it searches for the kind of thing alone, and buys the first product as
+it is.
 """
 
 from __future__ import annotations
@@ -12,18 +15,27 @@ from typing import Any
 
 from agent_gym.envs.webshop.product import Product
 from agent_gym.envs.webshop.reward import asked_options, option_match
-from agent_gym.envs.webshop.session import BACK, BUY, NEXT, PER_PAGE, PREVIOUS, Session
+from agent_gym.envs.webshop.session import BACK, BUY, NEXT, PREVIOUS, Session
 from agent_gym.errors import ConfigError
 
+STYLES = ("default", "direct")
 _PATIENCE = 2  # pages of results that it looks through before it searches otherwise
 
 
-def next_action(session: Session) -> tuple[str, str]:
+def next_action(session: Session, style: str = "default") -> tuple[str, str]:
     """Return the next action: "search" or "click", and what.
 
+    Args:
+        session: the visit.
+        style: one of `STYLES`.
+
     Raises:
-        ConfigError: if the product of the goal is not in the shop.
+        ConfigError: for another style, or if the product of the goal is not in the shop.
     """
+    if style not in STYLES:
+        raise ConfigError(f"the WebShop expert has no style {style!r}; known: {', '.join(STYLES)}")
+    if style == "direct":
+        return _in_a_hurry(session)
     wanted = session.shop.catalogue.find(session.goal.get("asin", ""))
     if wanted is None:
         raise ConfigError(f"the goal's asin is {session.goal.get('asin')!r}, which the shop does not have: no expert")
@@ -40,19 +52,31 @@ def next_action(session: Session) -> tuple[str, str]:
     return "click", NEXT if session.number < page else PREVIOUS if session.number > page else BACK
 
 
+def _in_a_hurry(session: Session) -> tuple[str, str]:
+    if session.page == "item":
+        return "click", BUY
+    if session.page == "search" and session.listed:
+        return "click", session.listed[0].asin.lower()
+    # Where the name of the kind finds nothing, somebody in a hurry has to say more.
+    return "search", session.goal["query"] if session.page == "index" else _said(session)
+
+
 def plan(session: Session, wanted: Product) -> tuple[str, int]:
     """Return what to search for, and the page of the results on which the product stands."""
-    said = session.goal["instruction_text"].partition(", and price lower than")[0]
     options = [str(one[1] if isinstance(one, tuple) else one) for one in asked_options(session.goal["goal_options"])]
     described = " ".join([session.goal["query"], *session.goal["attributes"], *options])
     best, page = wanted.title.lower(), 1
-    for query in (said.lower(), described.lower(), wanted.title.lower()):
+    for query in (_said(session), described.lower(), wanted.title.lower()):
         found = session.shop.search(query)
         if wanted.asin in found:
-            best, page = query, found.index(wanted.asin) // PER_PAGE + 1
+            best, page = query, found.index(wanted.asin) // session.per_page + 1
             if page <= _PATIENCE:
                 break
     return best, page
+
+
+def _said(session: Session) -> str:
+    return session.goal["instruction_text"].partition(", and price lower than")[0].lower()
 
 
 def choices(product: Product, goal: Mapping[str, Any]) -> dict[str, str]:

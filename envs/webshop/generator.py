@@ -24,7 +24,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.names import Namer
 
 PRODUCTS = 1000
-_SPLITS = ("train", "train", "train", "train", "validation", "test")  # which every sixth of the families belongs to
+SPLITS = ("train", "train", "train", "train", "validation", "test")  # which every sixth of the families belongs to
 _WORLDS = {"train": 0, "validation": 1, "test": 2}
 _MAKERS = 400
 _ID_SIGNS = "0123456789ABCDEFGHJKLMNPQRSTVWXYZ"
@@ -60,7 +60,7 @@ def generate(size: int = PRODUCTS, seed: int = 0) -> Iterator[Generated]:
     while made < size:
         # A string seed goes through SHA-512, so neighbouring families share nothing.
         rng = random.Random(f"webshop/{seed}/{number}")
-        split = _SPLITS[number % len(_SPLITS)]
+        split = SPLITS[number % len(SPLITS)]
         number += 1
         for one in _family(rng, split, seed):
             asin = one.item["asin"]
@@ -157,7 +157,7 @@ def _request(
     said = [attribute.partition(" = ")[2] or attribute.partition(" = ")[0] for attribute in wanted]
     chosen = {name: rng.choice(values) for name, values in options.items() if rng.random() < 0.9}
     text = rng.choice(REQUESTS).format(
-        article="some" if head.endswith("s") else "an" if head[0] in "aeio" else "a",
+        article=article(head),
         head=head,
         query=kind.query,
         attributes=" and ".join(said),
@@ -173,6 +173,11 @@ def _request(
         "assignment_id": "generated",
         "worker_id": "generated",
     }
+
+
+def article(head: str) -> str:
+    """Return what stands before the name of a thing that somebody wants."""
+    return "some" if head.endswith("s") else "an" if head[0] in "aeio" else "a"
 
 
 @functools.cache

@@ -36,7 +36,7 @@ def pieces(session: Session) -> list[Piece]:
         head = [*_texts("Instruction:", session.goal["instruction_text"]), Piece("button", "Back to Search")]
         found = head + _BODIES[session.page](session)
     # A parser of HTML drops empty texts, and makes one line break of white space with line breaks.
-    return [piece for piece in found if piece.text and not _is_break(piece.text)]
+    return [piece for piece in found if piece.text and ("\n" not in piece.text or piece.text.strip(_HTML_SPACE))]
 
 
 def observe(session: Session, mode: str) -> str:
@@ -47,7 +47,7 @@ def observe(session: Session, mode: str) -> str:
         mode: one of `MODES`.
     """
     if mode == "text":
-        return " [SEP] ".join(piece.text.strip() for piece in pieces(session))
+        return " [SEP] ".join([piece.text.strip() for piece in pieces(session)])
     lines, clicked = "", ""
     for piece in pieces(session):
         lines += _line(piece, session) + "\n"
@@ -140,7 +140,3 @@ def _shown(session: Session) -> Product:
 
 def _texts(*texts: str) -> list[Piece]:
     return [Piece("text", text) for text in texts]
-
-
-def _is_break(text: str) -> bool:
-    return "\n" in text and not text.strip(_HTML_SPACE)

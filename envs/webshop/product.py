@@ -8,6 +8,7 @@ here it follows from the product's id.
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ class Product:
     @property
     def price_tag(self) -> str:
         """The price as pages print it."""
-        return " to ".join(f"${price}" for price in self.prices[:2])
+        return _tag(self.prices[:2])
 
     @property
     def price(self) -> float:
@@ -88,6 +89,11 @@ class Product:
         }
         made["options"] = {name: tuple(given) for name, given in values["options"].items()}
         return cls(**made)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tag(prices: tuple[float, ...]) -> str:
+    return " to ".join(f"${price}" for price in prices)
 
 
 def is_product(row: Any, place: str) -> bool:

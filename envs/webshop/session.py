@@ -34,6 +34,9 @@ class Clickable(NamedTuple):
     target: str
 
 
+_BUTTONS = {name: Clickable("button", name) for name in (BUY, BACK, NEXT, PREVIOUS, SEARCH, *DETAILS)}
+
+
 class Session:
     """One visit.
 
@@ -41,6 +44,7 @@ class Session:
         shop: where.
         goal: what for (goals.py).
         nouns: see nouns.py.
+        per_page: products on a page of results.
 
     Attributes:
         page: "index", "search", "item", one of `DETAILS`, or "done".
@@ -53,15 +57,16 @@ class Session:
         parts: of the reward (reward.py).
     """
 
-    def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns) -> None:
+    def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:
         """Enter at the search page."""
-        self.shop, self.goal, self._nouns = shop, goal, nouns
+        self.shop, self.goal, self._nouns, self.per_page = shop, goal, nouns, per_page
         self.product: Product | None
         self.chosen: dict[str, str]
         self.visited: set[str]
         self._keywords: list[str]
         self.score: float | None = None
         self.parts: dict[str, Any] = {}
+        self._clickables: Mapping[str, Clickable] | None  # of the page that is shown, once they were asked for
         self._enter()
 
     @property
@@ -77,25 +82,30 @@ class Session:
     @property
     def listed(self) -> list[Product]:
         """The products on the page of results that is shown."""
-        found = self.results[(self.number - 1) * PER_PAGE : self.number * PER_PAGE]
+        found = self.results[(self.number - 1) * self.per_page : self.number * self.per_page]
         return [self.shop.product(asin) for asin in found]
 
-    def clickables(self) -> dict[str, Clickable]:
+    def clickables(self) -> Mapping[str, Clickable]:
         """Return what can be clicked, by its lower-case text, in upstream's order: buttons, products, options."""
+        if self._clickables is None:
+            self._clickables = self._find_clickables()
+        return self._clickables
+
+    def _find_clickables(self) -> dict[str, Clickable]:
         if self.page == "index":
-            return {SEARCH: Clickable("button", SEARCH)}
+            return {SEARCH: _BUTTONS[SEARCH]}
         if self.page == "done":
             return {}
         names = [BACK]
         if self.page == "search":
             names += [PREVIOUS, NEXT] if self.number > 1 else [NEXT]
             links = {product.asin.lower(): Clickable("link", product.asin) for product in self.listed}
-            return {name: Clickable("button", name) for name in names} | links
+            return {name: _BUTTONS[name] for name in names} | links
         names += [PREVIOUS, *DETAILS, BUY] if self.page == "item" else [PREVIOUS]
-        found = {name: Clickable("button", name) for name in names}
+        found = {name: _BUTTONS[name] for name in names}
         if self.page == "item" and self.product is not None:
             for name, values in self.product.options.items():
-                found |= {value: Clickable("option", name) for value in values}
+                found |= dict.fromkeys(values, Clickable("option", name))
         return found
 
     def act(self, name: str, argument: str) -> bool:
@@ -140,13 +150,15 @@ class Session:
     def _enter(self) -> None:
         self.page, self.number, self.product, self.address = "index", 0, None, ""
         self.chosen, self.visited, self._keywords = {}, set(), []
+        self._clickables = None
 
     def _show_results(self, number: int) -> None:
         self.page, self.number, self.product, self.chosen = "search", number, None, {}
         self.address = f"search_results/{'+'.join(self._keywords)}/{number}"
+        self._clickables = None
 
     def _show(self, page: str, place: str) -> None:
-        self.page = page
+        self.page, self._clickables = page, None
         asin = self.product.asin if self.product else ""
         self.address = f"{place}/{asin}/{'+'.join(self._keywords)}/{self.number}/{json.dumps(self.chosen)}"
 
@@ -158,4 +170,4 @@ class Session:
     def _buy(self) -> None:
         if self.product is not None:
             self.score, self.parts = reward(self.product, self.goal, self.chosen, self._nouns)
-            self.page = "done"
+            self.page, self._clickables = "done", None

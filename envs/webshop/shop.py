@@ -16,7 +16,7 @@ from agent_gym.envs.webshop.build_index import IndexBuilder
 from agent_gym.envs.webshop.goals import KINDS, GoalBuilder, Goals
 from agent_gym.envs.webshop.index import Index
 from agent_gym.envs.webshop.product import Product
-from agent_gym.retrieval.shared import Shared
+from agent_gym.shared import Shared
 
 RESULTS = 50
 """Products that a search finds at most."""

@@ -28,12 +28,12 @@ from agent_gym.envs.webshop.product import Product, is_product, read_product
 from agent_gym.envs.webshop.shop import Shop
 from agent_gym.errors import ConfigError
 from agent_gym.retrieval import files
-from agent_gym.retrieval.shared import Shared
+from agent_gym.shared import Shared
 
 MANIFEST = "shop.json"
-_EXPECTED = {"kind": "webshop", "format": 1}
+_EXPECTED = {"kind": "webshop", "format": 2}
 _PRODUCTS = "products.sqlite"
-_ARRAYS = ("start", "document", "frequency", "length", "rank")
+_ARRAYS = ("start", "document", "divisor", "weight", "rank")
 _KEPT = 4096  # products in memory
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _TABLES = """

@@ -1,0 +1,45 @@
+"""What the speedruns run: one `Preset` per task and machine, every number of a run in one place."""
+
+from agent_gym.errors import ConfigError
+from agent_gym.trainers.presets.alfworld import ALFWORLD
+from agent_gym.trainers.presets.gsm8k import CPU, GPU
+from agent_gym.trainers.presets.hotpotqa import HOTPOTQA
+from agent_gym.trainers.presets.own import own_preset
+from agent_gym.trainers.presets.preset import Imitation, Preset
+from agent_gym.trainers.presets.retool import RETOOL
+from agent_gym.trainers.presets.webshop import WEBSHOP
+
+PRESETS = {
+    "cpu": CPU,
+    "gpu": GPU,
+    "alfworld": ALFWORLD,
+    "hotpotqa": HOTPOTQA,
+    "retool": RETOOL,
+    "webshop": WEBSHOP,
+}
+
+
+def get_preset(name: str) -> Preset:
+    """Return a preset by name.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
+    if name not in PRESETS:
+        raise ConfigError(f"preset is {name!r}; allowed: {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+__all__ = [
+    "ALFWORLD",
+    "CPU",
+    "GPU",
+    "HOTPOTQA",
+    "PRESETS",
+    "RETOOL",
+    "WEBSHOP",
+    "Imitation",
+    "Preset",
+    "get_preset",
+    "own_preset",
+]
