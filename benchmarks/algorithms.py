@@ -10,6 +10,9 @@ for all algorithms of a seed: start, order of tasks, number of tasks and of epis
 episodes), one pass over each rollout in one update. What differs is in `VARIANTS` and nowhere else. The test problems
 come from sentence patterns that never occur in training.
 
+`overlap` plays each rollout with the weights of the rollout before, while the update in between is computed, and
+`over_sampling` interrupts the slowest quarter of a rollout and lets it go on in the next one.
+
 `no mask` is GRPO with the world's tokens in the loss: the results of the calculator, and the template around them, get
 the advantage of the step before them, as if the policy had written them.
 
@@ -50,6 +53,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ppo (bilevel_gae)": {"advantage_estimator": "bilevel_gae", **CRITIC},
     "starpo-s": {"advantage_estimator": "bilevel_gae", "keep_groups": 0.5, **CRITIC},
     "grpo, no mask": {"leak": True},
+    "grpo, overlap": {"overlap": True},
+    "grpo, over_sampling": {"over_sampling": 0.25},
 }
 """What each row of the table changes in the preset's GRPO."""
 
@@ -93,7 +98,7 @@ class Seed:
         settings = {**QUIET, **self.preset.grpo, "max_steps": self.steps, "trajectories_per_step": 0}
         settings.pop("eval_steps")
         if self.quick:
-            settings |= {"per_device_train_batch_size": 16}
+            settings |= {"per_device_train_batch_size": 32}  # four tasks, of which over_sampling adds one
         return settings
 
     def run(self, names: list[str]) -> None:
@@ -136,7 +141,9 @@ class Seed:
         """Train one variant and measure before and after."""
         from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
+        from agent_gym.chat import ChatRenderer
         from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, AgentPPOConfig, AgentPPOTrainer, task_dataset
+        from agent_gym.trainers.engine import build_policy
 
         changes = dict(VARIANTS[name])
         ppo, leak = changes.pop("ppo", False), changes.pop("leak", False)
@@ -150,6 +157,8 @@ class Seed:
         preset = self.preset
         tasks = task_dataset(preset.env_id, preset.env_kwargs, tasks=preset.train_tasks, seed=self.seed)
         model = AutoModelForCausalLM.from_pretrained(start, dtype="float32")
+        if self.policy is None:  # kept for the next variant, which gives it its own weights
+            self.policy = build_policy(model, ChatRenderer.of(tokenizer), args)
         kind = AgentPPOTrainer if ppo else leaky(AgentGRPOTrainer) if leak else AgentGRPOTrainer
         trainer = kind(
             model,
@@ -163,7 +172,6 @@ class Seed:
         before = self.measure(trainer)
         trainer.train()
         after = self.measure(trainer)
-        self.policy = trainer.runner.policy  # kept for the next variant, which gives it its own weights
         logs = [log for log in trainer.state.log_history if "reward" in log]
         return {"before": before, "after": after, "rewards": [log["reward"] for log in logs]}
 

@@ -7,6 +7,10 @@ sides take turns, so that a busy machine slows both. The losses are compared: a 
 would be no result.
 
     python benchmarks/train_step.py [--quick] [--json FILE]
+
+With `--cuts` the same step of `AgentGRPOTrainer` alone, on rows as multi-turn episodes give them, whose lengths differ
+by a factor of 16. They are cut into passes in three ways, with the same budget of tokens for the largest pass: equal
+numbers of rows, rows filled up to the budget, and packed rows.
 """
 
 from __future__ import annotations
@@ -37,18 +41,32 @@ ENV = "AgentR1/GSM8K-v0"
 BARE = {"system_prompt": ""}
 
 
-def make_rows(n_rows: int, vocabulary: int, seed: int = 0) -> list[tuple[list[int], list[int], float]]:
+Rows = list[tuple[list[int], list[int], float]]
+
+
+def make_rows(n_rows: int, vocabulary: int, seed: int = 0) -> Rows:
     """(prompt ids, completion ids, advantage) of single-turn rows; lengths as in the embedded GSM8K."""
     rng = random.Random(seed)
-    rows = []
-    for i in range(n_rows):
-        prompt = [rng.randrange(3, vocabulary) for _ in range(rng.randint(40, 80))]
-        completion = [rng.randrange(3, vocabulary) for _ in range(rng.randint(8, 64))]
-        rows.append((prompt, completion, 1.0 if i % 2 else -1.0))
-    return rows
+    return _rows([(rng.randint(40, 80), rng.randint(8, 64)) for _ in range(n_rows)], vocabulary, rng)
 
 
-def stock_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> dict[str, torch.Tensor]:
+def make_uneven_rows(n_rows: int, vocabulary: int, shortest: int, longest: int, seed: int = 0) -> Rows:
+    """The same for episodes of very different lengths: log-uniform between two bounds, half of a row sampled."""
+    rng = random.Random(seed)
+    lengths = [round(shortest * (longest / shortest) ** rng.random()) for _ in range(n_rows - 1)] + [longest]
+    return _rows([(length - length // 2, length // 2) for length in lengths], vocabulary, rng)
+
+
+def _rows(lengths: list[tuple[int, int]], vocabulary: int, rng: random.Random) -> Rows:
+    """Rows of random tokens with good and bad ones in turn."""
+
+    def write(n: int) -> list[int]:
+        return [rng.randrange(3, vocabulary) for _ in range(n)]
+
+    return [(write(prompt), write(answer), 1.0 if i % 2 else -1.0) for i, (prompt, answer) in enumerate(lengths)]
+
+
+def stock_batch(rows: Rows, pad_id: int) -> dict[str, torch.Tensor]:
     """The rows as `trl.GRPOTrainer` lays them out."""
     prompts = [torch.tensor(prompt) for prompt, _, _ in rows]
     completions = [torch.tensor(completion) for _, completion, _ in rows]
@@ -63,7 +81,7 @@ def stock_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> 
     }
 
 
-def agent_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> dict[str, torch.Tensor]:
+def agent_batch(rows: Rows, pad_id: int) -> dict[str, torch.Tensor]:
     """The same rows as `AgentGRPOTrainer` lays them out: episodes of one step."""
     episodes = []
     for number, (prompt, completion, _) in enumerate(rows):
@@ -78,9 +96,9 @@ def agent_batch(rows: list[tuple[list[int], list[int], float]], pad_id: int) -> 
     return batch
 
 
-def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
-    """Both trainers on the same model, with the rows in place of their rollouts, after one step to warm up."""
-    common: dict[str, Any] = {
+def settings(n_rows: int) -> dict[str, Any]:
+    """What all trainers have in common: one step on the CPU in float32, nothing written."""
+    return {
         "per_device_train_batch_size": n_rows,
         "num_generations": 8,
         "max_steps": 1,
@@ -94,6 +112,11 @@ def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
         "logging_strategy": "no",
         "model_init_kwargs": {"dtype": "float32"},
     }
+
+
+def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
+    """Both trainers on the same model, with the rows in place of their rollouts, after one step to warm up."""
+    common = settings(n_rows)
     stock = GRPOTrainer(
         str(folder),
         reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
@@ -107,11 +130,15 @@ def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
     )
     rows = make_rows(n_rows, 700)
     for trainer, layout in ((stock, stock_batch), (ours, agent_batch)):
-        batch = layout(rows, trainer._tokenizer.pad_token_id)
-        trainer._generate_and_score_completions = lambda inputs, batch=batch: dict(batch)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        warm_up(trainer, layout(rows, trainer._tokenizer.pad_token_id))
     return {"trl": stock, "agent_gym": ours}
+
+
+def warm_up(trainer: Any, batch: dict[str, torch.Tensor]) -> None:
+    """Put a batch in the place of all rollouts, and make one step."""
+    trainer._generate_and_score_completions = lambda inputs: dict(batch)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
 
 
 def one_step(trainer: Any) -> tuple[float, float]:
@@ -123,12 +150,60 @@ def one_step(trainer: Any) -> tuple[float, float]:
     return time.perf_counter() - start, float(loss)
 
 
+def compare_cuts(repetitions: int, n_rows: int, longest: int) -> dict[str, Any]:
+    """Time the same rows in passes that are cut in three ways, and print a table."""
+    budget = 4 * longest
+    cuts: dict[str, dict[str, Any]] = {
+        "micro_batch_size": {"micro_batch_size": budget // longest},
+        "micro_batch_tokens": {"micro_batch_tokens": budget},
+        "packing": {"micro_batch_tokens": budget, "packing": True},
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = make_tiny_model(Path(name), ENV, BARE)
+        dataset = task_dataset(ENV, BARE, tasks=n_rows)
+        rows = make_uneven_rows(n_rows, 700, longest // 16, longest)
+        trainers = {}
+        for cut, options in cuts.items():
+            args = AgentGRPOConfig(str(folder / cut), trajectories_per_step=0, **settings(n_rows), **options)
+            trainers[cut] = AgentGRPOTrainer(str(folder), args=args, train_dataset=dataset)
+            warm_up(trainers[cut], agent_batch(rows, trainers[cut]._tokenizer.pad_token_id))
+        seconds: dict[str, list[float]] = {cut: [] for cut in cuts}
+        for _ in range(repetitions):
+            losses = {}
+            for cut, trainer in trainers.items():
+                started = time.process_time()  # of the CPU: one thread computes, and others may keep it waiting
+                _, losses[cut] = one_step(trainer)
+                seconds[cut].append(time.process_time() - started)
+            if max(losses.values()) - min(losses.values()) > 1e-4:
+                raise SystemExit(f"the cuts compute different losses: {losses}")
+        table, measured = [], {}
+        tokens = sum(len(prompt) + len(answer) for prompt, answer, _ in rows)
+        for cut, trainer in trainers.items():
+            batch = trainer._buffered_inputs[0]
+            widths = [(len(piece), batch["attention_mask"][piece].sum(1)) for piece in trainer._pieces(batch)]
+            computed = sum(int(held.sum()) if cut == "packing" else n * int(held.max()) for n, held in widths)
+            pairs = zip(seconds[cut], seconds["micro_batch_size"], strict=True)
+            ratio = _common.median(mine / rows_alone for mine, rows_alone in pairs)
+            measured[cut] = {"passes": len(widths), "padding": 1 - tokens / computed, "ratio": ratio}
+            table.append([cut, *measured[cut].values()])
+    _common.print_table(["cut by", "passes", "padding", "CPU time ratio"], table)
+    print(f"\n{n_rows} rows of {longest // 16} to {longest} tokens, largest pass {budget}; ratio to micro_batch_size")
+    return measured
+
+
 def main() -> None:
     """Measure and print."""
-    options = _common.parser(__doc__).parse_args()
+    parser = _common.parser(__doc__)
+    parser.add_argument("--cuts", action="store_true", help="compare ways to cut rows into passes")
+    options = parser.parse_args()
     repetitions = 3 if options.quick else 25
     facts = _common.provenance(["torch", "trl", "transformers", "accelerate"])
     _common.print_provenance(facts)
+    if options.cuts:
+        n_rows, longest = (16, 128) if options.quick else (64, 512)
+        measured = compare_cuts(2 if options.quick else 5, n_rows, longest)
+        _common.write_json(options.json, provenance=facts, cuts=measured)
+        return
     table = []
     measured = {}
     for n_rows in (16,) if options.quick else (32, 128):

@@ -38,3 +38,11 @@ def test_steps_begin_and_end_at_their_own_tokens() -> None:
 def test_an_episode_without_tokens_has_no_token_rewards() -> None:
     experience = pack([Played((SILENT,))], extra_tokens=2)
     assert experience.token_rewards.tolist() == [[0.0, 0.0]]
+
+
+def test_numbers_of_any_precision_are_taken() -> None:
+    exact = pack([Played((LONG, SHORT))])
+    given = {name: getattr(exact, name) for name in type(exact).__dataclass_fields__}
+    rounded = {name: v.float() if v is not None and v.is_floating_point() else v for name, v in given.items()}
+    again = type(exact)(**rounded)
+    assert again.outcome.dtype == torch.float64 and torch.equal(again.token_rewards, exact.token_rewards)

@@ -55,11 +55,19 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {name: train(folder, **BATCH, **FAILING, **options) for name, options in OPTIMIZERS.items()}
 
 
+CUTS = [{"micro_batch_size": 3}, {"micro_batch_size": 1}, {"micro_batch_tokens": 150}]
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("micro_batch_size", [3, 1])
-def test_micro_batches(tmp_path: Path, straight: Any, optimizer: str, micro_batch_size: int) -> None:
-    again = train(tmp_path, **BATCH, **FAILING, **OPTIMIZERS[optimizer], micro_batch_size=micro_batch_size)
-    same(straight[optimizer], again)
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_micro_batches(tmp_path: Path, straight: Any, optimizer: str, cut: dict[str, Any]) -> None:
+    same(straight[optimizer], train(tmp_path, **BATCH, **FAILING, **OPTIMIZERS[optimizer], **cut))
+
+
+def test_micro_batches_by_tokens_and_minibatches(tmp_path: Path) -> None:
+    options = {**OPTIMIZERS["sgd"], "num_iterations": 2, "steps_per_generation": 2, "per_device_train_batch_size": 8}
+    one = train(tmp_path, **options, beta=0.1)
+    same(one, train(tmp_path, **options, beta=0.1, micro_batch_tokens=200))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -147,7 +155,7 @@ def test_a_mixture_of_experts_balances_its_load_once_per_step(tmp_path: Path) ->
     assert distance(whole, cut) < 1e-5
 
 
-# Two processes.
+# Several processes.
 
 
 def build(folder: str, options: dict[str, Any]) -> Any:
@@ -159,29 +167,34 @@ def build(folder: str, options: dict[str, Any]) -> Any:
     return make_trainer(folder, **options)
 
 
-def two_ranks(folder: str, options: dict[str, Any]) -> Any:
+def run_rank(folder: str, processes: int, options: dict[str, Any]) -> Any:
     trainer = build(folder, options)
-    assert trainer.accelerator.num_processes == 2
+    assert trainer.accelerator.num_processes == processes
     trainer.train()
     return weights(trainer.model), [log for log in trainer.state.log_history if "reward" in log]
 
 
 def test_two_ranks(tmp_path: Path, straight: Any) -> None:
     options = {**FAILING, **OPTIMIZERS["sgd"], "per_device_train_batch_size": 8, "micro_batch_size": 3}
-    (one, logs), (other, _) = in_ranks(two_ranks, 2, str(tmp_path), options)
+    (one, logs), (other, _) = in_ranks(run_rank, 2, str(tmp_path), 2, options)
     assert distance(one, other) == 0.0
     same(straight["sgd"], one)
     assert any(log["rollout/failed"] for log in logs)
 
 
+# Sixteen episodes per step, shared by two or four ranks.
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize(
     "options",
     [
         {**OPTIMIZERS["adamw"]},
-        # Six episodes per rank in groups of four: one group straddles the ranks.
-        {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 6, "num_generations": 4},
-        {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        # Ranks need different numbers of passes, and fill up with empty ones.
+        {**OPTIMIZERS["sgd"], "micro_batch_size": None, "micro_batch_tokens": 150},
+        {**OPTIMIZERS["adamw"], "micro_batch_size": None, "micro_batch_tokens": 400, "packing": True, "beta": 0.1},
+        # Twelve episodes in groups of four: a group straddles the ranks.
+        {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 12, "num_generations": 4},
+        {**OPTIMIZERS["sgd"], "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2},
         {**OPTIMIZERS["adamw"], "num_iterations": 2, "scale_rewards": "batch", "env_kwargs": {"fail": 3}},
         {**OPTIMIZERS["sgd"], "beta": 0.1, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
         {**OPTIMIZERS["adamw"], "lora": True, "gradient_checkpointing": True},
@@ -195,6 +208,8 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
     ],
     ids=[
         "adamw",
+        "by tokens",
+        "packed",
         "straddling groups",
         "accumulation",
         "two passes, half failed",
@@ -203,12 +218,12 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
         "rows of one episode",
     ],
 )
-def test_two_ranks_and_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
-    options = {**FAILING, "per_device_train_batch_size": 8, "micro_batch_size": 3, **options}
-    (one, logs), (other, _) = in_ranks(two_ranks, 2, str(tmp_path / "two"), options)
-    assert distance(one, other) == 0.0
-    alone = {**options, "per_device_train_batch_size": 2 * options["per_device_train_batch_size"]}
-    trainer = build(str(tmp_path / "one"), alone)
+def test_ranks_and_one_process(tmp_path: Path, options: dict[str, Any], processes: int) -> None:
+    options = {**FAILING, "per_device_train_batch_size": 16, "micro_batch_size": 3, **options}
+    share = {**options, "per_device_train_batch_size": options["per_device_train_batch_size"] // processes}
+    (one, logs), *others = in_ranks(run_rank, processes, str(tmp_path / "several"), processes, share)
+    assert len(others) == processes - 1 and all(distance(one, other) == 0.0 for other, _ in others)
+    trainer = build(str(tmp_path / "one"), options)
     before = weights(trainer.model)
     trainer.train()
     assert distance(before, weights(trainer.model)) > MOVED

@@ -49,6 +49,8 @@ def test_evaluation_is_the_library_s_own(tmp_path: Path) -> None:
     assert metrics["eval_reward"] == pytest.approx(alone.reward)
     assert metrics["eval_episodes"] == 7
     for name, value in alone.metrics.items():
+        if name == "episode/seconds":  # the machine's, and different each time
+            continue
         assert metrics[f"eval_{name}"] == pytest.approx(value)
 
 

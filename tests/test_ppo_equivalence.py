@@ -54,7 +54,8 @@ def moved(found: dict[str, Any]) -> float:
 def test_micro_batches(tmp_path: Path, name: str) -> None:
     whole = train(tmp_path, **COMMON, **SETTINGS[name])
     assert moved(whole) > 1e-4
-    assert distance(whole, train(tmp_path, **COMMON, **SETTINGS[name], micro_batch_size=3)) <= TOLERANCE
+    cut = {"micro_batch_tokens": 150} if "window" in name else {"micro_batch_size": 3}
+    assert distance(whole, train(tmp_path, **COMMON, **SETTINGS[name], **cut)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["gae, window", "StepPO, window", "grpo, window"])
@@ -64,18 +65,23 @@ def test_accumulation(tmp_path: Path, name: str) -> None:
     assert distance(whole, train(tmp_path, **halves, **SETTINGS[name], minibatch_by="episodes")) <= TOLERANCE
 
 
-def run_rank(folder: str, options: dict[str, Any]) -> Any:
+def run_rank(folder: str, processes: int, options: dict[str, Any]) -> Any:
     trainer = make_trainer(folder, **options)
-    assert trainer.accelerator.num_processes == 2
+    assert trainer.accelerator.num_processes == processes
     trainer.train()
     return weights(trainer.model), [log for log in trainer.state.log_history if "reward" in log]
 
 
-def two_ranks(folder: Path, name: str) -> None:
+ROWS: dict[str, Any] = {"micro_batch_size": 3}
+TOKENS: dict[str, Any] = {"micro_batch_tokens": 150}
+PACKED: dict[str, Any] = {**TOKENS, "packing": True}
+
+
+def compare(folder: Path, name: str, processes: int, cut: dict[str, Any]) -> None:
     options = {**COMMON, **SETTINGS[name]}
-    half = {**options, "per_device_train_batch_size": 8, "micro_batch_size": 3}
-    (one, logs), (other, _) = in_ranks(run_rank, 2, str(folder / "two"), half)
-    assert distance(one, other) == 0.0
+    share = {**options, "per_device_train_batch_size": 16 // processes, **cut}
+    (one, logs), *others = in_ranks(run_rank, processes, str(folder / "several"), processes, share)
+    assert len(others) == processes - 1 and all(distance(one, other) == 0.0 for other, _ in others)
     trainer = make_trainer(folder / "one", **options)
     trainer.train()
     assert distance(one, weights(trainer.model)) <= TOLERANCE
@@ -87,13 +93,20 @@ def two_ranks(folder: Path, name: str) -> None:
 
 
 def test_two_ranks_with_a_critic_and_a_window(tmp_path: Path) -> None:
-    two_ranks(tmp_path, "gae, window")
+    compare(tmp_path, "gae, window", 2, TOKENS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "gae, window"])
 def test_two_ranks(tmp_path: Path, name: str) -> None:
-    two_ranks(tmp_path, name)
+    compare(tmp_path, name, 2, ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [ROWS, TOKENS, PACKED], ids=str)
+@pytest.mark.parametrize("name", ["gae, window", "head on the trunk, rebuild", "gigpo, rebuild, StarPO-S"])
+def test_four_ranks(tmp_path: Path, name: str, cut: dict[str, Any]) -> None:
+    compare(tmp_path, name, 4, cut)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])

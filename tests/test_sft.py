@@ -172,6 +172,10 @@ def test_a_demonstration_that_would_be_cut_is_refused(
         train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, max_length=longest - 1))
     train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, max_length=longest, max_steps=1))
 
+    model = AutoModelForCausalLM.from_pretrained(model_folder(), max_position_embeddings=longest - 1)
+    with pytest.raises(ConfigError, match=f"has {longest} tokens, and the model reads {longest - 1}: take a model"):
+        train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, max_length=None))
+
 
 def test_styles_are_drawn_by_their_shares_and_by_the_seed(tiny_tokenizer: Any) -> None:
     styles = {"default": 0.5, "direct": 0.5}

@@ -40,6 +40,8 @@ OVERRIDDEN = {
         "self", "dataloader", "description", "prediction_loss_only", "ignore_keys", "metric_key_prefix"
     ],
     "_get_train_sampler": ["self", "dataset"],
+    "_save_checkpoint": ["self", "model", "trial"],
+    "_get_output_dir": ["self", "trial"],
 }  # fmt: skip
 """Methods that are replaced, and how TRL and transformers call them."""
 

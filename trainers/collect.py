@@ -10,13 +10,16 @@ their spread are those of the sampler's tasks, and the numbers about episodes th
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from accelerate.utils import gather_object
 
-from agent_gym.rollout import Episode, derive_seed
+from agent_gym.rollout import Episode, EpisodeSpec, derive_seed
 from agent_gym.trainers.episodes import EpisodeTrainer
+from agent_gym.trainers.metrics import staleness
+from agent_gym.trainers.over_sampling import OverSampling
 from agent_gym.trainers.selection import Refill, group_spreads, informative_groups, keep_groups
 from agent_gym.trainers.tasks import COLUMNS, group_specs
 
@@ -31,6 +34,10 @@ class Collector:
     def __init__(self, trainer: EpisodeTrainer) -> None:
         """Play nothing yet."""
         self.trainer = trainer
+
+    @functools.cached_property
+    def _over_sampling(self) -> OverSampling:
+        return OverSampling(self)
 
     @functools.cached_property
     def _position(self) -> dict[tuple[Any, ...], int]:
@@ -49,8 +56,13 @@ class Collector:
         """
         trainer, args = self.trainer, self.trainer.args
         seed = derive_seed(args.seed, trainer._rollout_number)
-        first = trainer.accelerator.process_index * len(rows)
-        episodes = self._play(rows, first, seed)
+        if args.over_sampling:
+            episodes = self._over_sampling.rollout()
+        else:
+            specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
+            episodes = trainer.ahead.take(specs) or trainer.rollout(specs, trainer.temperature)
+        for name, value in staleness(episodes, trainer.state.global_step).items():
+            trainer._metrics["train"][name].append(value)
         returns, groups = _returns(episodes)
         self._log(returns, groups)
         kept = set(groups)
@@ -76,12 +88,45 @@ class Collector:
             candidates = [returns[i] for i in chosen], [groups[i] for i in chosen]
             kept = set(keep_groups(*candidates, args.keep_groups, args.keep_groups_by))
         trainer._metrics["train"]["rollout/groups_kept"].append(len(kept) / len(set(groups)))
+        if args.overlap:
+            self._play_ahead(len(rows))
         return episodes, kept
 
-    def _play(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[Episode]:
-        trainer = self.trainer
-        specs = group_specs(rows, first=first, group_size=trainer.num_generations, sampling_seed=seed)
-        return trainer.rollout(specs, trainer.temperature)
+    def _specs(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[EpisodeSpec]:
+        return group_specs(rows, first=first, group_size=self.trainer.num_generations, sampling_seed=seed)
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of the whole run."""
+        trainer, args = self.trainer, self.trainer.args
+        steps = trainer.state.max_steps * args.gradient_accumulation_steps
+        return -(-steps // (args.chunks * trainer.num_iterations))
+
+    def group_specs(self, numbers: Iterable[int]) -> list[EpisodeSpec]:
+        """Make the episodes of groups that are numbered through the run, in the order of the sampler.
+
+        Task and seeds are those that the group has in the rollout to which it belongs by its number.
+        """
+        trainer, size = self.trainer, self.trainer.num_generations
+        specs = []
+        for number in numbers:
+            batch, place = divmod(number, trainer.args.batch_tasks)
+            row = trainer.train_dataset[trainer.sampler.batch(batch)[place]]
+            seed = derive_seed(trainer.args.seed, batch)
+            specs += [replace(s, group=number) for s in self._specs([row] * size, place * size, seed)]
+        return specs
+
+    def _play_ahead(self, count: int) -> None:
+        """Begin the rollout that comes next, if one does, with this process's `count` rows of it."""
+        trainer, args = self.trainer, self.trainer.args
+        number = trainer._rollout_number + 1
+        if number == self.rollouts:
+            return
+        first = trainer.accelerator.process_index * count
+        tasks = trainer.sampler.batch(number)
+        tasks = [task for task in tasks for _ in range(trainer.num_generations)][first : first + count]
+        rows = [trainer.train_dataset[task] for task in tasks]
+        trainer.ahead.start(self._specs(rows, first, derive_seed(args.seed, number)))
 
     def _play_everywhere(self, positions: Sequence[int], first_group: int, seed: int) -> list[Episode]:
         """Play further tasks, each process its share of them."""
@@ -89,7 +134,7 @@ class Collector:
         rows = [trainer.train_dataset[position] for position in positions for _ in range(size)]
         rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         start, stop = len(rows) * rank // processes, len(rows) * (rank + 1) // processes
-        return self._play(rows[start:stop], first_group * size + start, seed)
+        return trainer.rollout(self._specs(rows[start:stop], first_group * size + start, seed), trainer.temperature)
 
     def _log(self, returns: Sequence[float], groups: Sequence[int]) -> None:
         """Log the rewards of the sampler's tasks; refills are drawn because of what these earned."""

@@ -6,6 +6,7 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from trl import GRPOConfig
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import MIN_TEMPERATURE
+from agent_gym.policies.weight_sender import TRANSFERS
 from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.algorithm import AlgorithmConfig
 from agent_gym.trainers.correction import MODES
@@ -21,7 +23,7 @@ from agent_gym.trainers.estimators import SCALES
 
 _FULL = "Rollouts sample the full distribution, because the loss scores the full distribution"
 _LOSS = "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere"
-_ENGINE = "The engine is vLLM in this process, or agent_gym's own loop around transformers"
+_ENGINE = "The engine is vLLM, here or behind a server as `layout` says, or agent_gym's own loop around transformers"
 _WORLD = "The environment owns the reward: weigh its terms with env_kwargs={'reward_weights': {...}}"
 
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -45,6 +47,9 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "max_tool_calling_iterations": ((None,), "Turns are limited by max_turns"),
 }
 """TRL's settings that allow one value here, the neutral one first, and why."""
+
+
+LAYOUTS = ("colocate", "server")
 
 
 class _OneEpisode(int):
@@ -85,10 +90,66 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
     )
     micro_batch_size: int | None = field(
         default=None,
-        metadata={"help": "Rows per forward and backward pass. Default: per_device_train_batch_size."},
+        metadata={
+            "help": "Rows per forward and backward pass. Default: per_device_train_batch_size; with "
+            "micro_batch_tokens as many as fit."
+        },
+    )
+    micro_batch_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Tokens per forward and backward pass, padding included; a longer row is alone in its own."},
+    )
+    packing: bool = field(
+        default=False,
+        metadata={
+            "help": "Put the rows of a pass behind each other in one sequence, without padding. For attention that "
+            "keeps them apart by position_ids; meant for flash attention."
+        },
+    )
+    layout: str = field(
+        default="colocate",
+        metadata={
+            "help": "Where vLLM runs: colocate (an engine in each training process) or server (`agent-gym serve model` "
+            "on other GPUs, at vllm_server_base_url)."
+        },
+    )
+    weights_transfer: str = field(
+        default="auto",
+        metadata={
+            "help": "With layout server: how weights get there: files, broadcast (NCCL between GPUs, gloo elsewhere) "
+            "or auto, which broadcasts between GPUs that reach each other."
+        },
+    )
+    weights_folder: str | None = field(
+        default=None,
+        metadata={
+            "help": "With layout server: where files with weights are handed over, in a folder that the servers see, "
+            "too. By default in this machine's memory (/dev/shm)."
+        },
+    )
+    overlap: bool = field(
+        default=False,
+        metadata={
+            "help": "Play the next rollout while this one trains, with weights that are one rollout older. For layout "
+            "server, where engine and trainer do not share a device."
+        },
+    )
+    over_sampling: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of task groups in play beside those that a batch needs, so that a rollout does not wait for "
+            "its slowest: what is unfinished goes on in the next one, and none is dropped."
+        },
     )
     max_num_seqs: int = field(default=256, metadata={"help": "Most sequences vLLM decodes at once, per process."})
     env_workers: int = field(default=32, metadata={"help": "Threads that run environments, per process."})
+    env_processes: int = field(
+        default=0,
+        metadata={
+            "help": "Processes that run environments while the threads wait, per process; 0 for none. For environments "
+            "that compute in Python or are not thread-safe."
+        },
+    )
     eval_temperature: float = field(
         default=0.0, metadata={"help": "Sampling temperature of evaluation; 0 is greedy decoding."}
     )
@@ -127,6 +188,7 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
         for name, choices in (("scale_rewards", SCALES), ("vllm_importance_sampling_mode", MODES)):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(choices)}")
+        self._check_layout()
         if self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature}; it must be at least {MIN_TEMPERATURE}: without chance all members "
@@ -136,11 +198,12 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
             raise ConfigError(
                 f"eval_temperature is {self.eval_temperature}; it must be 0 (greedy) or at least {MIN_TEMPERATURE}"
             )
-        if self.micro_batch_size is None:
+        if self.micro_batch_size is None and self.micro_batch_tokens is None:
             self.micro_batch_size = self.per_device_train_batch_size
-        at_least = {"micro_batch_size": 1, "max_num_seqs": 1, "env_workers": 1, "trajectories_per_step": 0}
+        at_least = {"max_num_seqs": 1, "env_workers": 1, "env_processes": 0, "trajectories_per_step": 0}
+        at_least |= {"micro_batch_size": 1, "micro_batch_tokens": 2}
         for name, least in at_least.items():
-            if getattr(self, name) < least:
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.vllm_max_model_length is not None and self.vllm_max_model_length < self.max_episode_tokens:
             raise ConfigError(
@@ -162,6 +225,67 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
         # The limits are checked now and not after the model is loaded.
         tighten(self.budget, make_context(self.context))
 
+    def _check_layout(self) -> None:
+        for name, allowed in (("layout", LAYOUTS), ("weights_transfer", TRANSFERS)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if self.layout == "server":
+            self.use_vllm = True
+            if not self.server_urls:
+                raise ConfigError(
+                    "layout is 'server', but vllm_server_base_url names none: start `agent-gym serve model` and give "
+                    "its address, for example http://127.0.0.1:8010, or several with commas"
+                )
+        if self.overlap and not self.vllm_importance_sampling_correction:
+            raise ConfigError("overlap needs vllm_importance_sampling_correction: the samples are of older weights")
+        if self.layout != "server" and (self.server_urls or self.weights_folder or self.weights_transfer != "auto"):
+            raise ConfigError(
+                "vllm_server_base_url, weights_transfer and weights_folder belong to layout='server'; set it, or leave "
+                "them out"
+            )
+        if self.weights_transfer == "broadcast" and self.weights_folder:
+            raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")
+
+    def check_over_sampling(self) -> None:
+        """Raise `ConfigError` for a share of further tasks that is none, or settings that do not go with it."""
+        share = self.over_sampling
+        if not 0.0 <= share < 1.0:
+            raise ConfigError(f"over_sampling is {share}; it must be at least 0 and below 1")
+        if share == 0.0:
+            return
+        if self.overlap:
+            raise ConfigError("over_sampling and overlap both make samples one rollout old: take one of them")
+        if self.max_refills:
+            raise ConfigError(
+                "over_sampling does not go with max_refills, which draws further tasks when a rollout is done: take one"
+            )
+        if not self.vllm_importance_sampling_correction:
+            raise ConfigError("over_sampling needs vllm_importance_sampling_correction: some weights are older")
+        if self.batch_tasks % self.world_size:
+            raise ConfigError(
+                f"with over_sampling each process plays whole groups of its own: the {self.batch_tasks} tasks of a "
+                f"rollout must divide by the {self.world_size} processes"
+            )
+        if not self.extra_tasks:
+            raise ConfigError(
+                f"over_sampling is {share}, less than one of the {self.batch_tasks // self.world_size} tasks that a "
+                "process plays in a rollout: raise it, give a rollout more tasks, or set it to 0"
+            )
+
+    def check_overlap(self, own_policy: bool) -> None:
+        """Raise `ConfigError` if the engine cannot play while the trainer trains.
+
+        Args:
+            own_policy: whether the user brought an engine, which then must keep its weights to itself.
+        """
+        if self.overlap and self.layout != "server" and not own_policy:
+            raise ConfigError("overlap needs layout='server': an engine in the training process shares its device")
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The addresses of the model servers."""
+        return [url.strip() for url in (self.vllm_server_base_url or "").split(",") if url.strip()]
+
     @property
     def chunks(self) -> int:
         """Optimizer micro-steps that share one rollout; TRL resolves it from three settings."""
@@ -173,6 +297,11 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
         """Tasks of one rollout, over all processes."""
         assert self.generation_batch_size is not None and self.num_generations is not None
         return self.generation_batch_size // self.num_generations
+
+    @property
+    def extra_tasks(self) -> int:
+        """Tasks that each process has in play beside those that it needs, with over_sampling."""
+        return math.floor(self.over_sampling * self.batch_tasks / self.world_size + 1e-9)
 
     @property
     def budget(self) -> Budget:

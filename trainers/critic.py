@@ -105,7 +105,7 @@ def attach(model: Any, critic: Critic) -> None:
         if critic is None:
             return inner(*args, **kwargs)
         trunk = _trunk(self)
-        seen = {name: kwargs[name] for name in ("input_ids", "attention_mask")}
+        seen = {name: kwargs[name] for name in ("input_ids", "attention_mask", "position_ids") if name in kwargs}
         if self.critic.backbone is not None:
             output = inner(*args, **kwargs) if critic == "both" else None
             hidden = self.critic.backbone(**seen, use_cache=False).last_hidden_state

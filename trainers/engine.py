@@ -1,4 +1,4 @@
-"""From the trainer's settings to the engine that samples its rollouts."""
+"""From the trainer's settings to the engine that samples its rollouts: here, beside the trainer, or elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_gym.trainers.critic import policy_only
 
 
 def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
-    """Make the engine: vLLM in this process with `use_vllm`, else transformers on the live model.
+    """Make the engine: vLLM with `use_vllm`, in this process or behind servers, else transformers on the live model.
 
     Args:
         model: the unwrapped policy.
@@ -27,12 +27,25 @@ def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> P
         return TransformersPolicy(
             model, renderer.eos_token_ids, tokenizer.pad_token_id, renderer.decode_action, seed=args.seed
         )
+    context = args.vllm_max_model_length or args.max_episode_tokens
+    if args.layout == "server":
+        from agent_gym.policies.vllm_server import VLLMServerPolicy
+
+        return VLLMServerPolicy(
+            args.server_urls,
+            renderer.eos_token_ids,
+            context=context,
+            seed=args.seed,
+            transfer=args.weights_transfer,
+            folder=args.weights_folder,
+            start_timeout_s=args.vllm_server_timeout,
+        )
     from agent_gym.policies.vllm import VLLMPolicy
 
     return VLLMPolicy(
         _folder(model, tokenizer),
         renderer.eos_token_ids,
-        context=args.vllm_max_model_length or args.max_episode_tokens,
+        context=context,
         max_num_seqs=args.max_num_seqs,
         gpu_memory_utilization=args.vllm_gpu_memory_utilization,
         sleep=args.vllm_enable_sleep_mode,

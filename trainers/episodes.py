@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,12 +17,14 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies.agreement import together
 from agent_gym.policies.base import Engine, Policy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
+from agent_gym.trainers.ahead import RolloutAhead
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import build_policy
-from agent_gym.trainers.logs import write_episodes
+from agent_gym.trainers.logs import TokenCredit, write_episodes
 from agent_gym.trainers.metrics import eval_metrics
 from agent_gym.trainers.mixture import Mixture
 from agent_gym.trainers.rows import RowTrainer
@@ -64,6 +66,8 @@ class EpisodeTrainer(RowTrainer):
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
         self.check_settings(args)
+        args.check_overlap(policy is not None)
+        args.check_over_sampling()
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
@@ -96,6 +100,7 @@ class EpisodeTrainer(RowTrainer):
             self.callback_handler.callbacks.insert(0, EchoTrapCallback(args.echo_trap))
         self._policy = policy
         self._runner: Runner | None = None
+        self.ahead = RolloutAhead(self)
 
     def check_settings(self, args: AgentGRPOConfig) -> None:
         """Raise `ConfigError` for settings that this trainer cannot serve; called before anything is loaded."""
@@ -115,6 +120,7 @@ class EpisodeTrainer(RowTrainer):
                 self.renderer,
                 args.budget,
                 workers=args.env_workers,
+                env_processes=args.env_processes,
                 progress=show,
                 context=args.context,
             )
@@ -122,24 +128,39 @@ class EpisodeTrainer(RowTrainer):
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights and log where the time went."""
-        runner, policy = self.runner, self.runner.policy
-        times = self._metrics[self._mode]
-        started = time.perf_counter()
+        return self.with_engine(lambda: self.runner.run(specs, temperature=temperature))
+
+    def with_engine(self, play: Callable[[], list[Episode]]) -> list[Episode]:
+        """Call something that plays episodes when the engine has the current weights, in all processes at once."""
+        self.ahead.wait()
+        self.ready_engine()
         training = self.model.training
-        runner.budget = self._budget(training)
+        with together(self.accelerator.num_processes > 1):
+            episodes = play()
+        policy = self.runner.policy
+        if isinstance(policy, Engine):
+            policy.sleep()
+        self.model.train(training)
+        self.log_rollout()
+        return episodes
+
+    def ready_engine(self) -> None:
+        """Hand the current weights to the engine, and set the limits of the episodes to come."""
+        started = time.perf_counter()
+        policy = self.runner.policy
+        self.runner.budget = self._budget(self.model.training)
+        self.runner.version = self.state.global_step
         if isinstance(policy, Engine):
             policy.wake()
             # Every time, even twice in a step: the step says little about the weights (a second `train()`, the best
             # checkpoint loaded at the end), and an engine that slept has none.
             policy.sync(named_weights(self.accelerator.unwrap_model(self.model)))
-        times["time/sync"].append(time.perf_counter() - started)
-        episodes = runner.run(specs, temperature=temperature)
-        if isinstance(policy, Engine):
-            policy.sleep()
-        self.model.train(training)
-        for name, value in runner.stats.metrics().items():
-            times[name].append(value)
-        return episodes
+        self._metrics[self._mode]["time/sync"].append(time.perf_counter() - started)
+
+    def log_rollout(self) -> None:
+        """Log where the time of the last rollout went."""
+        for name, value in self.runner.stats.metrics().items():
+            self._metrics[self._mode][name].append(value)
 
     def _budget(self, training: bool) -> Any:
         """Return the limits of an episode; a curriculum tightens those of training."""
@@ -208,7 +229,7 @@ class EpisodeTrainer(RowTrainer):
         kind: str,
         episodes: Sequence[Episode],
         limit: int,
-        advantages: Sequence[Sequence[float] | None] | None = None,
+        credit: Sequence[TokenCredit | None] | None = None,
     ) -> None:
         if not limit or not self.args.trajectories_per_step:
             return
@@ -216,4 +237,4 @@ class EpisodeTrainer(RowTrainer):
         if self._micro_step:  # a later rollout of the same step
             name += f"_{self._micro_step}"
         path = Path(str(self.args.output_dir)) / "trajectories" / f"{name}.jsonl"
-        write_episodes(path, episodes[:limit], self._tokenizer, advantages, step=self.state.global_step)
+        write_episodes(path, episodes[:limit], self._tokenizer, credit, step=self.state.global_step)

@@ -33,10 +33,11 @@ from agent_gym.trainers.credit import experience, merge, shape_rewards
 from agent_gym.trainers.echo_trap import repeated_share
 from agent_gym.trainers.episodes import EpisodeTrainer
 from agent_gym.trainers.estimators import Estimate
-from agent_gym.trainers.logs import completion_table
+from agent_gym.trainers.logs import TokenCredit, completion_table
 from agent_gym.trainers.metrics import mean_metrics
 from agent_gym.trainers.normalization import loss_weights
 from agent_gym.trainers.overlong import overlong_penalty
+from agent_gym.trainers.provenance import write_provenance
 from agent_gym.trainers.timeline import Timeline
 
 
@@ -86,9 +87,9 @@ class AgentGRPOTrainer(EpisodeTrainer):
         )
         batch = self._lay_out(mine)
         self._score_rows(batch)
-        advantages = self._assign_credit(batch, mine)
+        credit = self._assign_credit(batch, mine)
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
-        self._log_episodes(episodes, [advantages.get(self._number(episode)) for episode in episodes])
+        self._log_episodes(episodes, [credit.get(self._number(episode)) for episode in episodes])
         return batch
 
     def _trainable(self, episode: Episode) -> bool:
@@ -137,11 +138,11 @@ class AgentGRPOTrainer(EpisodeTrainer):
 
     # Credit.
 
-    def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, list[float]]:
+    def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
 
         Returns:
-            By number of the episode, of all processes, the advantage of each of its tokens.
+            By number of the episode, of all processes, the advantage of each of its tokens, and the critic's value.
         """
         args = self.args
         timeline = Timeline(batch, len(episodes))
@@ -153,7 +154,11 @@ class AgentGRPOTrainer(EpisodeTrainer):
         mine = torch.tensor([place[episode.number] for episode in episodes], dtype=torch.long)
         self._take_estimate(batch, timeline, _part(estimate, mine, timeline.mask.size(1)))
         lengths = found.token_mask.sum(1).tolist()
-        return {number: estimate.advantages[i, : lengths[i]].tolist() for i, number in enumerate(numbers)}
+        known = {"advantages": estimate.advantages, "values": found.values}
+        return {
+            number: {name: per[i, : lengths[i]].tolist() for name, per in known.items() if per is not None}
+            for i, number in enumerate(numbers)
+        }
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         """Return what the forward passes know that credit depends on."""
@@ -168,18 +173,24 @@ class AgentGRPOTrainer(EpisodeTrainer):
 
     # Logs.
 
-    def _log_episodes(self, episodes: Sequence[Episode], advantages: Sequence[list[float] | None]) -> None:
+    def _log_episodes(self, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> None:
         metrics = self._metrics["train"]
         for name, value in mean_metrics(episodes).items():
             metrics[name].append(value)
         said = [row.token_ids[s.start : s.stop] for e in episodes for s in e.steps for row in [e.rows[s.row]]]
         shares = gather_object([repeated_share(said)])
         metrics["rollout/repeated"].append(sum(shares) / len(shares))
-        self._write_trajectories("train", episodes, self.args.trajectories_per_step, advantages)
+        self._write_trajectories("train", episodes, self.args.trajectories_per_step, credit)
         if self.log_completions:
-            for column, values in completion_table(episodes, advantages).items():
+            for column, values in completion_table(episodes, credit).items():
                 target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
                 target.extend(values)
+
+    # Checkpoints.
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        write_provenance(self, output_dir if output_dir is not None else str(self.args.output_dir))
 
 
 def _part(estimate: Estimate, index: torch.Tensor, width: int) -> Estimate:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import gather_object
 
+from agent_gym.errors import RolloutError
 from agent_gym.rollout import Episode, to_record, write_trajectories
+
+TokenCredit = Mapping[str, Sequence[float]]
+"""What is known of the sampled tokens of an episode, one number each: "advantages", and with a critic "values"."""
 
 
 def write_episodes(
     path: Path,
     episodes: Sequence[Episode],
     tokenizer: Any,
-    advantages: Sequence[Sequence[float] | None] | None = None,
+    credit: Sequence[TokenCredit | None] | None = None,
     **extra: Any,
 ) -> None:
     """Write episodes as a trajectory file.
@@ -24,16 +28,29 @@ def write_episodes(
         path: the file; its folder is made if needed.
         episodes: what to write.
         tokenizer: for the text of each token.
-        advantages: of each episode, one per sampled token, None where it was not trained on; the viewer colours the
-            policy's tokens by them.
+        credit: of each episode, None where it was not trained on; the viewer colours the policy's tokens by it.
         **extra: further entries of each record.
+
+    Raises:
+        RolloutError: if the file cannot be written, for example because the disk is full.
     """
     records = []
     for i, episode in enumerate(episodes):
-        found = None if advantages is None else advantages[i]
-        laid = None if found is None else over_rows(episode, found)
-        records.append(to_record(episode, tokenizer, laid, **extra))
-    write_trajectories(path, records)
+        record = to_record(episode, tokenizer, **extra)
+        for name, per_token in ((credit[i] if credit else None) or {}).items():
+            for row, numbers in zip(record["rows"], over_rows(episode, per_token), strict=True):
+                row[name] = [round(number, 6) for number in numbers]
+        records.append(record)
+    # Under another name until it is whole.
+    part = path.with_suffix(".part")
+    try:
+        write_trajectories(part, records)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RolloutError(
+            f"{path} could not be written: {error}. Make room and resume the run, or set trajectories_per_step to 0"
+        ) from error
+    part.replace(path)
 
 
 def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:
@@ -47,15 +64,16 @@ def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]
     return rows
 
 
-def completion_table(episodes: Sequence[Episode], advantages: Sequence[Sequence[float] | None]) -> dict[str, list[Any]]:
+def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> dict[str, list[Any]]:
     """Return the columns of TRL's table of completions over all processes.
 
     A prompt is everything before the policy's first word, a completion everything from there on, and the advantage is
     the mean over the sampled tokens, 0 where the episode was not trained on.
     """
     rows = []
-    for episode, found in zip(episodes, advantages, strict=True):
+    for episode, known in zip(episodes, credit, strict=True):
         first = len(episode.opening)
+        found = known["advantages"] if known else ()
         advantage = sum(found) / len(found) if found else 0.0
         rows.append((episode.messages[:first], episode.messages[first:], episode.reward, advantage))
     prompts, completions, rewards, values = zip(*gather_object(rows), strict=True)

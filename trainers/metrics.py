@@ -72,6 +72,25 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     }
 
 
+def staleness(episodes: Sequence[Episode], step: int) -> dict[str, float]:
+    """How old the weights were that sampled the tokens of all processes, in optimizer steps: mean over tokens and most.
+
+    Args:
+        episodes: this process's episodes, also failed ones.
+        step: the optimizer steps made so far.
+    """
+    runs = [run for episode in episodes for made in episode.steps for run in made.versions]
+    mine = [
+        (
+            sum((step - version) * count for version, count in runs),
+            sum(count for _, count in runs),
+            max((step - version for version, _ in runs), default=0),
+        )
+    ]
+    ages, tokens, oldest = zip(*gather_object(mine), strict=True)
+    return {"rollout/staleness": sum(ages) / max(1, sum(tokens)), "rollout/staleness_max": max(oldest)}
+
+
 class RunningMeans:
     """Means over tokens that are collected piece by piece, and exchanged between processes once.
 

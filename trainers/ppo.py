@@ -94,7 +94,8 @@ class AgentPPOTrainer(AgentGRPOTrainer):
     def _forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
         model = _WithValues(model)
         scores = super()._forward(model, batch, **kwargs)
-        return scores._replace(values=model.values)
+        assert model.values is not None
+        return scores._replace(values=self._by_row(model.values, batch))
 
     @property
     def _scores_first(self) -> bool:

@@ -21,10 +21,13 @@ from trl.trainer.utils import use_adapter
 from agent_gym.errors import RolloutError
 from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
+from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.correction import engine_ratio
 from agent_gym.trainers.losses import PolicyLoss, cispo_loss, clipped_loss, kl_estimate, probability_ratio
 from agent_gym.trainers.metrics import RunningMeans
+from agent_gym.trainers.micro_batches import micro_batches
+from agent_gym.trainers.packing import PackingCheck, pack, unpack
 
 
 class Scores(NamedTuple):
@@ -43,7 +46,7 @@ class Scores(NamedTuple):
     values: torch.Tensor | None = None
 
 
-class RowTrainer(GRPOTrainer):
+class RowTrainer(WholeCheckpoints, GRPOTrainer):
     """TRL's GRPO trainer over batches of rows, see `batching.collate`."""
 
     # What the base classes set, as this class knows it.
@@ -57,9 +60,11 @@ class RowTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self._generated: Batch = {}
         self._micro_step = 0  # within the optimizer step
-        self._n_pieces = 1
+        self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
         self._engine_gap = 0.0  # largest difference between engine and trainer since the last step, nats
+        if self.args.packing:
+            self.add_callback(PackingCheck(self))
 
     @property
     def _rollout_number(self) -> int:
@@ -83,29 +88,31 @@ class RowTrainer(GRPOTrainer):
         The world's tokens are context and nothing else: they have no label, so that no logprob of theirs exists that a
         loss could pick up by mistake, and on a GPU the output layer skips them.
         """
-        labels = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
+        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        inputs["labels"] = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
+        if self.args.packing:
+            inputs = pack(inputs)
         with self.accelerator.autocast():
-            output = model(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"],
-                labels=labels,
-                fused_lm_head=True,
-                **kwargs,
-            )
+            output = model(**inputs, fused_lm_head=True, **kwargs)
         # Nobody predicts the first token of a row.
-        entropy = None if output.entropy is None else pad(output.entropy, (1, 0))
-        return Scores(pad(output.log_probs, (1, 0)), entropy, output.aux_loss)
+        entropy = None if output.entropy is None else self._by_row(pad(output.entropy, (1, 0)), batch)
+        return Scores(self._by_row(pad(output.log_probs, (1, 0)), batch), entropy, output.aux_loss)
+
+    def _by_row(self, numbers: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return what a forward pass says about each token as (B, T)."""
+        return unpack(numbers, batch["attention_mask"]) if self.args.packing else numbers
 
     def _score(self, forward: Any, model: Any, batch: Batch) -> Scores:
         """Run `forward` over all rows without gradient, in micro-batches, for logprobs and values."""
-        width = batch["input_ids"].size(1)
-        columns: list[list[torch.Tensor]] = []
+        columns: list[torch.Tensor] = []
         with torch.no_grad():
-            for index in torch.arange(len(batch["input_ids"])).split(self.args.micro_batch_size or 1):
+            for index in self._pieces(batch):
                 scores = forward(model, take(batch, index))
                 parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
-                columns.append([pad(part, (0, width - part.size(1))) for part in parts])
-        logps, *values = (torch.cat(column) for column in zip(*columns, strict=True))
+                columns = columns or [part.new_zeros(batch["input_ids"].shape) for part in parts]
+                for column, part in zip(columns, parts, strict=True):
+                    column[index, : part.size(1)] = part
+        logps, *values = columns
         return Scores(logps, values=values[0] if values else None)
 
     def _score_rows(self, batch: Batch) -> None:
@@ -142,7 +149,8 @@ class RowTrainer(GRPOTrainer):
 
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did; see correction.py."""
-        if not (self.use_vllm and self.vllm_importance_sampling_correction):
+        another = self.use_vllm or self.args.overlap or self.args.over_sampling > 0.0
+        if not (another and self.vllm_importance_sampling_correction):
             return
         mask, engine = batch["action_mask"], batch["engine_logps"]
         ratio = engine_ratio(
@@ -195,8 +203,8 @@ class RowTrainer(GRPOTrainer):
         per_token = per_token - args.entropy_coef * scores.entropy
         loss = (per_token * weights).sum() * self._loss_scale
         if scores.aux_loss is not None and self.aux_loss_enabled:
-            # The load balance of a mixture of experts is a mean over rows and comes once per piece of the batch.
-            aux_loss = scores.aux_loss / self._n_pieces
+            # The load balance of a mixture of experts is a mean over tokens and comes once per piece of the batch.
+            aux_loss = scores.aux_loss * self._share
             loss = loss + self.router_aux_loss_coef * aux_loss / self.current_gradient_accumulation_steps
             self._means.add("aux_loss", scores.aux_loss[None], torch.ones_like(mask[:1, 0]))
         self._means.add("entropy", scores.entropy, mask)
@@ -233,10 +241,32 @@ class RowTrainer(GRPOTrainer):
         units = unit[unit >= 0].unique()
         order = units[torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))]
         minibatches = [torch.isin(unit, part).nonzero().view(-1) for part in order.tensor_split(count)]
+        dummy = len(owner) - 1
+        if self.args.micro_batch_tokens is not None:  # then `_pieces` sees to it, and needs a dummy
+            return [pad(index, (0, 1), value=dummy) for index in minibatches]
         sizes = torch.tensor([len(index) for index in minibatches], device=self.accelerator.device)
         size = max(1, int(self.accelerator.gather(sizes).max()))
-        dummy = len(owner) - 1
         return [pad(index, (0, size - len(index)), value=dummy) for index in minibatches]
+
+    def _pieces(self, batch: Batch) -> list[torch.Tensor]:
+        """Divide rows into the micro-batches of one forward pass each, equally many on all processes.
+
+        A budget of rows does that by itself, because all processes have equally many. Filled by tokens, a process that
+        needs fewer gets micro-batches of the dummy row, which stands last.
+        """
+        args, lengths = self.args, batch["attention_mask"].sum(1).tolist()
+        if args.micro_batch_tokens is None:
+            return [torch.tensor(piece) for piece in micro_batches(lengths, max_rows=args.micro_batch_size)]
+        owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist()
+        pieces = micro_batches(
+            [lengths[row] for row in owned],
+            max_rows=args.micro_batch_size,
+            max_tokens=args.micro_batch_tokens,
+            packed=args.packing,
+        )
+        needed = self.accelerator.gather(torch.tensor([len(pieces)], device=self.accelerator.device))
+        filler = [torch.tensor([len(lengths) - 1])] * (max(1, int(needed.max())) - len(pieces))
+        return [torch.tensor([owned[i] for i in piece]) for piece in pieces] + filler
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Return the gradient's norm; one that is no number stops the run before it reaches the weights."""
@@ -249,7 +279,7 @@ class RowTrainer(GRPOTrainer):
         return norm
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run one optimizer micro-step: all rows of the minibatch, `micro_batch_size` at a time.
+        """Run one optimizer micro-step: all rows of the minibatch, one micro-batch after the other.
 
         Returns:
             The summed loss, detached.
@@ -258,14 +288,13 @@ class RowTrainer(GRPOTrainer):
         model.train()
         chunk = self._prepare_inputs(inputs)
         generated = time.perf_counter()
-        # Neighbours of about equal length waste little padding; the loss is a sum over rows, so order is free.
-        order = chunk["attention_mask"].sum(1).argsort(descending=True, stable=True)
-        pieces = order.split(self.args.micro_batch_size or 1)
-        self._n_pieces = len(pieces)
+        pieces = self._pieces(chunk)
+        attended = chunk["attention_mask"].sum(1).cpu() * (chunk["episode_of"] >= 0).cpu()
         sync = self.accelerator.sync_gradients
         total = torch.zeros((), device=self.accelerator.device)
         for i, index in enumerate(pieces):
             last = i + 1 == len(pieces)
+            self._share = (attended[index].sum() / attended.sum().clamp(min=1)).item()
             # Only the last backward pass of the step exchanges gradients between processes.
             with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                 self.accelerator.gradient_state._set_sync_gradients(sync and last)

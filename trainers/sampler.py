@@ -69,21 +69,26 @@ class GroupSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Yield task indices; tasks that do not fill a last batch wait for another epoch."""
-        for tasks in self._batches():
+        for tasks in self._batches(self.epoch):
             batch = [index for index in tasks for _ in range(self.group_size)]
             for _ in range(self.repeats):
                 yield from batch
 
-    def _batches(self) -> Iterator[list[int]]:
+    def batch(self, number: int) -> list[int]:
+        """Return the tasks of a generation batch, counted from the beginning of the run."""
+        epoch, place = divmod(number, self.size // self.batch_tasks)
+        return next(itertools.islice(self._batches(epoch), place, None))
+
+    def _batches(self, epoch: int) -> Iterator[list[int]]:
         count = self.size // self.batch_tasks
         if self.mixture is not None:
             # Sources begin anew in the middle of epochs. What an epoch starts with therefore follows from all batches
             # before it, which are dealt again (a few seconds per million tasks) so that there is no state to save.
             batches = self.mixture.batches(self.batch_tasks, self.seed, self.shuffle)
-            yield from itertools.islice(batches, self.epoch * count, (self.epoch + 1) * count)
+            yield from itertools.islice(batches, epoch * count, (epoch + 1) * count)
             return
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
         else:
             order = list(range(self.size))

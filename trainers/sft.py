@@ -112,21 +112,30 @@ def train_sft(
         model: a model id, a folder, or a loaded model.
         tokenizer: its tokenizer.
         rows: demonstrations.
-        args: TRL's settings. A demonstration longer than `args.max_length` is an error here, not cut short: the end of
-            an episode is its answer.
+        args: TRL's settings. A demonstration longer than `args.max_length`, if there is one, is an error here, not cut
+            short: the end of an episode is its answer.
         train_on: see `sft_dataset`.
         **kwargs: everything else `trl.SFTTrainer` takes: peft_config, callbacks, ...
 
     Raises:
-        ConfigError: if a demonstration is longer than `args.max_length`.
+        ConfigError: if a demonstration is longer than `args.max_length`, or than what the model can read.
     """
     longest = max((len(row.token_ids) for row in rows), default=0)
     if args.max_length is not None and longest > args.max_length:
-        raise ConfigError(f"the longest demonstration has {longest} tokens, max_length is {args.max_length}: raise it")
+        raise ConfigError(
+            f"the longest demonstration has {longest} tokens, max_length is {args.max_length}: raise it, or let it "
+            "be None, for no limit but the model's"
+        )
     dataset = sft_dataset(rows, train_on)
     # The rows are ids and labels already; TRL's preparation would only walk over them again.
     args.dataset_kwargs = {**cast(dict[str, Any], args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and longest > context:
+        raise ConfigError(
+            f"the longest demonstration has {longest} tokens, and the model reads {context}: take a model with a "
+            "longer context, or an environment that says less"
+        )
     if kwargs.get("callbacks"):
         trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own says what there is to say
     trainer.train()

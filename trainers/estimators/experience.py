@@ -52,6 +52,12 @@ class Experience:
     anchors: torch.Tensor | None = None
     baselines: torch.Tensor | None = None
 
+    def __post_init__(self) -> None:
+        """Take numbers of any precision."""
+        for name in ("outcome", "process", "penalty", "values", "last_values", "baselines"):
+            if (given := getattr(self, name)) is not None:
+                setattr(self, name, given.double())
+
     @property
     def step_penalty(self) -> torch.Tensor:
         """(N, K) the token penalties of each step, summed."""

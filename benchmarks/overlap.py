@@ -1,0 +1,166 @@
+"""What playing the next rollout during an update is worth (`--overlap`), with a simulated engine and slow tools.
+
+    python benchmarks/overlap.py            # about four minutes
+
+The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script that answers each
+turn after a while, as one on another GPU would, and the calculator takes as long: log-normal times, sigma 0.5. Their
+mean is set so that a rollout takes 0.5, 1 and 2 times as long as an update, measured before. Both ways train the same
+tasks with the same answers, by turns.
+
+    update      seconds of an update
+    rollout     seconds of a rollout, without overlap
+    step        seconds of a whole step, without and with overlap: from the end of one to the end of the next, median
+    speed-up    of the steps; with nothing else to pay it would be (rollout + update) / max(rollout, update)
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import _common
+
+PACKAGES = ("agent-gym", "trl", "transformers", "torch", "gymnasium")
+ENV, BARE = "AgentR1/GSM8K-v0", {"system_prompt": ""}
+SIGMA = 0.5
+SHARES = (0.5, 1.0, 2.0)
+
+
+def main() -> None:
+    parser = _common.parser(__doc__)
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="steps of each run; the first is left out")
+    options = parser.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+    facts = _common.provenance(PACKAGES)
+    _common.print_provenance(facts)
+    episodes, steps = (8, 3) if options.quick else (64, options.steps)
+    rows, runs = [], []
+    with tempfile.TemporaryDirectory() as name:
+        from agent_gym.trainers.tiny import make_tiny_model
+
+        folder = Path(name)
+        make_tiny_model(folder / "model", ENV, BARE)
+        alone = train(folder, episodes, steps, 0.0, overlap=False)
+        # A turn and a call follow each other, and an episode has about three of each: a first guess at the mean.
+        guess = train(folder, episodes, steps, 0.1, overlap=False)
+        per_second = (guess["rollout"] - alone["rollout"]) / 0.1
+        for share in SHARES[1:2] if options.quick else SHARES:
+            mean = max(0.001, (share * alone["update"] - alone["rollout"]) / per_second)
+            plain = train(folder, episodes, steps, mean, overlap=False)
+            ahead = train(folder, episodes, steps, mean, overlap=True)
+            ideal = (plain["rollout"] + plain["update"]) / max(plain["rollout"], plain["update"])
+            times = [plain["update"], plain["rollout"], plain["step"], ahead["step"]]
+            rows.append([f"{share:g}", *times, plain["step"] / ahead["step"], ideal])
+            runs += [plain, ahead]
+    head = ["rollout / update", "update", "rollout", "step", "with overlap", "speed-up", "at best"]
+    _common.print_table(head, rows)
+    _common.write_json(options.json, facts=facts, head=head, rows=rows, runs=runs)
+
+
+def train(folder: Path, episodes: int, steps: int, mean: float, *, overlap: bool) -> dict[str, float]:
+    """Train and return the median seconds of a rollout, an update and a step, the first step left out."""
+    import gymnasium
+    from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
+
+    from agent_gym.chat import ChatRenderer
+    from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
+
+    ends: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            ends.append(time.perf_counter())
+
+    if "Bench/Slow-v0" not in gymnasium.registry:
+        gymnasium.register("Bench/Slow-v0", entry_point=make_slow)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    args = AgentGRPOConfig(
+        str(folder / "run"), per_device_train_batch_size=episodes, num_generations=4, micro_batch_size=32,
+        max_turn_tokens=64, max_episode_tokens=512, trajectories_per_step=0, bf16=False, use_cpu=True,
+        gradient_checkpointing=False, report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=1,
+        model_init_kwargs={"dtype": "float32"}, max_steps=steps, env_workers=episodes, overlap=overlap,
+        echo_trap="off",
+    )  # fmt: skip
+    trainer = AgentGRPOTrainer(
+        str(folder / "model"), args=args, processing_class=tokenizer, callbacks=[Clock()],
+        train_dataset=task_dataset("Bench/Slow-v0", {**BARE, "mean": mean}, tasks=episodes * steps),
+        policy=LateScript(ChatRenderer.of(tokenizer).encode_action, mean),
+    )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    trainer.runner.close()
+    logs = [log for log in trainer.state.log_history if "time/rollout" in log][1:]
+    return {
+        "rollout": _common.median(log["time/rollout"] for log in logs),
+        "update": _common.median(log["time/update"] for log in logs),
+        "step": _common.median(b - a for a, b in zip(ends, ends[1:], strict=False)),
+    }
+
+
+def make_slow(mean: float, **kwargs: Any) -> Any:
+    """GSM8K whose calculator is far away."""
+    import gymnasium
+
+    class Slow(gymnasium.Wrapper):
+        def step(self, action: Any) -> Any:
+            time.sleep(delay(mean, str(action)))
+            return self.env.step(action)
+
+    return Slow(gymnasium.make(ENV, **kwargs))
+
+
+def delay(mean: float, what: str) -> float:
+    """Seconds, decided by what is waited for."""
+    if mean == 0.0:
+        return 0.0
+    return random.Random(what).lognormvariate(0.0, SIGMA) * mean / 2.718281828 ** (SIGMA**2 / 2)
+
+
+class LateScript:
+    """The expert, who takes his time. All episodes earn the same, which costs an update as much as any reward."""
+
+    continuous = True
+
+    def __init__(self, encode: Any, mean: float) -> None:
+        self._encode, self._mean = encode, mean
+        self._due: list[tuple[float, int, Any]] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._due)
+
+    def submit(self, request: Any) -> None:
+        wait = delay(self._mean, f"{request.params.seed}")
+        heapq.heappush(self._due, (time.perf_counter() + wait, request.id, request))
+
+    def poll(self) -> list[Any]:
+        if self._due:
+            time.sleep(min(0.002, max(0.0, self._due[0][0] - time.perf_counter())))
+        finished = []
+        while self._due and self._due[0][0] <= time.perf_counter():
+            finished.append(self._write(heapq.heappop(self._due)[2]))
+        return finished
+
+    def _write(self, request: Any) -> Any:
+        from agent_gym.policies import Generation
+
+        ids = list(self._encode(request.episode.env.unwrapped.expert_action()))[: request.params.max_tokens]
+        return Generation(request.id, ids, [-1.0] * len(ids), "stop")
+
+    def abort(self, request_id: int) -> None:
+        self._due = [entry for entry in self._due if entry[1] != request_id]
+        heapq.heapify(self._due)
+
+    def close(self) -> None:
+        self._due.clear()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Checkpoints that are whole or not there.
+
+A run can end while it writes one: killed, out of time, the disk full. transformers writes into `checkpoint-N` from the
+start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished/checkpoint-N`, and
+the folder gets its name when all processes have written their part: a rename happens or it does not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
+
+from agent_gym.errors import RolloutError
+from agent_gym.policies.agreement import together
+
+ASIDE = "unfinished"
+
+
+class WholeCheckpoints(Trainer):
+    """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
+
+    # What the base classes set, as this class knows it.
+    args: Any
+    _writing = False
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, and say so if another process was lost; see `transformers.Trainer.train`.
+
+        Raises:
+            RolloutError: if a process of the run is gone, for example killed for want of memory.
+        """
+        try:
+            return super().train(*args, **kwargs)
+        except RuntimeError as error:
+            # Between CPUs the error has no class of its own, but the library's name in its text.
+            if isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
+                raise RolloutError(f"another process of this run is gone ({error}). {self.way_on()}") from error
+            raise
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder, ASIDE)) if self._writing else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint aside, then give it its name.
+
+        Raises:
+            RolloutError: if it could not be written, with what is left to resume from.
+        """
+        folder = Path(self._get_output_dir(trial))
+        final = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        written = folder / ASIDE / final.name
+        if self.args.should_save:  # what a run that was killed has left
+            shutil.rmtree(written.parent, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        # The hub gets the checkpoint under its name, and not the folder that is about to be renamed.
+        push, self.args.push_to_hub = self.args.push_to_hub, False
+        self._writing = True
+        try:
+            with together(self.accelerator.num_processes > 1):
+                super()._save_checkpoint(model, trial)
+                if self.state.best_model_checkpoint == str(written):
+                    self.state.best_model_checkpoint = str(final)
+                    if self.args.should_save:
+                        self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+        except Exception as error:  # a full disk is an OSError, a RuntimeError or a SafetensorError, by who writes
+            # Not all of them say what is wrong: torch's only counts bytes.
+            free = shutil.disk_usage(folder).free // 2**20 if folder.is_dir() else 0
+            shutil.rmtree(written.parent, ignore_errors=True)
+            raise RolloutError(
+                f"{final} could not be written: {error}. {free} MiB were free there. {self.way_on()}"
+            ) from error
+        finally:
+            self._writing = False
+            self.args.push_to_hub = push
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            if final.exists():  # the same step, saved again
+                shutil.rmtree(final)
+            written.rename(final)
+            written.parent.rmdir()
+            rotate_checkpoints(
+                str(folder),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+        self.accelerator.wait_for_everyone()
+        if push:
+            self._push_from_checkpoint(str(final))
+
+    def way_on(self) -> str:
+        """Say what a run that ends here can be resumed from."""
+        folder = Path(self.args.output_dir)
+        last = get_last_checkpoint(folder) if folder.is_dir() else None
+        if last is None:
+            return "There is no checkpoint yet"
+        return f"Resume from {last} with --resume_from_checkpoint true"
