@@ -45,6 +45,12 @@ def agent_gym_embedded(data: str) -> Subject:
     return _gymnasium_episode(gymnasium.make("AgentR1/GSM8K-v0"), None)
 
 
+def agent_gym_vector(data: str) -> Subject:
+    import gymnasium
+
+    return _vector_episode(gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=64, data=data), 64)
+
+
 def agent_gym_sync(data: str) -> Subject:
     import gymnasium
 
@@ -171,7 +177,13 @@ def textarena_guess(data: str) -> Subject:
 SUBJECTS: dict[str, tuple[Callable[[str], Subject], str, str, str]] = {
     "agent_gym": (agent_gym_bare, "agent_gym", "agent-gym", "gym.make; two calculator calls, an answer"),
     "agent_gym, generated data": (agent_gym_embedded, "agent_gym", "agent-gym", "the same on a new problem each time"),
-    "agent_gym, SyncVectorEnv(64)": (agent_gym_sync, "agent_gym", "agent-gym", "the same, Gymnasium's vector env"),
+    "agent_gym, make_vec(64)": (agent_gym_vector, "agent_gym", "agent-gym", "the first, by gym.make_vec in 64 copies"),
+    "agent_gym, SyncVectorEnv(64)": (
+        agent_gym_sync,
+        "agent_gym",
+        "agent-gym",
+        "the same in Gymnasium's own vector env",
+    ),
     "agent_gym, AsyncVectorEnv(8)": (agent_gym_async, "agent_gym", "agent-gym", "the same in 8 processes"),
     "gem": (gem_calculator, "gem", "gem-llm", "same texts and calculator, written as gem tool and env"),
     "gem, SyncVectorEnv(64)": (gem_sync, "gem", "gem-llm", "the same, gem's vector env"),

@@ -61,6 +61,7 @@ def test_a_missing_library_is_a_line_of_the_table(tmp_path):
         n for n in rows if not n.startswith("agent_gym")
     }
     assert all(row["steps"] > 0 and row["resets"] > 0 for row in rows.values() if "missing" not in row)
+    assert results["parts"][0]["the calculator"] > 0 and "together" in printed
 
 
 def test_the_other_libraries_play_their_episodes(tmp_path):
@@ -76,6 +77,40 @@ def test_both_sides_of_the_step_benchmark_compute_the_same_loss(tmp_path):
     printed, results = run("train_step.py", tmp_path)  # the script stops if the losses differ
     assert "agent_gym / trl" in printed
     assert all(len(times) == 3 for times in results["rows"]["16"]["seconds"].values())
+
+
+def test_all_cuts_of_the_step_benchmark_compute_the_same_loss(tmp_path):
+    _, results = run("train_step.py", tmp_path, "--cuts")  # the script stops if the losses differ
+    cuts = results["cuts"]
+    assert cuts["packing"]["padding"] == 0 < cuts["micro_batch_size"]["padding"]
+    assert cuts["packing"]["passes"] <= cuts["micro_batch_tokens"]["passes"] <= cuts["micro_batch_size"]["passes"]
+
+
+def test_both_ways_of_overlap_train_all_steps(tmp_path):
+    _, results = run("overlap.py", tmp_path)
+    assert all(time > 0 for one in results["runs"] for time in one.values())
+    assert len(results["rows"]) == 1 and len(results["runs"]) == 2
+
+
+def test_the_loop_is_measured_at_each_number_of_episodes(tmp_path):
+    printed, results = run("scaling.py", tmp_path)
+    assert "loop ms per step" in printed
+    assert [one["episodes"] for one in results["results"]] == [8, 32]
+    for one in results["results"]:
+        assert 0 < one["loop"] <= one["cpu"]
+        # What an idle text environment may occupy, and a step of the bookkeeping may cost.
+        assert 1e3 < one["bytes"] / one["episodes"] < 50e3
+        assert one["loop"] / one["episodes"] / 8 < 2e-3
+
+
+@pytest.mark.vllm
+def test_both_sides_of_the_gpu_benchmark_sample_equally_much(tmp_path):
+    pytest.importorskip("vllm")
+    printed, results = run("gpu.py", tmp_path, "--size", "tiny", "--device", "cpu")
+    one, other = results["measurements"]
+    assert {one["side"], other["side"]} == {"agent_gym", "trl"}
+    assert one["tokens"] == other["tokens"] == 8 * 3 * 8 and 0 < one["rollout"] < one["step"]
+    assert "times TRL's" in printed
 
 
 def test_the_context_policies_are_compared_on_the_same_episodes(tmp_path):

@@ -1,0 +1,152 @@
+"""What the rollout loop costs per step, from 64 episodes in flight to 4,096, and what an idle episode occupies.
+
+    python benchmarks/scaling.py
+    python benchmarks/scaling.py --quick
+
+The engine is simulated: it holds every request and, each time it is asked, finishes those that it has had for eight
+rounds, with tokens that were made beforehand. All else is real: environments (GSM8K, embedded), templates, tokenizer,
+worker threads, deadlines, recording. An episode has eight turns: seven calls of the calculator, and the answer.
+
+Columns: `in flight` episodes, all alive at once; `CPU ms per step` and `per episode` of the whole process, CPU time;
+`loop ms per step` of the thread that drives the engine, which no other core can share; `ratio` of the CPU time per step
+to that of the first row: 1 where the cost grows linearly; `KB per episode` of Python memory after all were reset and
+before their first turn, environment included (tracemalloc, in a run of its own).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import tracemalloc
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import _common
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.policies import Generation, Request
+from agent_gym.rollout import Budget, EpisodeSpec, Runner
+
+ENV, TURNS, ROUNDS = "AgentR1/GSM8K-v0", 8, 8
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
+SIZES = (64, 256, 1024, 4096)
+BUDGET = Budget(max_turn_tokens=512, max_tokens=4096, max_seconds=3600.0)
+
+
+class Engine:
+    """Decodes nothing: a request is done after `ROUNDS` rounds."""
+
+    continuous = True
+    n_turns = TURNS
+
+    def __init__(self, renderer: ChatRenderer) -> None:
+        self.turns = [renderer.encode_action(text) for text in (CALL, "<answer>24</answer>")]
+        self.running: deque[tuple[int, Request]] = deque()
+        self.round = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.running)
+
+    def submit(self, request: Request) -> None:
+        self.running.append((self.round + ROUNDS, request))
+
+    def poll(self) -> list[Generation]:
+        self.round += 1
+        done = []
+        while self.running and self.running[0][0] <= self.round:
+            request = self.running.popleft()[1]
+            episode: Any = request.episode
+            ids = self.turns[len(episode.steps) == self.n_turns - 1]
+            done.append(Generation(request.id, list(ids), [0.0] * len(ids), "stop"))
+        return done
+
+    def abort(self, request_id: int) -> None:
+        self.running = deque(item for item in self.running if item[1].id != request_id)
+
+    def close(self) -> None:
+        self.running.clear()
+
+
+class Gate(Engine):
+    """Begins when it has a request of every episode, sees how much memory there is, and lets everybody answer."""
+
+    n_turns = 1
+
+    def __init__(self, renderer: ChatRenderer, size: int) -> None:
+        super().__init__(renderer)
+        self.size, self.held = size, 0
+
+    def poll(self) -> list[Generation]:
+        if not self.held:
+            if len(self.running) < self.size:
+                return []
+            self.held = tracemalloc.get_traced_memory()[0]
+        return super().poll()
+
+
+def main() -> None:
+    parser = _common.parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rollouts per size; the best one counts")
+    options = parser.parse_args()
+    sizes, rounds = ((8, 32), 1) if options.quick else (SIZES, options.rounds)
+    facts = _common.provenance(("agent-gym", "gymnasium", "transformers"))
+    _common.print_provenance(facts)
+
+    from agent_gym.cli.engine import stand_in
+
+    renderer = ChatRenderer.of(stand_in(ENV, {}))
+    play(renderer, 8)  # what is imported, cached and compiled on first use is no cost of a step
+    results = []
+    for size in sizes:
+        cpu, loop = (min(times) for times in zip(*[play(renderer, size) for _ in range(rounds)], strict=True))
+        results.append({"episodes": size, "cpu": cpu, "loop": loop, "bytes": memory(renderer, size)})
+    first = results[0]["cpu"] / results[0]["episodes"]
+    rows = [
+        [
+            str(one["episodes"]),
+            1e3 * one["cpu"] / one["episodes"] / TURNS,
+            1e3 * one["cpu"] / one["episodes"],
+            1e3 * one["loop"] / one["episodes"] / TURNS,
+            one["cpu"] / one["episodes"] / first,
+            one["bytes"] / one["episodes"] / 1e3,
+        ]
+        for one in results
+    ]
+    head = "in flight|CPU ms per step|per episode|loop ms per step|ratio|KB per episode"
+    _common.print_table(head.split("|"), rows)
+    facts["load_after"] = _common.load()
+    print(f"load after  {facts['load_after']}")
+    _common.write_json(options.json, facts=facts, results=results)
+
+
+def play(renderer: ChatRenderer, size: int, engine: Engine | None = None) -> tuple[float, float]:
+    """Play so many episodes at once; return CPU seconds of the process and of this thread."""
+    specs = [EpisodeSpec(ENV, seed=seed) for seed in range(size)]
+    engine = engine or Engine(renderer)
+    runner = Runner(engine, renderer, BUDGET, workers=8, max_live=size)
+    try:
+        cpu, loop = time.process_time(), time.thread_time()
+        episodes = runner.run(specs)
+        spent = time.process_time() - cpu, time.thread_time() - loop
+    finally:
+        runner.close()
+    if {(len(episode.steps), episode.terminated) for episode in episodes} != {(engine.n_turns, True)}:
+        raise SystemExit(f"not every episode had {engine.n_turns} turns")
+    return spent
+
+
+def memory(renderer: ChatRenderer, size: int) -> int:
+    """Bytes that Python holds more when so many episodes wait for their first turn."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    engine = Gate(renderer, size)
+    play(renderer, size, engine)
+    tracemalloc.stop()
+    return engine.held - before
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The memory estimator against what transformers, PEFT and torch really allocate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_gym.cli.main import main
+from agent_gym.errors import ConfigError
+from agent_gym.plan import ModelShape, find_shape, memory, plan
+from agent_gym.plan.models import KNOWN
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SMALL = ModelShape(96, 160, 2, 3, 1, 32, 512, tied=False, qk_norm=True)
+GIB = 2**30
+
+
+def config_of(shape: ModelShape) -> Any:
+    family = transformers.Qwen3Config if shape.qk_norm else transformers.Qwen2Config
+    family = family if shape.qk_norm or shape.qkv_bias else transformers.LlamaConfig
+    return family(
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab,
+        tie_word_embeddings=shape.tied,
+    )
+
+
+def model_of(shape: ModelShape, **kwargs: Any) -> Any:
+    return transformers.AutoModelForCausalLM.from_config(config_of(shape), **kwargs)
+
+
+def size(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B", "Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B"])
+def test_parameters_are_those_of_the_instantiated_model(name: str) -> None:
+    shape = dataclasses.replace(KNOWN[name], layers=2)
+    with torch.device("meta"):
+        model = model_of(shape)
+    assert model.num_parameters() == shape.parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [  # as the models' safetensors files count them
+        ("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen2.5-72B", 72_706_203_648),
+        ("Qwen/Qwen3-8B-Base", 8_190_735_360),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
+        ("meta-llama/Llama-3.3-70B-Instruct", 70_553_706_496),
+    ],
+)
+def test_known_models_have_their_published_size(name: str, parameters: int) -> None:
+    assert find_shape(name).parameters == parameters
+
+
+def test_adapters_are_counted_as_peft_makes_them() -> None:
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(model_of(SMALL), peft.LoraConfig(r=4, target_modules="all-linear"))
+    assert model.get_nb_trainable_parameters()[0] == SMALL.lora_parameters(4)
+
+
+def test_training_state_is_what_a_trained_model_holds() -> None:
+    model = model_of(SMALL)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
+    optimizer.step()
+    state = memory.training_state(SMALL, "single", 1)
+    moments = [t for entry in optimizer.state.values() for name, t in entry.items() if name != "step"]
+    assert state.gradients == size(p.grad for p in model.parameters())
+    assert state.optimizer == size(moments)
+    # The rest are the copies that autocast makes during a pass.
+    assert state.weights - 2 * SMALL.parameters == size(model.parameters())
+
+
+@pytest.mark.parametrize("sharding", ["zero3", "fsdp2"])
+def test_shares_of_many_processes_add_up_to_sixteen_bytes_per_parameter(sharding: str) -> None:
+    # What is gathered does not depend on the number of processes, so that it cancels out.
+    few, many = (memory.training_state(KNOWN["Qwen/Qwen2.5-7B"], sharding, n).total for n in (2, 8))
+    assert few - many == pytest.approx(16 * KNOWN["Qwen/Qwen2.5-7B"].parameters * (1 / 2 - 1 / 8))
+
+
+def test_cache_is_what_a_model_caches() -> None:
+    model = model_of(SMALL, dtype=torch.bfloat16)
+    with torch.no_grad():
+        cache = model(torch.zeros(1, 7, dtype=torch.long), use_cache=True).past_key_values
+    held = size(t for layer in cache.layers for t in (layer.keys, layer.values))
+    assert held == 7 * memory.cache_per_token(SMALL)
+
+
+@pytest.mark.parametrize("shape", [SMALL, dataclasses.replace(SMALL, hidden=128, mlp=384, heads=4, kv_heads=4)])
+@pytest.mark.parametrize("residual", [2, 4])
+def test_activations_of_a_layer_are_those_that_autograd_saves(shape: ModelShape, residual: int) -> None:
+    def saved(layers: int) -> int:
+        torch.manual_seed(0)
+        dtype = torch.float32 if residual == 4 else torch.bfloat16
+        model = model_of(dataclasses.replace(shape, layers=layers), dtype=dtype)
+        own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        kept: dict[int, int] = {}
+
+        def pack(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            # Weights, and the copies that autocast makes of them, are counted with the training state.
+            if storage.data_ptr() not in own and TOKENS in tensor.shape:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            with torch.autocast("cpu", torch.bfloat16, enabled=residual == 4):
+                output = model(torch.ones(1, TOKENS, dtype=torch.long), use_cache=False).logits
+        assert output.requires_grad
+        return sum(kept.values())
+
+    measured = (saved(3) - saved(1)) / 2 / TOKENS
+    assert memory.layer_activations(shape, residual) == pytest.approx(measured, rel=0.15)
+
+
+TOKENS = 61  # no width of the models above
+
+
+def test_plan_orders_layouts_and_says_what_does_not_fit() -> None:
+    def fitting(gpus: int, gib: int, name: str = "Qwen/Qwen2.5-7B") -> list[tuple[str, str, int]]:
+        sizes = {"episode_tokens": 4096, "micro_batch_tokens": 8192, "lora_rank": 16}
+        found = plan(KNOWN[name], gpus, gib * GIB, **sizes)
+        return [(one.layout, one.config, one.lora_rank) for one in found if one.obstacle is None]
+
+    assert fitting(4, 80)[0] == ("colocate", "zero2", 0)
+    assert ("colocate", "ddp", 0) not in fitting(4, 80)  # 16 bytes and more for each of 7.6e9 parameters
+    assert fitting(1, 80) == [("colocate", "single", 16)]
+    assert fitting(1, 80, "Qwen/Qwen2.5-0.5B")[0] == ("colocate", "single", 0)
+    assert fitting(4, 80, "Qwen/Qwen2.5-72B") == []
+
+
+def test_a_server_spreads_a_model_that_does_not_fit_on_one_card() -> None:
+    found = plan(KNOWN["Qwen/Qwen2.5-32B"], 4, 48 * GIB, episode_tokens=4096, micro_batch_tokens=4096, lora_rank=16)
+    two = next(one for one in found if one.servers == 2)
+    assert two.tensor_parallel == 2 and two.engines == 1 and two.cache > 0
+
+
+def test_cli_names_a_command_that_the_trainer_understands(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("trl")
+    from agent_gym.cli.grpo import make_parser
+
+    known = {flag for action in make_parser()._actions for flag in action.option_strings} | {
+        "--accelerate_config",
+        "--num_processes",
+    }
+    for gpus in ("4x80", "2x48", "1x80"):
+        assert main(["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--gpus", gpus, "--json"]) == 0
+        command = json.loads(capsys.readouterr().out)["command"]
+        call = command[command.index("agent-gym grpo") :]
+        flags = {word for word in call.split() if word.startswith("--")}
+        assert flags and flags <= known
+
+
+def test_cli_reads_a_folder_without_torch(tmp_path: Path) -> None:
+    config_of(SMALL).save_pretrained(tmp_path)
+    code = (
+        "import sys; from agent_gym.cli.main import main\n"
+        f"main(['plan', '--model', {str(tmp_path)!r}, '--gpus', '2x16'])\n"
+        "assert not {'torch', 'transformers', 'trl'} & set(sys.modules), 'heavy imports'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{SMALL.parameters:,} parameters" in done.stdout and "agent-gym grpo" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "Qwen/Qwen2.5-7B", "--gpus", "four"], "4x80"),
+        (["--model", "./nowhere", "--gpus", "1x80"], "nowhere/config.json"),
+        (["--model", "some/where", "--gpus", "1x80"], "Qwen/Qwen2.5-7B"),
+    ],
+)
+def test_cli_says_what_is_wrong(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["plan", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_other_families_are_refused() -> None:
+    with pytest.raises(ConfigError, match="qwen3_moe"):
+        ModelShape.from_config({"model_type": "qwen3_moe"})
