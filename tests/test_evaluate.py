@@ -49,7 +49,8 @@ def test_summary_counts_but_does_not_average_failures(tokenizer: Any) -> None:
     assert result.reward == pytest.approx(1.75)
     assert (result.low, result.high) == wilson_interval(3, 3)
     assert str(result) == f"100.0% [{result.low:.1%}, 100.0%] of 3"
-    assert summarize([]) == EvalResult(0, 0, 0.0, 0.0, 1.0, 0.0, {})
+    nothing = summarize([])
+    assert nothing == EvalResult(0, 0) and (nothing.success, nothing.low, nothing.high) == (0.0, 0.0, 1.0)
 
 
 def test_metrics_are_means_per_episode_and_per_call(tokenizer: Any) -> None:
@@ -65,6 +66,7 @@ def test_metrics_are_means_per_episode_and_per_call(tokenizer: Any) -> None:
     assert metrics["episode/truncated"] == 0.0
     assert metrics["tool/calculator/calls"] == 2.0 and metrics["tool/calculator/errors"] == 0.5
     assert metrics["tool/invalid/calls"] == 1.0 and metrics["tool/invalid/errors"] == 1.0
+    assert metrics["episode/tool_calls"] == 3.0 and metrics["episode/parse_errors"] == 1.0
     assert metrics["tool/calculator/latency"] > 0
     assert metrics["reward/format"] == pytest.approx(0.1) and metrics["reward/call"] == 0.0
     # A policy cannot invent metric names.

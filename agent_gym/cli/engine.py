@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -103,28 +103,36 @@ def _end_tokens(model: str) -> int | list[int] | None:
         return None
 
 
-def expert(model: str | None, env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Any, Policy]:
-    """Let the environment's expert play.
+def scripted(
+    model: str | None, env_id: str, env_kwargs: Mapping[str, Any], act: Callable[[Any], str]
+) -> tuple[Any, Policy]:
+    """Let a function play.
 
     Args:
         model: whose tokenizer and chat template write the episodes; None trains a small tokenizer on the spot.
         env_id: the environment.
         env_kwargs: its arguments.
+        act: returns the text of the next turn of a live episode.
     """
-    if model is None:
-        require("transformers", "train")
-        from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
+    tokenizer = load_tokenizer(model) if model else stand_in(env_id, env_kwargs)
 
-        tokenizer = make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs, episodes=300))
-    else:
-        tokenizer = load_tokenizer(model)
+    def write(episode: Any) -> str:
+        # A script knows how to act. Asked for a summary, it tells what happened.
+        return act(episode) if episode.asked == "act" else episode.env.unwrapped.history()
 
-    def act(episode: Any) -> str:
-        env = episode.env.unwrapped
-        # An expert knows how to act. Asked for a summary, it tells what happened.
-        return env.expert_action() if episode.asked == "act" else env.history()
+    return tokenizer, ScriptedPolicy(write, ChatRenderer.of(tokenizer).encode_action)
 
-    return tokenizer, ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+
+def stand_in(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
+    """Train a small tokenizer on the demonstrations of an environment.
+
+    Raises:
+        ConfigError: if the environment has no expert.
+    """
+    require("transformers", "train")
+    from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
+
+    return make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs, episodes=300))
 
 
 def _load_model(model: str) -> Any:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from agent_gym.cli import engine
+from agent_gym.cli import engine as engines
+from agent_gym.cli.endpoint import build_endpoint
 from agent_gym.cli.parser import Parser, positive
-from agent_gym.errors import ConfigError
+from agent_gym.cli.players import MODEL, SCRIPTS, Player, find_players
+from agent_gym.policies import Policy
 from agent_gym.registry import check_env_id
 from agent_gym.rollout import CONTEXTS, Budget, Context, Runner, make_context, tighten
 
 
 def add_player(parser: Parser) -> None:
     """Add the flags for the policy."""
+    parser.set_defaults(policy=[])  # `eval` has a flag for it
     group = parser.add_argument_group("who plays")
-    group.add_argument("--model", "--model_name_or_path", metavar="PATH", help="model folder or hub id")
+    help_text = "model folder or hub id, or the model's name at an endpoint"
+    group.add_argument("--model", "--model_name_or_path", metavar="PATH", help=help_text)
     group.add_argument("--expert", action="store_true", help="the environment's own expert plays instead of a model")
+    help_text = "an OpenAI-compatible server, for example http://127.0.0.1:8000/v1; its key: $OPENAI_API_KEY"
+    group.add_argument("--endpoint", metavar="URL", help=help_text)
+    help_text = "folder or hub id of the tokenizer, where an endpoint does not tell; for the expert that of the model"
+    group.add_argument("--tokenizer", metavar="PATH", help=help_text)
     group.add_argument(
-        "--engine", choices=engine.ENGINES, default="auto", help="what samples; auto takes vLLM where it is installed"
+        "--concurrency", type=positive, metavar="N", default=64, help="most requests at the endpoint at the same time"
+    )
+    group.add_argument(
+        "--engine", choices=engines.ENGINES, default="auto", help="what samples; auto takes vLLM where it is installed"
     )
 
 
@@ -45,20 +56,22 @@ def add_limits(parser: Parser) -> None:
         help=f"what the model sees next: {', '.join(CONTEXTS)}; write numbers for the capitals",
     )
     group.add_argument("--workers", type=positive, metavar="N", default=32, help="threads that run environments")
+    help_text = "processes that run environments while the threads wait; for those that compute in Python"
+    group.add_argument("--env_processes", type=int, metavar="N", default=0, help=help_text)
 
 
-def check_player(arguments: argparse.Namespace, env_ids: list[str]) -> None:
-    """Find the cheap mistakes before an engine is started.
+def check_player(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
+    """Find the cheap mistakes before an engine is started, and return who plays.
 
     Raises:
-        ConfigError: for an unknown environment, not exactly one of model and expert where that matters, or a context
-            policy that cannot be had.
+        ConfigError: for an unknown environment, nobody who plays, a policy that an environment does not have, or a
+            context policy that cannot be had.
     """
     for env_id in env_ids:
         check_env_id(env_id)
-    if arguments.model is None and not arguments.expert:
-        raise ConfigError("who plays? give --model with a folder or hub id, or --expert")
+    players = find_players(arguments, env_ids)
     _limits(arguments)
+    return players
 
 
 def _limits(arguments: argparse.Namespace) -> tuple[Budget, Context]:
@@ -68,26 +81,48 @@ def _limits(arguments: argparse.Namespace) -> tuple[Budget, Context]:
 
 
 @contextmanager
-def open_runner(arguments: argparse.Namespace, env_id: str) -> Iterator[tuple[Any, Runner]]:
+def open_runner(arguments: argparse.Namespace, env_id: str, engine: str = MODEL) -> Iterator[tuple[Any, Runner]]:
     """Start the policy and a runner, and stop both at the end.
 
     Args:
         arguments: the flags of `add_player` and `add_limits`.
-        env_id: the environment whose demonstrations the expert's own tokenizer is trained on, where it needs one.
+        env_id: the environment whose demonstrations a tokenizer is trained on, where there is no other.
+        engine: what plays, as in `Player.engine`.
 
     Yields:
         The tokenizer and the runner.
     """
     budget, context = _limits(arguments)
-    if arguments.expert:
-        tokenizer, policy = engine.expert(arguments.model, env_id, arguments.env_kwargs)
-    else:
-        tokenizer, policy = engine.build(
-            arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed
-        )
-    runner = Runner(policy, tokenizer, budget, context=context, workers=arguments.workers, progress=True)
+    tokenizer, policy = _policy(arguments, env_id, engine, budget.max_tokens)
+    runner = Runner(
+        policy,
+        tokenizer,
+        budget,
+        context=context,
+        workers=arguments.workers,
+        env_processes=arguments.env_processes,
+        progress=True,
+    )
     try:
         yield tokenizer, runner
     finally:
         runner.close()
         policy.close()
+
+
+def _policy(arguments: argparse.Namespace, env_id: str, engine: str, context: int) -> tuple[Any, Policy]:
+    if engine in SCRIPTS:
+        # A name at an endpoint is no folder or hub id.
+        model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
+        return engines.scripted(model, env_id, arguments.env_kwargs, SCRIPTS[engine])
+    if arguments.endpoint:
+        return build_endpoint(
+            arguments.endpoint,
+            arguments.model,
+            arguments.tokenizer,
+            env_id=env_id,
+            env_kwargs=arguments.env_kwargs,
+            context=context,
+            concurrency=arguments.concurrency,
+        )
+    return engines.build(arguments.model, arguments.engine, context=context, seed=arguments.seed)

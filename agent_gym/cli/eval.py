@@ -1,46 +1,53 @@
-"""`agent-gym eval ENV...`: how often a model succeeds, with an interval that the data can bear.
-
-With several samples per task the samples of one task are alike, so that they are worth less than as many tasks. The
-interval is then Wilson's at the effective number of samples, the number of independent ones with the same spread of the
-mean (Korn and Graubard, Survey Methodology 24, 1998).
-"""
+"""`agent-gym eval ENV...`: how often policies succeed, and what else they do, with intervals that the data can bear."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from statistics import fmean, variance
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from agent_gym.cli.episodes import add_limits, add_player, check_player, open_runner
-from agent_gym.cli.parser import Parser, check_output, positive
+from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.players import SCRIPTS, Player, add_policy
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate import EvalResult, make_specs, summarize, wilson_interval
-from agent_gym.rollout import Episode
+from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs, summarize
+from agent_gym.evaluate.report import details, table
+from agent_gym.rollout import EpisodeSpec, Runner
+
+Cell = tuple[str, str]
+"""A policy and an environment."""
+SETTINGS = ("split", "seed", "temperature", "env_kwargs", "context") + (
+    "max_turns", "max_turn_tokens", "max_tokens", "max_seconds"
+)  # fmt: skip
+"""Flags that decide what an episode is like, so that a file is gone on with under the same ones only."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate and report."""
-    parser = Parser("eval", "Measure how often a model, or the expert, solves an environment's tasks.")
+    parser = Parser("eval", "Measure how often a model, the expert or others solve an environment's tasks.")
     parser.add_argument("env_id", metavar="ENV", nargs="+", help="environment ids, for example AgentR1/GSM8K-v0")
     parser.add_argument("--episodes", type=positive, metavar="N", help="number of tasks per environment; default: all")
     parser.add_argument("--split", default="test", help="split to take the tasks from, its first one first")
-    parser.add_argument("--samples", type=positive, default=1, metavar="K", help="attempts per task, averaged (avg@K)")
+    help_text = "attempts per task: their mean (avg@K) and the chance that one of k succeeds (pass@k)"
+    parser.add_argument("--samples", type=positive, default=1, metavar="K", help=help_text)
     parser.add_argument("--temperature", type=float, default=0.0, help="of the sampling; 0 is greedy")
-    help_text = "further columns, by the names of --output, for example env/f1; a dash where there is no such metric"
+    help_text = "further columns of the first table, by their names below it, for example env/f1"
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help=help_text)
-    parser.add_argument("--output", metavar="FILE", help="also write the results as JSON, with all metrics")
+    help_text = "write each episode there as it ends; for view, rescore, compare and --resume"
+    parser.add_argument("--output", metavar="FILE.jsonl", help=help_text)
+    parser.add_argument("--resume", action="store_true", help="go on with what --output holds")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_policy(parser)
     add_player(parser)
     add_limits(parser)
     arguments = parser.parse(argv)
     env_ids = arguments.env_id if isinstance(arguments.env_id, list) else [arguments.env_id]
-    check_player(arguments, env_ids)
-    if arguments.output:
-        check_output(arguments.output)
-    if arguments.samples > 1 and arguments.temperature == 0 and not arguments.expert:
-        raise ConfigError(f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, say 1.0")
+    players = check_player(arguments, env_ids)
+    _check(arguments, players)
     specs = {
         env_id: make_specs(
             env_id,
@@ -50,59 +57,85 @@ def main(argv: Sequence[str]) -> int:
             group_size=arguments.samples,
             seed=arguments.seed,
         )
-        for env_id in env_ids
+        for env_id in dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
     }
-    results = {}
-    with open_runner(arguments, env_ids[0]) as (_, runner):
-        for env_id in env_ids:
-            results[env_id] = summarize_samples(runner.run(specs[env_id], temperature=arguments.temperature))
-    print(_table(results, arguments.samples, arguments.metrics))
-    if arguments.output:
-        left_out = ("env_id", "metrics", "output", "workers")
-        settings = {key: value for key, value in vars(arguments).items() if key not in left_out}
-        _write(arguments.output, settings, results)
+    with _open(arguments) as file:
+        results = _play(arguments, players, specs, file)
+    print(_json(arguments, results, players) if arguments.json else _text(results, arguments.metrics))
     return 0
 
 
-def summarize_samples(episodes: Sequence[Episode]) -> EvalResult:
-    """Condense episodes of which several may answer the same task."""
-    result = summarize(episodes)
-    by_task: dict[int, list[float]] = {}
-    for episode in episodes:
-        if not episode.failure:
-            by_task.setdefault(episode.spec.group, []).append(float(episode.success))
-    if len(by_task) < 2 or len(by_task) == result.episodes:
-        return result
-    n = effective_samples(list(by_task.values()))
-    low, high = wilson_interval(round(result.success * n), n)
-    return dataclasses.replace(result, low=low, high=high)
+def _check(arguments: argparse.Namespace, players: Sequence[Player]) -> None:
+    models = [player for player in players if player.engine not in SCRIPTS]
+    if arguments.samples > 1 and arguments.temperature == 0 and models:
+        raise ConfigError(f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, say 1.0")
+    if arguments.output and not arguments.output.endswith(".jsonl"):
+        raise ConfigError(
+            f"--output {arguments.output} must end in .jsonl: it gets the episodes. --json prints the results as JSON"
+        )
+    if arguments.resume and not arguments.output:
+        raise ConfigError("--resume goes on with a file: name it with --output")
 
 
-def effective_samples(by_task: Sequence[Sequence[float]]) -> int:
-    """Return how many independent samples would leave the mean as uncertain as these are.
-
-    Args:
-        by_task: outcomes (0 or 1) of each task, at least two tasks.
-    """
-    means = [fmean(outcomes) for outcomes in by_task]
-    p, spread = fmean(means), variance(means) / len(means)
-    # All tasks alike (all solved, none solved): the samples tell nothing new, so each task counts once.
-    return len(means) if spread == 0 else max(1, min(round(p * (1 - p) / spread), sum(map(len, by_task))))
-
-
-def _table(results: dict[str, EvalResult], samples: int, metrics: Sequence[str]) -> str:
-    column = "success" if samples == 1 else f"avg@{samples}"
-    rows = [("environment", column, "95% interval", "episodes", "reward", "turns", "failed", *metrics)]
-    for env_id, result in results.items():
-        interval = f"{result.low:.1%} to {result.high:.1%}"
-        turns = f"{result.metrics.get('episode/turns', 0.0):.2f}"
-        counts = (str(result.episodes), f"{result.reward:.3f}", turns, str(result.failed))
-        more = (f"{result.metrics[name]:.3f}" if name in result.metrics else "-" for name in metrics)
-        rows.append((env_id, f"{result.success:.1%}", interval, *counts, *more))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+@contextmanager
+def _open(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
+    """Open the file, and say what is in it when the run is broken off."""
+    if not arguments.output:
+        yield None
+        return
+    file = EpisodeFile(arguments.output, resume=arguments.resume)
+    try:
+        yield file
+    except ConfigError:
+        raise
+    except BaseException:
+        print(f"agent-gym: finished episodes are in {file.path}; go on with --resume", file=sys.stderr)
+        raise
+    finally:
+        file.close()
 
 
-def _write(path: str, settings: dict[str, Any], results: dict[str, EvalResult]) -> None:
-    content = {"settings": settings, "results": {key: dataclasses.asdict(value) for key, value in results.items()}}
-    Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _play(
+    arguments: argparse.Namespace,
+    players: Sequence[Player],
+    specs: dict[str, list[EpisodeSpec]],
+    file: EpisodeFile | None,
+) -> dict[Cell, EvalResult]:
+    results: dict[Cell, EvalResult] = {}
+    for engine in dict.fromkeys(player.engine for player in players):
+        mine = [player for player in players if player.engine == engine]
+        with open_runner(arguments, next(iter(mine[0].env_ids)), engine) as (tokenizer, runner):
+            for player in mine:
+                for asked, env_id in player.env_ids.items():
+                    results[player.name, asked] = _cell(arguments, player, specs[env_id], file, runner, tokenizer)
+    # In the order of --policy, whatever had to be started when.
+    return {(player.name, asked): results[player.name, asked] for player in players for asked in player.env_ids}
+
+
+def _cell(
+    arguments: argparse.Namespace,
+    player: Player,
+    specs: Sequence[EpisodeSpec],
+    file: EpisodeFile | None,
+    runner: Runner,
+    tokenizer: Any,
+) -> EvalResult:
+    if file is None:
+        return summarize(runner.run(specs, temperature=arguments.temperature))
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    done, left = file.begin(player.name, settings, specs, tokenizer)
+    return summarize(done + runner.run(left, temperature=arguments.temperature, on_end=file.write))
+
+
+def _text(results: dict[Cell, EvalResult], metrics: Sequence[str]) -> str:
+    parts = [details(policy, env_id, result) for (policy, env_id), result in results.items()]
+    return "\n\n".join([table(results, metrics), *parts])
+
+
+def _json(arguments: argparse.Namespace, results: dict[Cell, EvalResult], players: Sequence[Player]) -> str:
+    played = {(player.name, asked): env_id for player in players for asked, env_id in player.env_ids.items()}
+    rows = [
+        {"policy": policy, "env_id": played[policy, asked], **dataclasses.asdict(result)}
+        for (policy, asked), result in results.items()
+    ]
+    return json.dumps({"settings": {name: getattr(arguments, name) for name in SETTINGS}, "results": rows}, indent=2)

@@ -1,0 +1,104 @@
+"""Results as text: policies in rows and environments in columns, as papers print them, and everything about each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from agent_gym.evaluate.results import SHARES, EvalResult
+from agent_gym.evaluate.statistics import Measure
+
+Results = Mapping[tuple[str, str], EvalResult]
+"""Results by policy and environment."""
+_FIRST = ("episode/success", "pass@", "reward", "reward/", "env/", "episode/", "tool/")
+
+
+def table(results: Results, metrics: Sequence[str] = ()) -> str:
+    """Return the success of each policy in each environment, and further measures, with 95% intervals.
+
+    The shape is that of the tables of Agent-R1: a row per policy, columns per environment.
+
+    Args:
+        results: what to show.
+        metrics: names of further measures, each a column for the environments that have it.
+    """
+    policies = list(dict.fromkeys(policy for policy, _ in results))
+    columns = [
+        (env_id, name)
+        for env_id in dict.fromkeys(env_id for _, env_id in results)
+        for name in dict.fromkeys(("episode/success", *metrics))
+        if name == "episode/success" or any(name in results[p, e].measures for p, e in results if e == env_id)
+    ]
+    rows = [["policy", *(_short(env_id) + _label(name, results) for env_id, name in columns)]]
+    for policy in policies:
+        cells = [_cell(name, results.get((policy, env_id))) for env_id, name in columns]
+        rows.append([policy, *cells])
+    return align(rows)
+
+
+def details(policy: str, env_id: str, result: EvalResult) -> str:
+    """Return every measure of one result, and its success by kind of task."""
+    attempts = f", {result.attempts} attempts each" if result.attempts > 1 else ""
+    failed = f", {result.failed} failed episodes left out" if result.failed else ""
+    lines = [f"{env_id}, {policy}: {result.tasks} tasks{attempts}{failed}"]
+    rows = [["measure", "estimate", "95% interval"]]
+    for name in sorted(result.measures, key=_rank):
+        measure = result.measures[name]
+        rows.append([name, number(name, measure.value), interval(name, measure)])
+    lines.append(align(rows))
+    for field, parts in result.categories.items():
+        rows = [[field, "tasks", "success", "95% interval", "reward"]]
+        for value, part in parts.items():
+            if part.episodes:
+                success = part.measures["episode/success"]
+                shown = number("episode/success", success.value), interval("episode/success", success)
+                rows.append([value, str(part.tasks), *shown, number("reward", part.reward)])
+        lines += ["", align(rows)]
+    return "\n".join(lines)
+
+
+def align(rows: Iterable[Sequence[str]]) -> str:
+    """Set rows of equal length in columns."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+
+def number(name: str, value: float) -> str:
+    """Write a value: shares in per cent, others with four digits."""
+    return f"{value:.1%}" if name in SHARES or name.startswith("pass@") else f"{value:.4g}"
+
+
+def interval(name: str, measure: Measure) -> str:
+    """Write an interval; a dash where there is none."""
+    if measure.low is None or measure.high is None:
+        return "-"
+    return f"{number(name, measure.low)} to {number(name, measure.high)}"
+
+
+def _cell(name: str, result: EvalResult | None) -> str:
+    measure = result.measures.get(name) if result else None
+    if measure is None:
+        return "-"
+    if measure.low is None or measure.high is None:
+        return number(name, measure.value)
+    return f"{number(name, measure.value)} [{number(name, measure.low)}, {number(name, measure.high)}]"
+
+
+def _label(name: str, results: Results) -> str:
+    if name != "episode/success":
+        return f" {name}"
+    attempts = max(result.attempts for result in results.values())
+    return f" avg@{attempts}" if attempts > 1 else ""
+
+
+def _short(env_id: str) -> str:
+    """`AgentR1/GSM8K-v0` as `GSM8K`."""
+    name = env_id.rpartition("/")[2]
+    base, _, version = name.rpartition("-")
+    return base if base and version[:1] == "v" else name
+
+
+def _rank(name: str) -> tuple[int, str]:
+    # The longest beginning that fits: episode/success before the rest of episode/.
+    place = max((len(first), -i) for i, first in enumerate(_FIRST) if name.startswith(first))[1]
+    return -place, name if not name.startswith("pass@") else name.rjust(20)

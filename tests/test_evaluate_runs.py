@@ -1,0 +1,293 @@
+"""Evaluations as a user runs them: policies, files that are gone on with, scores again, comparisons."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from cli_tools import complaint  # noqa: E402
+from rollout_tools import counting, scripted  # noqa: E402
+from tiny import make_tiny_model  # noqa: E402
+
+from agent_gym import ConfigError  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.cli.players import variant  # noqa: E402
+from agent_gym.evaluate import EpisodeFile, evaluate, make_specs, summarize  # noqa: E402
+from agent_gym.evaluate.report import details  # noqa: E402
+from agent_gym.rollout import Budget, Runner, from_record, read_trajectories, write_trajectories  # noqa: E402
+
+GSM8K, HOTPOTQA = "AgentR1/GSM8K-v0", "AgentR1/HotpotQA-v0"
+TOKENS: list[str] = []
+
+
+def records_of(path: Path) -> list[dict[str, Any]]:
+    return list(read_trajectories(path))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, *(TOKENS if arguments[0] == "eval" else ()), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Where the tokenizer is, so that no command has to train one."""
+    TOKENS[:] = ["--tokenizer", str(make_tiny_model(tmp_path_factory.mktemp("model")))]
+    return TOKENS
+
+
+@pytest.fixture(scope="module")
+def played(tokens: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The expert and a random policy, twice at each of eight tasks."""
+    path = tmp_path_factory.mktemp("run") / "run.jsonl"
+    arguments = ["eval", GSM8K, "--policy", "expert", "random", "--episodes", "8", "--samples", "2"]
+    assert main([*arguments, *tokens, "--output", str(path)]) == 0
+    return path
+
+
+# Results.
+
+
+def test_attempts_at_one_task_are_counted_as_what_they_are(tokenizer: Any) -> None:
+    """Two of four tasks solved by both attempts, one by one of two."""
+    specs = make_specs("Toy/Counting-v0", split="train", episodes=4, group_size=2)
+    won = {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
+
+    def act(episode: Any) -> str:
+        wins = (episode.spec.index, episode.spec.member) in won
+        return str(episode.env.unwrapped.expert_action()) if wins else "stop"
+
+    runner = Runner(scripted(tokenizer, act), tokenizer)
+    result = evaluate(runner, specs)
+    runner.close()
+    assert (result.tasks, result.attempts, result.episodes) == (4, 2, 8)
+    assert result.success == 5 / 8 and result.metrics["pass@2"] == 3 / 4
+    assert result.high - result.low > 0.6, "the interval is that of about four tasks and not of eight"
+    assert result.measures["episode/turns"].low is not None
+
+
+def test_categories_of_every_environment_reach_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "run.jsonl"
+    arguments = ["eval", HOTPOTQA, "AgentR1/ALFWorld-v0", "--split", "train", "--policy", "expert", "--episodes", "6"]
+    hotpotqa, alfworld = run(capsys, *arguments, "--output", str(output))["results"]
+    assert set(hotpotqa["categories"]) == {"type", "level"} and set(alfworld["categories"]) == {"task_type"}
+    levels = hotpotqa["categories"]["level"].values()
+    assert sum(level["tasks"] for level in levels) == 6
+    assert {"env/em", "env/f1", "reward/em", "episode/turns", "tool/search/calls"} <= set(hotpotqa["measures"])
+    found = summarize([from_record(record) for record in records_of(output) if record["categories"].get("task_type")])
+    assert "\n\ntask_type " in details("expert", "AgentR1/ALFWorld-v0", found)
+    assert all(record["categories"] for record in records_of(output))
+
+
+def test_the_policies_of_a_report(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = run(capsys, "eval", GSM8K, "--policy", "expert", "random", "--episodes", "8")["results"]
+    assert [(row["policy"], row["measures"]["episode/success"]["value"]) for row in table] == [
+        ("expert", 1.0), ("random", 0.0)
+    ]  # fmt: skip
+    random = [r for r in records_of(played) if r["policy"] == "random"]
+    acts = [[step["action"] for step in record["steps"]] for record in random]
+    assert any("calculator" in text for episode in acts for text in episode)
+    assert any("<answer>" in text for episode in acts for text in episode)
+    assert acts[::2] != acts[1::2], "attempts at a task differ"
+
+
+def test_policies_that_are_variants() -> None:
+    assert variant(HOTPOTQA, "naive-rag") == "AgentR1/HotpotQA-NaiveRAG-v0"
+    assert variant(HOTPOTQA, "react") == "AgentR1/HotpotQA-ReAct-v0"
+    assert variant(HOTPOTQA, "direct") == "AgentR1/HotpotQA-Direct-v0"
+    with pytest.raises(ConfigError, match="GSM8K-v0 has no policy 'react'; known: expert, random, model, notool"):
+        variant(GSM8K, "react")
+
+
+def test_what_cannot_be_evaluated_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "--policy expert" in complaint(capsys, "eval", GSM8K)
+    assert "has no policy 'reakt'; did you mean react?" in complaint(
+        capsys, "eval", HOTPOTQA, "--model", "m", "--policy", "reakt"
+    )
+    assert "must end in .jsonl" in complaint(capsys, "eval", GSM8K, "--expert", "--output", "a.json")
+    assert "name it with --output" in complaint(capsys, "eval", GSM8K, "--expert", "--resume")
+    (tmp_path / "file").write_text("")
+    bad = str(tmp_path / "file" / "a.jsonl")
+    assert "cannot write" in complaint(capsys, "eval", GSM8K, "--expert", "--output", bad)
+
+
+# Going on.
+
+
+def expected_keys(episodes: int, samples: int) -> list[tuple[str, int, int]]:
+    return [(p, i, k) for p in ("expert", "random") for i in range(episodes) for k in range(samples)]
+
+
+def keys(path: Path) -> list[tuple[str, int, int]]:
+    return sorted((r["policy"], r["spec"]["index"], r["spec"]["member"]) for r in records_of(path))
+
+
+def test_a_run_goes_on_where_it_was_cut_off(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = played.read_text().splitlines(keepends=True)
+    broken = json.loads(lines[3])
+    broken["failure"], broken["reward"] = "EnvFailure: the sandbox is dead", None
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join([*lines[:3], json.dumps(broken) + "\n", *lines[4:20], lines[20][:500]]))
+    arguments = ["eval", GSM8K, "--policy", "expert", "random", "--episodes", "8", "--samples", "2"]
+    report = run(capsys, *arguments, "--output", str(cut), "--resume")
+    assert keys(cut) == expected_keys(8, 2), "each exactly once, the failed one again"
+    kept = cut.read_text().splitlines(keepends=True)
+    assert kept[:19] == lines[:3] + lines[4:20], "what was there stays as it was"
+    assert sorted(r["steps"][0]["action"] for r in records_of(cut)) == sorted(
+        r["steps"][0]["action"] for r in records_of(played)
+    )
+    assert [row["episodes"] for row in report["results"]] == [16, 16]
+    size = cut.stat().st_size
+    run(capsys, *arguments, "--output", str(cut), "--resume")
+    assert cut.stat().st_size == size, "nothing was left to play"
+    more = [word if word != "8" else "9" for word in arguments]
+    run(capsys, *more, "--output", str(cut), "--resume")
+    assert keys(cut) == expected_keys(9, 2), "more tasks are no other settings"
+
+
+def test_other_settings_are_not_mixed_into_a_file(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = played.read_bytes()
+    arguments = ["eval", GSM8K, "--policy", "expert", "--episodes", "8", "--samples", "2", "--output", str(played)]
+    assert "go on with --resume" in complaint(capsys, *arguments)
+    resume = [*arguments, "--resume"]
+    assert "played with seed 0, now it is 1" in complaint(capsys, *resume, "--seed", "1")
+    assert "played with max_turns null, now it is 3" in complaint(capsys, *resume, "--max_turns", "3")
+    kwargs = ["--env_kwargs", '{"max_turns": 3}']
+    assert 'played with env_kwargs {}, now it is {"max_turns": 3}' in complaint(capsys, *resume, *kwargs)
+    fewer = [word if word != "8" else "7" for word in resume]
+    assert "which this run would not play" in complaint(capsys, *fewer)
+    assert played.read_bytes() == before
+
+
+def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
+    runner = Runner(scripted(tokenizer), tokenizer, Budget(40, 600))
+    path = tmp_path / "new" / "run.jsonl"
+    specs = counting(4, max_turns=6)
+    result = evaluate(runner, specs[:2], output=path)
+    stored = summarize([from_record(record) for record in records_of(path)])
+    assert (stored.success, stored.reward, stored.tasks) == (result.success, result.reward, 2)
+    again = evaluate(runner, specs, output=path, resume=True)
+    assert (result.episodes, again.episodes) == (2, 4) and len(records_of(path)) == 4
+    with pytest.raises(ConfigError, match="played with temperature 0.0, now it is 1.0"):
+        evaluate(runner, specs, output=path, resume=True, temperature=1.0)
+    runner.budget = Budget(41, 600)
+    with pytest.raises(ConfigError, match="played with max_turn_tokens 40, now it is 41"):
+        evaluate(runner, specs, output=path, resume=True)
+    runner.close()
+    path.write_text("")
+    EpisodeFile(path).close()
+    assert not path.exists(), "a file without an episode would look like a result"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_an_interrupted_run_leaves_a_file_to_go_on_with(
+    how: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    arguments = ["eval", GSM8K, "--policy", "expert", "--episodes", "300", "--output", str(path), *TOKENS]
+    process = subprocess.Popen([sys.executable, "-m", "agent_gym", *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.stat().st_size < 20_000:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, how)
+    _, said = process.communicate(timeout=60)
+    if how == signal.SIGINT and process.returncode:  # it may have been done already
+        assert process.returncode == 130 and "go on with --resume" in said
+    run(capsys, *arguments, "--resume")
+    assert sorted(r["spec"]["index"] for r in records_of(path)) == list(range(300))
+
+
+# Scores again.
+
+
+def test_what_was_stored_is_what_the_environment_says(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rescore", str(played)]) == 0
+    assert "answers otherwise in 0 of them, the score is another in 0" in capsys.readouterr().out
+
+
+def test_other_weights_and_arguments(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new.jsonl"
+    found = run(capsys, "rescore", str(played), "--reward_weights", '{"format": 0.5}', "--output", str(output))
+    assert found["scores_differ"] >= 16 and found["world_differs"] == 0
+    assert found["now"]["reward/format"] == pytest.approx(5 * found["stored"]["reward/format"])
+    assert found["now"]["episode/success"] == found["stored"]["episode/success"]
+    new = records_of(output)
+    assert all(record["spec"]["env_kwargs"]["reward_weights"] == {"format": 0.5} for record in new)
+    assert main(["rescore", str(output)]) == 0, "the new file holds what it says"
+    assert "no reward term ['formt']" in complaint(capsys, "rescore", str(played), "--reward_weights", '{"formt": 1}')
+    # With fewer turns the world itself is another.
+    assert main(["rescore", str(played), "--env_kwargs", '{"max_turns": 1}']) == 1
+    assert "steps early" in capsys.readouterr().out
+
+
+def test_changed_records_are_found(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = records_of(played)
+    records[0]["steps"][-1]["reward"] += 1
+    records[0]["reward"] += 1
+    records[1]["steps"][0]["observation"] = "43"
+    failed = {**records[2], "failure": "EnvFailure: gone", "reward": None}
+    write_trajectories(tmp_path / "bad.jsonl", [*records[:2], failed, *records[3:]])
+    assert main(["rescore", str(tmp_path / "bad.jsonl")]) == 1
+    text = capsys.readouterr().out
+    assert "31 episodes played again, 1 failed" in text
+    assert "answers otherwise in 1 of them, the score is another in 1" in text
+
+
+# Comparisons.
+
+
+def test_two_policies_are_compared_task_by_task(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = run(capsys, "compare", str(played))
+    assert (found["a"], found["b"], found["paired"]) == ("expert", "random", 8)
+    assert found["measures"]["episode/success"]["difference"] == -1.0
+    assert found["measures"]["episode/success"]["p"] == 2 / 2**8
+    assert main(["compare", str(played)]) == 0
+    assert "8 tasks paired, 0 of a alone, 0 of b alone" in capsys.readouterr().out
+
+
+def test_files_are_compared_on_what_they_share(
+    played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    once = [record for record in records_of(played) if record["spec"]["member"] == 0]
+    expert = [r for r in once if r["policy"] == "expert" and r["spec"]["index"] < 6]
+    other = [{**r, "policy": "expert"} for r in once if r["policy"] == "random" and r["spec"]["index"] > 1]
+    files = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    write_trajectories(files[0], expert)
+    write_trajectories(files[1], other)
+    (found,) = run(capsys, "compare", *files)
+    assert (found["a"], found["b"]) == ("expert in a", "expert in b"), "told apart by their files"
+    assert (found["paired"], found["only_a"], found["only_b"]) == (4, 2, 2)
+    success = found["measures"]["episode/success"]
+    assert success["test"] == "mcnemar" and success["p"] == 2 / 2**4 and success["high"] < 0
+    changed = [{**r, "messages": [{"role": "user", "content": "another question"}]} for r in other]
+    write_trajectories(files[1], changed)
+    assert "is not the same in both runs" in complaint(capsys, "compare", *files)
+    write_trajectories(files[1], [r for r in other if r["spec"]["index"] > 5])
+    assert "no task of AgentR1/GSM8K-v0 in common" in complaint(capsys, "compare", *files)
+    assert "nothing to compare" in complaint(capsys, "compare", files[0])
+    for record in other:
+        record["spec"]["env_id"] = HOTPOTQA
+    write_trajectories(files[1], other)
+    assert "nothing to compare" in complaint(capsys, "compare", *files)
+
+
+def test_the_page_explains_every_field_of_a_line(played: Path) -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## Files")[2], flags=re.M))
+    record = records_of(played)[0]
+    assert list(rows) == list(record), "every field, in the order of the file"
+    for field, parts in (("spec", record["spec"]), ("steps", record["steps"][0]), ("rows", record["rows"][0])):
+        assert set(re.findall(r"`(\w+)`", rows[field])) == set(parts)
+    assert all(set(call) == {"name", "arguments", "error", "seconds"} for call in record["steps"][0]["tool_calls"])
