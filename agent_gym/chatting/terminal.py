@@ -1,0 +1,193 @@
+"""A conversation in the terminal: tokens as they are sampled, calls and results as they happen.
+
+Written to a pipe it is the same text without colours, so that a script can talk, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from agent_gym.chatting.conversation import Conversation
+from agent_gym.errors import ConfigError
+from agent_gym.rollout import write_trajectories
+
+HELP = {
+    "/reset": "forget the conversation and begin anew",
+    "/tools": "what the policy can call",
+    "/more": "the last result in full",
+    "/save FILE": "write the conversation as a trajectory for agent-gym view",
+    "/help": "show this",
+    "/quit": "leave",
+}
+_FOLDED_LINES, _FOLDED_CHARS = 8, 800
+# What a model or a tool writes may hold codes that move the cursor or retitle the window.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Terminal:
+    """Shows a conversation and reads what the person types.
+
+    Args:
+        conversation: who is talked to.
+        model: its name.
+        console: where to write.
+    """
+
+    def __init__(self, conversation: Conversation, model: str, console: Console) -> None:
+        self._conversation, self._model, self._console = conversation, model, console
+        self._results: list[str] = []  # of the last calls, in full
+
+    def run(self, ask: Callable[[], str | None]) -> None:
+        """Talk until the person leaves.
+
+        Args:
+            ask: returns the next line that the person typed, None when there is no more. Two of its
+                `KeyboardInterrupt`s in a row leave; a turn that was stopped by Ctrl-C counts as the first.
+        """
+        self._greet()
+        interrupted = False
+        while True:
+            try:
+                line = ask()
+            except KeyboardInterrupt:
+                self._print("")
+                if interrupted:
+                    return
+                interrupted = True
+                self._print("press Ctrl-C again or write /quit to leave", "dim")
+                continue
+            if line is None or line.strip() == "/quit":
+                return
+            if line.strip().startswith("/"):
+                self._command(*line.strip().partition(" ")[::2])
+            elif line.strip():
+                interrupted = self._say(line)
+                continue
+            interrupted = False
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Show what happens."""
+        kind = event["kind"]
+        if kind == "text":
+            self._console.out(_clean(event["text"]), end="", highlight=False)
+        elif kind == "turn":
+            self._print("")
+            for call in event["calls"]:
+                self._show_call(call)
+        elif kind == "results":
+            self._results = [result["text"] for result in event["results"]]
+            for result in event["results"]:
+                self._print(f"← {_folded(_clean(result['text']))}", "red" if result["error"] else "green")
+        elif kind == "end":
+            if event["reason"] == "stopped":
+                self._print("")
+            numbers = f"{event['sampled']} tokens in {event['seconds']:.1f} s"
+            context = f"context {event['tokens']} of {event['limit']}"
+            said = [] if event["reason"] == "answer" else [event["text"]]
+            self._print(f"[{' · '.join([*said, numbers, context])}]", "dim")
+
+    def _say(self, text: str) -> bool:
+        """Say something, and return whether the answer was stopped."""
+        with _interrupts(self._conversation.stop) as interrupts:
+            self._conversation.say(text, self.hear)
+        return bool(interrupts)
+
+    def _command(self, name: str, argument: str) -> None:
+        try:
+            if name == "/reset":
+                self._conversation.reset()
+                self._results = []
+                self._print("a new conversation", "dim")
+            elif name == "/tools":
+                self._show_tools()
+            elif name == "/more":
+                self._print(_clean("\n".join(self._results)) or "there is no result yet", "green")
+            elif name == "/save":
+                self._save(argument.strip())
+            elif name == "/help":
+                self._print("\n".join(f"  {command:<12}{meaning}" for command, meaning in HELP.items()))
+            else:
+                raise ConfigError(f"there is no {name} here; known: {', '.join(HELP)}")
+        except ConfigError as error:
+            self._print(_clean(str(error)), "yellow")
+
+    def _greet(self) -> None:
+        about = self._conversation.about()
+        tools = ", ".join(tool["function"]["name"] for tool in about["tools"]) or "no tools"
+        self._print(f"{about['env_id']} ({tools}), played by {self._model}", "bold")
+        before = "the world as it is" if about["has_state"] else "the environment would ask, for example"
+        self._print(f"{before}:\n{_clean(about['opening'])}", "dim")
+        self._print("/help lists the commands", "dim")
+
+    def _show_call(self, call: dict[str, Any]) -> None:
+        if call["error"]:
+            self._print(f"→ {_clean(call['name'])} cannot run: {_clean(call['error'])}", "red")
+            return
+        arguments = ", ".join(f"{name}={_value(value)}" for name, value in call["arguments"].items())
+        name = call["name"]
+        self._print(_clean(f"→ {name}({arguments})"), "cyan")
+
+    def _show_tools(self) -> None:
+        tools = [tool["function"] for tool in self._conversation.about()["tools"]]
+        for tool in tools:
+            self._print(f"{tool['name']}({', '.join(tool['parameters'].get('properties', {}))})", "cyan")
+            self._print(f"    {tool['description']}")
+        if not tools:
+            self._print("this environment has no tools")
+
+    def _save(self, path: str) -> None:
+        if not path:
+            raise ConfigError("/save needs a file, for example /save chat.jsonl")
+        record = self._conversation.record()
+        try:
+            write_trajectories(path, [record])
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+        self._print(f"saved; look at it with: agent-gym view {path}")
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        self._console.out(text, style=style, highlight=False)
+
+
+@contextmanager
+def _interrupts(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Call `stop` at the first Ctrl-C, and let the second one through; yields the list of those that came."""
+    seen: list[int] = []
+
+    def handle(signum: int, frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(signum)
+        stop()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
+
+
+def _folded(text: str) -> str:
+    lines = text.split("\n")
+    kept = "\n".join(lines[:_FOLDED_LINES])[:_FOLDED_CHARS]
+    if kept == text:
+        return text
+    return f"{kept}\n… {len(text) - len(kept)} more characters; /more shows them"
+
+
+def _value(value: Any) -> str:
+    """A long program on lines of its own, all else as JSON."""
+    if isinstance(value, str) and "\n" in value:
+        return f"\n{value}\n"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,291 @@
+"""A chat: what the policy sees of it, token for token, and what the person does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import CHATML, make_tiny_tokenizer
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.chatting import Conversation, Limits
+from agent_gym.chatting.stream import TextStream
+from agent_gym.errors import ConfigError
+from agent_gym.policies import ScriptedPolicy
+from agent_gym.rollout import EpisodeSpec, make_env, read_trajectories, write_trajectories
+from agent_gym.transcript import check_tiling
+from agent_gym.viewer import render_html
+
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tiny_tokenizer()
+
+
+class Chat:
+    """A conversation with a script; `events` is what was told since the last message."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        turns: list[str] | Callable[[], str],
+        env_id: str = "AgentR1/GSM8K-v0",
+        limits: Limits | None = None,
+        **env_kwargs: Any,
+    ) -> None:
+        lines = iter(turns) if isinstance(turns, list) else None
+        act = (lambda episode: next(lines)) if lines is not None else (lambda episode: turns())  # type: ignore[operator]
+        self.policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+        spec = EpisodeSpec(env_id, env_kwargs, seed=3)
+        self.tokenizer = tokenizer
+        self.conversation = Conversation(make_env(env_id, env_kwargs, tokenizer), self.policy, tokenizer, spec, limits)
+        self.events: list[dict[str, Any]] = []
+
+    def say(self, text: str) -> str:
+        self.events = []
+        self.conversation.say(text, self.events.append)
+        return self.events[-1]["reason"]
+
+    def results(self) -> list[str]:
+        return [r["text"] for event in self.events if event["kind"] == "results" for r in event["results"]]
+
+    def written(self) -> str:
+        return "".join(event["text"] for event in self.events if event["kind"] == "text")
+
+    def record(self) -> dict[str, Any]:
+        record = self.conversation.record()
+        for row in record["rows"]:
+            check_tiling([tuple_span(span) for span in row["spans"]], len(row["token_ids"]))
+        return record
+
+    def context(self) -> str:
+        (row,) = self.record()["rows"]
+        return self.tokenizer.decode(row["token_ids"])
+
+
+def tuple_span(span: list[Any]) -> Any:
+    from agent_gym.transcript import Span
+
+    return Span(*span)
+
+
+def rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: list[Any], **kwargs: Any) -> str:
+    return tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False, **kwargs)
+
+
+def test_several_messages_make_the_context_that_the_template_makes(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, [CALL, "It is 24.", "You are welcome."])
+    assert chat.say("What is 48/2?") == "answer"
+    assert [event["kind"] for event in chat.events if event["kind"] != "text"] == [
+        "person", "turn", "results", "turn", "end",
+    ]  # fmt: skip
+    assert chat.results() == ["24"] and chat.written() == CALL + "It is 24."
+    assert chat.say("Thank you!") == "answer"
+    record = chat.record()
+    messages = record["messages"]
+    assert [message["role"] for message in messages] == [
+        "system", "user", "assistant", "tool", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    assert messages[1]["content"] == "What is 48/2?", "the task's own question is nowhere"
+    # The last turn ends with the end of turn that the policy sampled; the template breaks the line behind it.
+    assert chat.context() + "\n" == rendered(tokenizer, messages, record["tools"])
+    sources = [span[2] for span in record["rows"][0]["spans"]]
+    assert sources == ["user", "agent", "env", "agent", "user", "agent"]
+    mask = [i for a, b, s, _ in record["rows"][0]["spans"] if s == "agent" for i in record["rows"][0]["token_ids"][a:b]]
+    encode = ChatRenderer.of(tokenizer).encode_action
+    assert mask == encode(CALL) + encode("It is 24.") + encode("You are welcome.")
+
+
+def test_templates_without_a_tool_role_work_too() -> None:
+    without = CHATML.replace("message.role == 'tool'", "false").replace(
+        "{%- elif message.role != 'system' or not loop.first %}",
+        "{%- elif message.role == 'tool' %}{{ raise_exception('no tools') }}"
+        "{%- elif message.role != 'system' or not loop.first %}",
+    )
+    tokenizer = make_tiny_tokenizer(chat_template=without)
+    chat = Chat(tokenizer, [CALL, "24", "yes"], limits=Limits(turns=1))
+    assert ChatRenderer.of(tokenizer).observation_role == "user"
+    assert chat.say("What is 48/2?") == "turns"
+    assert chat.say("And now?") == "answer"
+    # The tool's answer and the person's words share one message, since turns have to alternate.
+    assert "<|im_start|>user\n24\nAnd now?<|im_end|>\n<|im_start|>assistant\n24<|im_end|>" in chat.context()
+
+
+def test_a_policy_that_only_calls_is_interrupted_and_may_go_on(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, lambda: CALL, limits=Limits(turns=2))
+    assert chat.say("Compute.") == "turns" and chat.results() == ["24", "24"]
+    assert chat.say("Go on.") == "turns"
+    # The generation prompt behind the last result gave way to the person's words.
+    assert (
+        "</tool_response><|im_end|>\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n<tool" in chat.context()
+    )
+
+
+def test_stopping_keeps_what_was_said_and_the_conversation(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, ["one two three four", "five"])
+    heard = []
+
+    def stop_early(event: dict[str, Any]) -> None:
+        heard.append(event)
+        if event["kind"] == "text" and sum(e["kind"] == "text" for e in heard) == 3:
+            chat.conversation.stop()
+
+    chat.conversation.say("Count.", stop_early)
+    assert heard[-1]["reason"] == "stopped" and chat.policy.pending == 0
+    said = "".join(event["text"] for event in heard if event["kind"] == "text")
+    assert "one two three four".startswith(said) and 0 < len(said) < 18
+    assert chat.say("And?") == "answer"
+    # Its turn was cut off, so that the world closes it.
+    assert (
+        f"assistant\n{said}<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\nfive" in chat.context()
+    )
+
+
+def test_words_that_were_not_answered_were_not_said(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, ["24", "26"])
+
+    def stop_at_once(event: dict[str, Any]) -> None:
+        chat.conversation.stop()
+
+    for _ in range(2):  # before the first turn, and later
+        before = chat.conversation.about()["opening"]
+        chat.conversation.say("never mind", stop_at_once)
+        assert chat.conversation.about()["opening"] == before
+        assert chat.say("What is it?") == "answer"
+    assert "never mind" not in chat.context() and len(chat.record()["messages"]) == 5
+
+
+def test_tools_see_no_reward_and_mistakes_are_answered(tokenizer: Any) -> None:
+    broken = '<tool_call>{"name": "calculator"</tool_call>'
+    unknown = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
+    chat = Chat(tokenizer, [broken + unknown, CALL * 2, "done"])
+    chat.say("Try.")
+    turns = [event for event in chat.events if event["kind"] == "turn"]
+    assert turns[0]["calls"][0]["error"] and turns[0]["calls"][1]["name"] == "search"
+    results = [event["results"] for event in chat.events if event["kind"] == "results"]
+    assert [result["error"] for result in results[0]] == [True, True]
+    assert [result["text"] for result in results[1]] == ["24", "24"]
+    assert chat.record()["reward"] == 0.0 and chat.record()["source"] == "chat"
+
+
+def test_a_full_context_says_so_and_a_reset_empties_it(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, lambda: "a" * 30, limits=Limits(turn_tokens=500, tokens=420))
+    while (reason := chat.say("More.")) in ("answer", "length"):
+        assert chat.events[-1]["tokens"] <= 420
+    assert reason == "full" and chat.events[-1]["sampled"] == 0
+    chat.conversation.reset()
+    assert chat.say("More.") == "answer" and len(chat.record()["steps"]) == 1
+
+
+def test_programs_run_inside_the_turn_and_the_person_speaks_outside_of_it(tokenizer: Any) -> None:
+    pytest.importorskip("math_verify")
+    program = "Let me see. <code>print(6*7)</code>"
+    chat = Chat(tokenizer, [program, "So it is 42.", program, "Yes."], "AgentR1/ReTool-v0", Limits(turns=2))
+    assert chat.say("6*7?") == "answer"
+    assert "</code>\n<interpreter>\n42</interpreter>\n\nSo it is 42.<|im_end|>\n" in chat.context() + "\n"
+    chat.conversation._limits = Limits(turns=1)
+    assert chat.say("Sure?") == "turns"
+    assert chat.say("Well?") == "answer"
+    assert (
+        "</interpreter>\n\n<|im_end|>\n<|im_start|>user\nWell?<|im_end|>\n<|im_start|>assistant\nYes." in chat.context()
+    )
+
+
+def test_a_program_s_names_outlive_its_turn(tokenizer: Any) -> None:
+    pytest.importorskip("math_verify")
+
+    def call(code: str) -> str:
+        return make_env("AgentR1/MathPython-v0").unwrapped.parser.render("code_interpreter", {"code": code})  # type: ignore[attr-defined]
+
+    chat = Chat(tokenizer, [call("x = 6"), "set", call("x * 7"), "42"], "AgentR1/MathPython-v0")
+    chat.say("Set x to 6.")
+    chat.say("Times 7?")
+    assert chat.results() == ["42"]
+
+
+def test_searching_with_a_free_question(tokenizer: Any) -> None:
+    pytest.importorskip("bm25s")
+    for env_id in ("AgentR1/HotpotQA-v0", "AgentR1/PaperSearch-v0"):
+        words = re.findall(r"\b[A-Z][a-z]+", Chat(tokenizer, [], env_id).conversation.about()["opening"])[1:]
+        call = f'{{"name": "search", "arguments": {{"query": "{" ".join(words)}"}}}}'
+        chat = Chat(tokenizer, [f"<tool_call>{call}</tool_call>", "I do not know."], env_id)
+        assert chat.say("Who founded it?") == "answer"
+        assert len(chat.results()) == 1 and any(word in chat.results()[0] for word in words)
+
+
+def test_a_world_with_a_state_is_shown_and_can_end(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, lambda: act(), "AgentR1/ALFWorld-v0", Limits(turns=60), receptacles=4)
+    env: Any = chat.conversation._tools
+
+    def act() -> str:
+        return env.expert_action()
+
+    about = chat.conversation.about()
+    assert about["has_state"] and "Your task is to" in about["opening"]
+    assert chat.say("Please do the task.") == "over"
+    first = chat.record()["messages"][1]["content"]
+    assert first == about["opening"] + "\n\nPlease do the task."
+    assert chat.say("Again!") == "over" and chat.events[-1]["sampled"] == 0
+    chat.conversation.reset()
+    assert chat.say("Once more.") == "over" and chat.events[-1]["sampled"] > 0
+
+
+def test_a_saved_chat_opens_in_the_viewer(tokenizer: Any, tmp_path: Path) -> None:
+    chat = Chat(tokenizer, [CALL, "It is 24 </script>.", "Bye."])
+    with pytest.raises(ConfigError, match="say something first"):
+        chat.conversation.record()
+    chat.say("What is 48/2?")
+    chat.say("Thank you")
+    write_trajectories(tmp_path / "chat.jsonl", [chat.record()])
+    (record,) = read_trajectories(tmp_path / "chat.jsonl")
+    assert record["steps"][1]["observation"] == "Thank you"
+    page = render_html([record])
+    assert "What is 48/2?" in page and page.count("</script>") == render_html([]).count("</script>")
+
+
+def test_what_makes_no_sense_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="ToolEnv"):
+        Chat(tokenizer, [], "Toy/Counting-v0")
+    with pytest.raises(ConfigError, match="at least 1"):
+        Limits(turns=0)
+
+
+@pytest.mark.parametrize("text", ["plain words", "思考 🙂 naïve", "a\ufffdb", "tail 🙂"])
+def test_a_stream_shows_whole_characters_and_all_of_them(tokenizer: Any, text: str) -> None:
+    renderer = ChatRenderer.of(tokenizer)
+    stream = TextStream(renderer)
+    pieces = [stream.add(token) for token in renderer.encode_action(text)]
+    assert "".join(pieces) + stream.finish(text) == text
+    assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
+    assert len([piece for piece in pieces if piece]) > 1
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    pytest.importorskip("torch")
+    from tiny import make_tiny_model
+
+    from agent_gym.cli.engine import build
+
+    tokenizer, policy = build(str(make_tiny_model(tmp_path_factory.mktemp("tiny"))), "transformers", context=600)
+    yield tokenizer, policy
+    policy.close()
+
+
+def test_a_model_streams_what_it_samples(engine: Any) -> None:
+    tokenizer, policy = engine
+    spec = EpisodeSpec("AgentR1/GSM8K-v0", {"system_prompt": ""})
+    env = make_env(spec.env_id, spec.env_kwargs, tokenizer)
+    conversation = Conversation(env, policy, tokenizer, spec, Limits(12, 600, 2), temperature=1.0)
+    for text in ("Hello", "And again"):
+        events: list[dict[str, Any]] = []
+        conversation.say(text, events.append)
+        step = conversation.record()["steps"][-1]
+        assert "".join(event["text"] for event in events if event["kind"] == "text") == step["action"]
+        assert events[-1]["sampled"] == 12 and events[-1]["limit"] == 600
+    assert policy.pending == 0
