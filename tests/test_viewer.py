@@ -9,10 +9,13 @@ import math
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM, Browser
 from tiny import make_tiny_tokenizer
 
 from agent_gym import ConfigError
@@ -43,12 +46,17 @@ def play(tokenizer: Any, episodes: int, act: Any = None) -> list[Episode]:
 
 
 def records(tokenizer: Any, played: list[Episode], **extra: Any) -> list[dict[str, Any]]:
-    """Records with made-up advantages: 0.5 on every sampled token, and logprobs that differ."""
+    """Records with made-up advantages (0.5) and values (-0.25) of every sampled token, and logprobs that differ."""
     for episode in played:
         for row in episode.rows:
             row.logprobs = [-0.001 * i if kept else 0.0 for i, kept in enumerate(row.action_mask)]
     laid = [[[0.5 * kept for kept in row.action_mask] for row in episode.rows] for episode in played]
-    return [to_record(e, tokenizer, a, **extra) for e, a in zip(played, laid, strict=True)]
+    made = [to_record(e, tokenizer, a, **extra) for e, a in zip(played, laid, strict=True)]
+    for row in (row for record in made for row in record["rows"]):
+        row["values"] = [-0.5 * value for value in row["advantages"]]
+    for step in (step for record in made for step in record["steps"]):
+        step["versions"] = [[3, 1], [4, step["stop"] - step["start"] - 1]]  # the weights changed after the first token
+    return made
 
 
 def embedded(page: str) -> Any:
@@ -70,7 +78,8 @@ def test_nothing_that_matters_is_lost_in_the_compact_form(tokenizer: Any) -> Non
         sampled = [i for start, stop, source, _ in row["spans"] if source == "agent" for i in range(start, stop)]
         assert [i for i, source in enumerate(sources) if source == 2] == sampled
         assert packed["logprobs"] == pytest.approx([row["logprobs"][i] for i in sampled], rel=1e-3)
-        assert packed["advantages"] == [[0.5, len(sampled)]]
+        assert packed["advantages"] == [[0.5, len(sampled)]] and packed["values"] == [[-0.25, len(sampled)]]
+        assert packed["versions"][:2] == [[3, 1], [4, original["steps"][0]["stop"] - original["steps"][0]["start"] - 1]]
         assert [step["reward"] for step in episode["steps"]] == pytest.approx([s["reward"] for s in original["steps"]])
         assert episode["spec"]["seed"] == original["spec"]["seed"] and episode["extra"] == {"step": 7}
         shown = [[role, data["texts"][text]] for role, text in episode["opening"]]
@@ -103,14 +112,27 @@ def test_what_a_model_writes_stays_text(tokenizer: Any) -> None:
     assert data["episodes"][0]["extra"]["note"] == HOSTILE + "?"  # a lone surrogate fits into no file
 
 
-def test_a_step_whose_tokens_split_characters_also_carries_its_text(tokenizer: Any) -> None:
+def test_a_text_is_a_place_in_its_tokens_unless_they_split_its_characters(tokenizer: Any) -> None:
     played = play(
         tokenizer, 1, lambda episode: "思考 <answer>1</answer>" if episode.steps else "<tool_call>{</tool_call>"
     )
-    data = compact(records(tokenizer, played), "t")
+    (record,) = records(tokenizer, played)
+    data = compact([record], "t")
     first, second = data["episodes"][0]["steps"]
-    assert "action" not in first  # readable as it is
+    for name, is_said in (("action", True), ("observation", False)):
+        at, length = first[name]
+        row = record["rows"][0]
+        spans = [s for s in row["spans"] if s[3] == 0 and (s[2] == "agent") == is_said]
+        spelled = "".join(text for start, stop, *_ in spans for text in row["tokens"][start:stop])
+        assert spelled[at : at + length] == record["steps"][0][name]
     assert data["texts"][second["action"]].startswith("思考")
+
+
+def test_parts_of_a_message_that_are_no_text_are_named(tokenizer: Any) -> None:
+    (record,) = records(tokenizer, play(tokenizer, 1))
+    record["messages"][1]["content"] = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
+    data = compact([record], "t")
+    assert data["texts"][data["episodes"][0]["opening"][1][1]] == "[image]\nWhat is this?"
 
 
 def test_records_without_token_texts_and_failed_episodes_are_shown(tokenizer: Any) -> None:
@@ -155,7 +177,7 @@ def test_summaries_are_told_from_turns_and_old_files_have_none(tokenizer: Any) -
 def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path) -> None:
     (record,) = rewritten(tokenizer)
     page = write_html(tmp_path / "page.html", [record])
-    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page)]
+    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page), "t"]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     n, summaries = len(record["rows"]), sum(step["kind"] == "summary" for step in record["steps"])
     assert re.findall(r'h3\.context "(.*)"', drawn) == [f"context {i + 1} of {n}" for i in range(n)]
@@ -170,20 +192,120 @@ def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path)
     assert drawn.count("span.token.agent") == sampled
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
-def test_a_browser_draws_the_page_and_runs_nothing_else(tokenizer: Any, tmp_path: Path) -> None:
-    def act(episode: Any) -> str:
-        return episode.env.unwrapped.expert_action() if episode.steps else HOSTILE + "<tool_call>{</tool_call>"
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
-    page = write_html(tmp_path / "page.html", records(tokenizer, play(tokenizer, 2, act)), "Shown")
-    switches = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    command = ["chromium", *switches.split(), profile, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    assert "<title>Shown</title>" in dom
-    assert "onerror" in dom and "<img" not in dom
-    assert re.search(r'class="token agent" style="background-color: color-mix', dom)
-    assert "2 episodes: " in dom and "malformed call" in dom
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Browser(Path(folder)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def page(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs: in the first the policy errs at every second task, with hostile words, in the second it does not."""
+
+    def errs(episode: Any) -> str:
+        if episode.spec.group % 2:
+            return HOSTILE + ("<tool_call>{</tool_call>" if not episode.steps else "<answer>-1</answer>")
+        return episode.env.unwrapped.expert_action()
+
+    first, second = records(tokenizer, play(tokenizer, 6, errs), step=1), records(tokenizer, play(tokenizer, 5), step=2)
+    first[0]["steps"][0]["process_reward"] = 0.25
+    return write_html(tmp_path_factory.mktemp("page") / "page.html", {"before": first, "after": second}, "Shown")
+
+
+@needs_browser
+def test_a_browser_compares_runs_task_by_task(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert browser.js("document.title") == "Shown"
+    assert browser.texts("#summary") == [
+        "6 tasks; before: 50% solved, mean reward 0.6; after: 100% solved, mean reward 1.1"
+    ]
+    marks = ["".join(text.split()) for text in browser.texts("#list .marks")]
+    assert marks == ["✓✓", "✗✓", "✓✓", "✗✓", "✓✓", "✗–"]
+    browser.press("j")
+    assert browser.texts(".column h2 .badge") == ["✗ not solved", "✓ solved"]
+    assert "onerror" in browser.texts("#episode")[0]
+    browser.js("($('filter').value = 'differ', $('filter').dispatchEvent(new Event('input')))")
+    assert len(browser.texts("#list li")) == 3
+    browser.press("c")
+    assert browser.texts("#summary")[0].startswith("11 episodes: ") and len(browser.texts(".column")) == 1
+    assert browser.js("document.querySelectorAll('img, body script:not([type])').length") == 1  # the page's own
+    assert not browser.errors
+
+
+@needs_browser
+def test_a_browser_shows_tokens_in_each_colour(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.press("c")
+    colour = "getComputedStyle(document.querySelector('#episode .token.agent')).backgroundColor"
+    seen = set()
+    for key, legend in zip("12345", ("policy", "in the loss", "p = 0", "+0.5", "+0.25"), strict=True):
+        browser.press(key)
+        assert legend in browser.texts("#legend")[0]
+        seen.add(browser.js(colour))
+    assert len(seen) == 5
+    browser.click("#episode .token.agent")
+    told = browser.texts("#tip")[0]
+    assert "advantage\n+0.5" in told and "value\n\u22120.25" in told and "in the loss\nyes" in told
+    position = browser.js("Number(document.querySelector('.token.told').token.position)")
+    assert told.endswith("weights\nafter step 3")
+    browser.press("ArrowRight")
+    assert browser.texts("#tip")[0].endswith("weights\nafter step 4")
+    assert browser.js("Number(document.querySelector('.token.told').token.position)") == position + 1
+    browser.press("Escape")
+    assert browser.js("$('tip').hidden")
+    browser.press("t")
+    assert browser.texts(".part .tag")[0] == "tool_call" and not browser.texts(".token")
+    assert not browser.errors
+
+
+@needs_browser
+def test_a_browser_is_steered_by_keys_alone(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.press("c", "j", "j", "k")
+    assert browser.texts("#list .current .task")[0].startswith("train/1")
+    browser.press("?")
+    assert browser.js("$('help').open")
+    browser.press("Escape")
+    assert not browser.js("$('help').open")
+    browser.press("/", *"mia")
+    assert browser.js("$('search').value") == "mia"
+    assert 0 < len(browser.texts("#list li")) < 11
+    browser.press("Escape")
+    assert len(browser.texts("#list li")) == 11
+    names = browser.js("[...document.querySelectorAll('button, input, select')].filter((e) => e.offsetParent)"
+                       ".filter((e) => !(e.ariaLabel || e.innerText)).length")  # fmt: skip
+    assert names == 0
+    browser.js("($('controls').querySelector('[aria-label=run]').value = 'after', drawList())")
+    assert len(browser.texts("#list li")) == 5
+    assert not browser.errors
+
+
+@needs_browser
+def test_a_browser_draws_the_rewards_of_each_turn(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    said = browser.js("document.querySelector('.timeline svg').getAttribute('aria-label')")
+    assert re.fullmatch(r"rewards: (turn \d+ \S+, sum \S+; )*turn \d+ \+1\.1, sum \+1\.1", said)
+    assert browser.texts(".timeline figcaption")[0].split("\n")[-1] == "process reward"
+    assert not browser.errors
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_narrow_screen_shows_the_list_or_an_episode(browser: Browser, page: Path, dark: bool) -> None:
+    browser.open(page, width=390, height=844, dark=dark)
+    assert browser.js("document.documentElement.scrollWidth") == 390
+    assert browser.js("[$('list').offsetParent !== null, $('episode').offsetParent !== null]") == [True, False]
+    browser.click("#list li:nth-child(2) button")
+    assert browser.js("[$('list').offsetParent !== null, $('episode').offsetParent !== null]") == [False, True]
+    assert browser.js("document.documentElement.scrollWidth") == 390
+    browser.press("Escape")
+    assert browser.js("$('list').offsetParent !== null")
+    shade = browser.js("getComputedStyle(document.body).backgroundColor")
+    assert shade == ("rgb(22, 25, 29)" if dark else "rgb(255, 255, 255)")
+    assert not browser.errors
 
 
 def test_the_curve_is_drawn_with_and_without_its_extras(tmp_path: Path) -> None:

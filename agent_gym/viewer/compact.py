@@ -1,11 +1,12 @@
 """From trajectory records to the small JSON that the page carries.
 
 A record repeats itself: the same prompt in every member of a group, the same few hundred tokens everywhere, logprobs of
-0 where nothing was sampled. Here tokens and long texts are written once and then named by number, logprobs are kept for
-sampled tokens only, and advantages, which are constant over a turn more often than not, as runs. So 100 short episodes
-stay well below a megabyte.
+0 where nothing was sampled, and each text a second time in its tokens. Here tokens and long texts are written once and
+then named by number, a text that its tokens spell is a place in them, logprobs are kept for sampled tokens only, and
+what is constant over a turn more often than not (advantages, values) as runs. So 100 short episodes stay well below a
+megabyte.
 
-The keys are read by viewer.js and by nobody else.
+The keys are read by data.js and by nobody else.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from typing import Any
 
 _SOURCES = ("system", "user", "agent", "env")
 _KEPT = ("task_id", "reward", "reward_terms", "success", "terminated", "truncated", "truncation", "failure", "seconds")
-_KEPT_OF_STEPS = ("reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
+_KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
 _RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows"}
+_PER_TOKEN = ("advantages", "values")
+
+Records = Iterable[Mapping[str, Any]]
 
 
 class _Table:
@@ -35,19 +39,25 @@ class _Table:
         return self._numbers[value]
 
 
-def compact(records: Iterable[Mapping[str, Any]], title: str) -> dict[str, Any]:
-    """Condense the records of a trajectory file.
+def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, Any]:
+    """Condense the records of trajectory files.
 
     Args:
-        records: what `agent_gym.rollout.read_trajectories` yields.
+        records: what `agent_gym.rollout.read_trajectories` yields, or that of several runs by name.
         title: heading of the page.
 
     Returns:
         A JSON-ready object without NaN: numbers that are not finite become null.
     """
+    runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
     tokens, texts = _Table(), _Table()
-    episodes = [_episode(record, tokens, texts) for record in records]
-    return _clean({"title": title, "tokens": tokens.values, "texts": texts.values, "episodes": episodes})
+    episodes = [
+        {"run": number, **_episode(record, tokens, texts)}
+        for number, played in enumerate(runs.values())
+        for record in played
+    ]
+    data = {"title": title, "runs": list(runs), "tokens": tokens.values, "texts": texts.values, "episodes": episodes}
+    return _clean(data)
 
 
 def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table) -> dict[str, Any]:
@@ -55,36 +65,51 @@ def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table) -> dict[s
     for message in record["messages"]:
         if message["role"] == "assistant":
             break
-        opening.append([message["role"], texts.number(str(message["content"]))])
+        opening.append([message["role"], texts.number(_plain(message["content"]))])
     return {
         **{key: record.get(key) for key in _KEPT},
         "spec": record["spec"],
-        "extra": {key: value for key, value in record.items() if key not in _RECORDED},
+        "extra": {key: value for key, value in record.items() if key not in _RECORDED and value != {}},
         "opening": opening,
         "tools": [tool["function"]["name"] for tool in record["tools"]],
         "steps": [_step(k, step, record["rows"][step["row"]], texts) for k, step in enumerate(record["steps"])],
-        "rows": [_row(row, tokens) for row in record["rows"]],
+        "rows": [
+            _row(row, [step for step in record["steps"] if step["row"] == i], tokens)
+            for i, row in enumerate(record["rows"])
+        ],
     }
 
 
+def _plain(content: Any) -> str:
+    """Return the text of a message; parts that are not text are named."""
+    if not isinstance(content, list):
+        return str(content)
+    return "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in content)
+
+
 def _step(number: int, step: Mapping[str, Any], row: Mapping[str, Any], texts: _Table) -> dict[str, Any]:
-    # Files written before there were summaries do not say what kind a step is.
+    # Files written before there were summaries or process rewards do not hold them.
     entry = {key: step[key] for key in _KEPT_OF_STEPS} | {"kind": step.get("kind", "act")}
-    if not _is_readable(number, row):
-        entry["action"], entry["observation"] = texts.number(step["action"]), texts.number(step["observation"])
+    if step.get("process_reward"):
+        entry["process_reward"] = step["process_reward"]
+    for name, is_said in (("action", True), ("observation", False)):
+        spans = [(a, b) for a, b, source, k in row["spans"] if k == number and (source == "agent") == is_said]
+        spelled = "".join(text for a, b in spans for text in row["tokens"][a:b]) if "tokens" in row else ""
+        entry[name] = _place(step[name], spelled) or texts.number(step[name])
     return entry
 
 
-def _is_readable(step: int, row: Mapping[str, Any]) -> bool:
-    """Whether the texts of the step's tokens, put together, are the text.
+def _place(text: str, spelled: str) -> list[int] | None:
+    """Return start and length of a text within the text of tokens, or None if it has to be written out.
 
-    They are not where a character is spread over several tokens: each of these decodes to a replacement character.
+    It has to where a character is spread over several tokens, each of which decodes to a replacement character. Behind
+    U+FFFF Python and JavaScript disagree about what a length is.
     """
-    spans = [(start, stop) for start, stop, _, k in row["spans"] if k == step]
-    return "tokens" in row and not any("\ufffd" in token for a, b in spans for token in row["tokens"][a:b])
+    at = spelled.find(text)
+    return None if at < 0 or max(spelled, default="") > "\uffff" else [at, len(text)]
 
 
-def _row(row: Mapping[str, Any], tokens: _Table) -> dict[str, Any]:
+def _row(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], tokens: _Table) -> dict[str, Any]:
     names = row.get("tokens") or [None] * len(row["token_ids"])
     sampled = [i for start, stop, source, _ in row["spans"] if source == "agent" for i in range(start, stop)]
     entry: dict[str, Any] = {
@@ -92,8 +117,12 @@ def _row(row: Mapping[str, Any], tokens: _Table) -> dict[str, Any]:
         "spans": [[stop - start, _SOURCES.index(source), step] for start, stop, source, step in row["spans"]],
         "logprobs": [_short(row["logprobs"][i]) for i in sampled],
     }
-    if "advantages" in row:
-        entry["advantages"] = _runs([_short(row["advantages"][i]) for i in sampled])
+    for name in _PER_TOKEN:
+        if name in row:
+            entry[name] = _runs([_short(row[name][i]) for i in sampled])
+    versions = [list(run) for step in steps for run in step.get("versions", ())]
+    if any(version for version, _ in versions):
+        entry["versions"] = versions
     return entry
 
 

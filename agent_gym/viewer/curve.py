@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agent_gym.errors import ConfigError
 
@@ -40,8 +41,8 @@ def plot_curve(
     """Draw the curve and return where it is.
 
     Args:
-        points: the evaluations of the policy, at least one.
-        path: the PNG to write; its folder is made if needed.
+        points: the evaluations of the policy; there may be none if there is something below.
+        path: the PNG to write, at once or not at all; its folder is made if needed.
         baseline: the evaluation to beat; its `step` is not looked at.
         below: what to draw under it: label to (training step, value) points.
         title: heading.
@@ -51,7 +52,8 @@ def plot_curve(
     Raises:
         ConfigError: if there is nothing to draw, or matplotlib is not installed.
     """
-    if not points:
+    series = {label: sorted(values) for label, values in (below or {}).items() if values}
+    if not points and not series:
         raise ConfigError("there is no evaluation to draw; evaluate at least once")
     try:
         from matplotlib.figure import Figure
@@ -59,14 +61,40 @@ def plot_curve(
     except ImportError as error:
         raise ConfigError("drawing the curve needs matplotlib: pip install 'agent-gym[train]'") from error
 
-    points = sorted(points, key=lambda point: point.step)
-    steps = [point.step for point in points]
     # A figure of its own and not pyplot: no global state, and no window system is looked for.
-    series = {label: sorted(values) for label, values in (below or {}).items() if values}
-    figure = Figure(figsize=(7.2, 4.2 + 1.3 * len(series)), dpi=140, layout="constrained")
-    ratios = {"height_ratios": [5, *[2] * len(series)]}
-    axes = figure.subplots(1 + len(series), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
-    top = axes[0]
+    tops = 1 if points else 0
+    figure = Figure(figsize=(7.2, (4.2 if points else 0.6) + 1.3 * len(series)), dpi=140, layout="constrained")
+    ratios = {"height_ratios": [*[5] * tops, *[2] * len(series)]}
+    axes = figure.subplots(tops + len(series), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
+    if points:
+        _draw_success(axes[0], sorted(points, key=lambda point: point.step), baseline, name, baseline_name)
+        axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes[0].set(title=title)
+    for axis, (label, points_below) in zip(axes[tops:], series.items(), strict=True):
+        at, values = zip(*points_below, strict=True)
+        axis.plot(at, values, color=_TRAINING, alpha=0.35, linewidth=1)
+        axis.plot(at, _smooth(values), color=_TRAINING, linewidth=1.6)
+        axis.set(ylabel=label)
+    axes[-1].set(xlabel="training step")
+    steps = {point.step for point in points} | {step for values in series.values() for step, _ in values}
+    if len(steps) == 1:
+        axes[-1].set_xlim(min(steps) - 1, min(steps) + 1)
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis in axes:
+        axis.grid(alpha=0.25, linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    figure.savefig(unfinished, format="png")
+    unfinished.replace(path)
+    return path
+
+
+def _draw_success(
+    top: Any, points: Sequence[CurvePoint], baseline: CurvePoint | None, name: str, baseline_name: str
+) -> None:
+    steps = [point.step for point in points]
     if baseline is not None:
         share = f"{baseline_name}: {baseline.success:.1%}"
         top.axhspan(baseline.low, baseline.high, color=_START, alpha=0.15, linewidth=0)
@@ -77,25 +105,8 @@ def plot_curve(
     top.vlines(steps, lows, highs, color=_POLICY, alpha=0.3, linewidth=1)
     last = f"{name}: {points[-1].success:.1%} at step {steps[-1]:g}"
     top.plot(steps, [point.success for point in points], color=_POLICY, marker="o", markersize=4, label=last)
-    top.set(ylabel="success on held-out tasks", ylim=(0, 1), title=title)
-    top.yaxis.set_major_formatter(PercentFormatter(1.0))
+    top.set(ylabel="success on held-out tasks", ylim=(0, 1))
     top.legend(loc="best", frameon=False, fontsize=9)
-    for axis, (label, points_below) in zip(axes[1:], series.items(), strict=True):
-        at, values = zip(*points_below, strict=True)
-        axis.plot(at, values, color=_TRAINING, alpha=0.35, linewidth=1)
-        axis.plot(at, _smooth(values), color=_TRAINING, linewidth=1.6)
-        axis.set(ylabel=label)
-    axes[-1].set(xlabel="training step")
-    if len(set(steps)) == 1:
-        top.set_xlim(steps[0] - 1, steps[0] + 1)
-    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    for axis in axes:
-        axis.grid(alpha=0.25, linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path
 
 
 def _smooth(values: Sequence[float]) -> list[float]:

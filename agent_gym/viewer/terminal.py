@@ -1,0 +1,163 @@
+"""Trajectories in the terminal: the list of episodes, one of them by its number, a prompt to go from one to the next.
+
+Into a pipe or a file go the same words without colours. Whatever a model wrote is shown as text: control characters,
+with which a text could move the cursor or rename the window, are replaced by their pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+STYLES = {
+    "system": "dim",
+    "user": "green",
+    "tool": "magenta",
+    "policy": "blue",
+    "world": "magenta",
+    "failed": "yellow",
+}
+_OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": ("!", "yellow")}
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_PROMPT = "n next, p previous, l list, NUMBER an episode, /TEXT search, q quit: "
+
+Record = Mapping[str, Any]
+
+
+def plain(text: Any, style: str = "") -> Text:
+    """Return a text in which nothing is markup and nothing steers the terminal."""
+    return Text(str(text).translate(_PICTURES), style=style)
+
+
+def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = None) -> Table:
+    """List episodes, one a line.
+
+    Args:
+        records: what `agent_gym.rollout.read_trajectories` yields.
+        numbers: which of them, counted from 1; by default all.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("#", "", "reward", "turns", "tokens", "task", "question"):
+        right = name in ("#", "reward", "turns", "tokens")
+        # The question is what gives way on a narrow screen; it is cut and not wrapped, see below.
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "question")
+    for number in range(1, len(records) + 1) if numbers is None else numbers:
+        record = records[number - 1]
+        mark, colour = _OUTCOMES[_outcome(record)]
+        question = next((m["content"] for m in reversed(_opening(record))), "")
+        cells: list[Any] = [number, Text(mark, colour), _number(record["reward"]), len(_acts(record)), _sampled(record)]
+        cells.append(record["task_id"] or record["spec"]["env_id"])
+        asked = plain(" ".join(str(question).split()))
+        asked.no_wrap, asked.overflow = True, "ellipsis"
+        table.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in cells), asked)
+    return table
+
+
+def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
+    """Show one episode: the opening, then each turn with what it earned, coloured by who said it."""
+    spec, (mark, colour) = record["spec"], _OUTCOMES[_outcome(record)]
+    ending = (
+        "the task ended" if record["terminated"] else f"cut off: {record['truncation']}" if record["truncated"] else ""
+    )
+    facts = [spec["env_id"], spec["split"], record["task_id"], f"seed {spec['seed']}", ending]
+    parts: list[RenderableType] = [
+        Rule(plain(f"episode {number} of {total}"), align="left"),
+        Text(f"{mark} {_outcome(record)}  reward {_number(record['reward'])}  ", colour)
+        + _terms(record["reward_terms"]),
+        plain("  ".join(str(fact) for fact in facts if fact), "dim"),
+    ]
+    for message in _opening(record):
+        parts += _said(message["role"], message["content"])
+    turns = 0
+    for step in record["steps"]:
+        is_turn = step.get("kind", "act") == "act"
+        turns += is_turn
+        name = f"turn {turns}" if is_turn else "summary"
+        parts += [Text(), Text(f"{name}  {_number(step['reward'])}  ") + _terms(step["reward_terms"])]
+        parts += _said("policy", step["action"])
+        parts += [plain(f"  error: {step['error']}", "red")] if step["error"] else []
+        parts += _said("world", step["observation"]) if step["observation"] else []
+    parts += _said("failed", record["failure"]) if record["failure"] else []
+    return Group(*parts)
+
+
+def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str] = input) -> None:
+    """Show the list, then whatever is asked for, until "q" or the end of the input.
+
+    Args:
+        records: the episodes.
+        console: where they are shown.
+        ask: shows a prompt and returns a line.
+    """
+    shown, found = 0, list(range(1, len(records) + 1))
+    console.print(episode_table(records))
+    while True:
+        try:
+            line = ask(_PROMPT).strip()
+        except EOFError:
+            return
+        if line == "q":
+            return
+        if line == "l":
+            console.print(episode_table(records, found))
+        elif line.startswith("/"):
+            found = [i for i, record in enumerate(records, 1) if line[1:].lower() in _all_text(record)]
+            shown = 0
+            console.print(episode_table(records, found) if found else plain(f"nothing holds {line[1:]!r}"))
+        elif line in ("n", "", "p"):
+            later = [i for i in found if i > shown] if line != "p" else [i for i in reversed(found) if i < shown]
+            if later:
+                shown = later[0]
+                console.print(episode_view(records[shown - 1], shown, len(records)))
+            else:
+                console.print(plain("that was the last one" if line != "p" else "that was the first one"))
+        elif line.isdecimal() and 1 <= int(line) <= len(records):
+            shown = int(line)
+            console.print(episode_view(records[shown - 1], shown, len(records)))
+        else:
+            console.print(plain(f"what is {line!r}? The episodes are 1 to {len(records)}"))
+
+
+def _said(name: str, text: Any) -> list[RenderableType]:
+    # No word is broken at the edge of a pipe, where nobody sees an edge.
+    return [
+        plain(name, STYLES.get(name, "")),
+        Padding(plain(str(text).rstrip(), STYLES.get(name, "").replace("bold ", "")), (0, 0, 0, 2)),
+    ]
+
+
+def _terms(terms: Mapping[str, float]) -> Text:
+    return plain("  ".join(f"{name} {_number(value)}" for name, value in terms.items()), "dim")
+
+
+def _outcome(record: Record) -> str:
+    return "failed" if record["failure"] else "solved" if record["success"] else "unsolved"
+
+
+def _opening(record: Record) -> list[Mapping[str, Any]]:
+    roles = [message["role"] for message in record["messages"]]
+    return record["messages"][: roles.index("assistant") if "assistant" in roles else None]
+
+
+def _acts(record: Record) -> list[Any]:
+    return [step for step in record["steps"] if step.get("kind", "act") == "act"]
+
+
+def _sampled(record: Record) -> int:
+    return sum(step["stop"] - step["start"] for step in record["steps"])
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.3g}" if value else "0"
+
+
+def _all_text(record: Record) -> str:
+    said = [str(message["content"]) for message in record["messages"]]
+    return "\n".join([record["task_id"], record["spec"]["env_id"], *said]).lower()

@@ -1,0 +1,130 @@
+"""What is seen of a run: the display on a terminal, the curve in its folder, and the terminal given back."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+from rich.console import Console  # noqa: E402
+from trainer_tools import ENV, make_trainer  # noqa: E402
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: E402
+
+from agent_gym.trainers import dashboard, task_dataset  # noqa: E402
+from agent_gym.trainers.dashboard import Dashboard, trend, watch  # noqa: E402
+from agent_gym.trainers.live_curve import LiveCurve, curve_of  # noqa: E402
+from agent_gym.viewer import CurvePoint  # noqa: E402
+from agent_gym.viewer.curve_page import render_curve  # noqa: E402
+
+LOG = {
+    "reward": 0.5, "reward/answer": 0.4, "reward/format": 0.1, "episode/success": 0.25, "time/rollout": 3.0,
+    "time/update": 1.0, "time/sync": 0.5, "rollout/tokens_per_s": 1234.0, "rollout/staleness": 1.0, "step": 3,
+}  # fmt: skip
+EVALUATION = {"eval_success": 0.5, "eval_success_low": 0.3, "eval_success_high": 0.7, "step": 3}
+
+
+def screen() -> Any:
+    return Console(file=io.StringIO(), force_terminal=True, width=100, height=40, color_system=None)
+
+
+def test_the_display_tells_how_far_where_the_time_goes_and_whether_it_learns() -> None:
+    console = screen()
+    state = SimpleNamespace(max_steps=10, global_step=0, is_world_process_zero=True)
+    shown = Dashboard(console)
+    shown.on_train_begin(None, state, None)
+    for state.global_step in (1, 2, 3):
+        shown.on_step_end(None, state, None)
+        shown.on_log(None, state, None, logs=LOG | {"reward": 0.1 * state.global_step, "note": "no number"})
+    shown.on_log(None, state, None, logs=EVALUATION)
+    shown.on_train_end(None, state, None)
+    console.file.truncate(0)
+    console.print(shown)
+    text = console.file.getvalue()
+    assert "3/10" in text and "evaluation at step 3: success 50.0% [30.0%, 70.0%]" in text
+    assert re.search(r"█{20}█{7}█{3}  rollout 3\.0 s  train 1\.0 s  sync 0\.5 s", text)
+    numbers = dict(re.findall(r"^ *([a-z/ ]+?) {2,}(\S+)", text, re.MULTILINE))
+    expected = {
+        "success": "0.25",
+        "reward": "0.3",
+        "answer": "0.4",
+        "format": "0.1",
+        "tokens/s": "1234",
+        "staleness": "1",
+    }
+    assert expected.items() <= numbers.items()
+    assert "▁▄█" in text or "▁▅█" in text
+
+
+def test_a_trend_survives_what_is_no_number() -> None:
+    assert trend([1.0, 2.0, 8.0]) == "▁▂█"
+    assert trend([float("nan"), 1.0, float("inf")]) == " ▁ " and trend([]) == ""
+
+
+def test_a_terminal_shows_the_display_and_gets_itself_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupt(TrainerCallback):
+        def on_step_end(self, *given: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+    console = screen()
+    monkeypatch.setattr(dashboard, "Console", lambda: console)
+    trainer = make_trainer(tmp_path, max_steps=2, disable_tqdm=False, callbacks=[Interrupt()])
+    with pytest.raises(KeyboardInterrupt), watch(trainer):
+        assert not any(isinstance(callback, ProgressCallback) for callback in trainer.callback_handler.callbacks)
+        trainer.train()
+    assert "0/2" in console.file.getvalue()
+    assert console.file.getvalue().rstrip("\n").endswith("\x1b[?25h")  # the cursor is shown again
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_pipe_gets_the_lines_of_transformers_and_the_folder_a_curve(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    trainer = make_trainer(
+        tmp_path, max_steps=2, disable_tqdm=quiet, eval_strategy="steps", eval_steps=2, eval_on_start=True,
+        eval_dataset=task_dataset(ENV, split="test", tasks=2),
+    )  # fmt: skip
+    trainer.add_callback(PrinterCallback)  # which the helper takes away
+    with watch(trainer):
+        trainer.train()
+    assert not any(isinstance(callback, Dashboard) for callback in trainer.callback_handler.callbacks)
+    out = capfd.readouterr().out
+    assert "'reward': " in out and "\x1b[?25l" not in out
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "curve.html").read_text()
+    assert "The run is over." in page and 'http-equiv="refresh"' not in page
+    assert page.count("<svg") >= 4 and "success on held-out tasks" in page and "step 2: " in page
+    assert not list(tmp_path.glob("*.unfinished"))
+    points, below = curve_of(trainer.state.log_history)
+    assert [point.step for point in points] == [0, 2]
+    assert [step for step, _ in below["training reward"]] == [1, 2] and "tool calls" not in below
+
+
+def test_a_picture_is_drawn_rarely_and_the_page_each_time(tmp_path: Path) -> None:
+    curve = LiveCurve(tmp_path, "<b>run</b>")
+    state = SimpleNamespace(is_world_process_zero=True, log_history=[LOG | {"step": 1}])
+    curve.on_log(None, state, None, logs=LOG)
+    first = (tmp_path / "curve.png").stat().st_mtime_ns
+    state.log_history.append(LOG | {"step": 2})
+    curve.on_log(None, state, None, logs=LOG)
+    assert (tmp_path / "curve.png").stat().st_mtime_ns == first
+    page = (tmp_path / "curve.html").read_text()
+    assert 'http-equiv="refresh"' in page and "at step 2" in page and "&lt;b&gt;run" in page and "<b>" not in page
+    state.log_history.append(EVALUATION)
+    curve.on_log(None, state, None, logs=EVALUATION)
+    assert (tmp_path / "curve.png").stat().st_mtime_ns > first
+    state.is_world_process_zero = False
+    LiveCurve(tmp_path / "other").on_log(None, state, None, logs=LOG)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_page_holds_one_point_as_well_as_many() -> None:
+    one = render_curve([CurvePoint(4, 0.5, 0.2, 0.8)], below={"reward": [(4, 1.0)]}, title="t")
+    assert one.count("<circle") == 2 and "nan" not in one
+    start = CurvePoint(0, 0.1, 0.0, 0.2)
+    two = render_curve([start, CurvePoint(8, 0.5, 0.2, 0.8)], baseline=start)
+    assert two.count("<circle") == 2 and two.count("<polyline") == 2 and two.count("<polygon") == 1

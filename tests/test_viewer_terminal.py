@@ -1,0 +1,136 @@
+"""The viewer in the terminal: the list, an episode, the prompt; in colours, into a pipe, and with hostile words."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.cli.main import main
+from agent_gym.evaluate import make_specs
+from agent_gym.policies import ScriptedPolicy
+from agent_gym.rollout import Runner, read_trajectories, to_record, write_trajectories
+
+rich_console = pytest.importorskip("rich.console")
+from agent_gym.viewer.terminal import browse, episode_table, episode_view  # noqa: E402
+
+HOSTILE = "[bold]\x1b]0;owned\x07\x1b[2J\x9b5A</answer>"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four episodes: the expert's, and every second one with a bad call and hostile words."""
+    from tiny import make_tiny_tokenizer
+
+    def act(episode: Any) -> str:
+        if episode.spec.group % 2 == 0:
+            return str(episode.env.unwrapped.expert_action())
+        return HOSTILE if episode.steps else "<tool_call>{</tool_call>"
+
+    tokenizer = make_tiny_tokenizer()
+    runner = Runner(ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action), tokenizer, workers=2)
+    records = [to_record(e) for e in runner.run(make_specs("AgentR1/GSM8K-v0", split="train", episodes=4))]
+    runner.close()
+    records[1]["steps"][1]["action"] = HOSTILE  # whatever the tokenizer made of it
+    path = tmp_path_factory.mktemp("terminal") / "played.jsonl"
+    write_trajectories(path, records)
+    return path
+
+
+def shown(renderable: Any, **options: Any) -> str:
+    console = rich_console.Console(file=io.StringIO(), width=100, highlight=False, **options)
+    console.print(renderable)
+    return str(console.file.getvalue())
+
+
+def test_the_list_has_a_line_for_each_episode(file: Path) -> None:
+    records = list(read_trajectories(file))
+    lines = shown(episode_table(records)).splitlines()
+    assert len(lines) == 5 and all(len(line) <= 100 for line in lines)
+    assert [re.split(r"\s+", line.strip())[1:3] for line in lines[1:]] == [["✓", "+1.1"], ["✗", "0"]] * 2
+
+
+def test_an_episode_is_coloured_by_who_speaks_and_cannot_steer_the_terminal(file: Path) -> None:
+    record = list(read_trajectories(file))[1]
+    text = shown(episode_view(record, 2, 4))
+    assert "\x1b" not in text and "\x07" not in text and "\x9b" not in text
+    assert "[bold]␛]0;owned␇␛[2J" in text and "error: Error: the tool call is not valid JSON" in text
+    assert [line for line in text.splitlines() if line.startswith("turn ")][0].startswith("turn 1  0")
+    coloured = shown(episode_view(record, 2, 4), force_terminal=True, color_system="standard")
+    assert "\x1b[34m" in coloured and "\x1b[35m" in coloured  # policy and world
+    assert "\x1b]0;" not in coloured and "\x1b[2J" not in coloured
+
+
+def test_the_prompt_goes_on_back_searches_and_ends(file: Path) -> None:
+    records = list(read_trajectories(file))
+    console = rich_console.Console(file=io.StringIO(), width=100)
+    lines = iter(
+        ["", "n", "p", "p", "3", "9", "/OWNED", "n", "n", "n", "/no such words", "l", "what", "q", "never read"]
+    )
+    browse(records, console, lambda prompt: next(lines))
+    assert next(lines) == "never read"
+    said = console.file.getvalue()
+    assert re.findall(r"^episode (\d) of 4", said, re.MULTILINE) == ["1", "2", "1", "3", "2", "4"]
+    for words in (
+        "that was the first one",
+        "what is '9'?",
+        "that was the last one",
+        "nothing holds",
+        "what is 'what'?",
+    ):
+        assert words in said
+
+
+def test_a_pipe_gets_words_without_colours(file: Path) -> None:
+    command = [sys.executable, "-m", "agent_gym", "view", "--terminal", str(file)]
+    for more, words in (([], "question"), (["--episode", "2"], "episode 2 of 4")):
+        done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120, check=True)
+        assert words in done.stdout and "\x1b" not in done.stdout
+    assert not file.with_suffix(".html").exists()
+
+
+def test_a_terminal_gets_a_prompt(file: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "agent_gym", "view", "--terminal", str(file)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    said = b""
+
+    def read_until(words: bytes) -> None:
+        nonlocal said
+        while words not in said:
+            assert select.select([ours], [], [], 60)[0], said
+            said += os.read(ours, 4096)
+
+    read_until(b"q quit: ")
+    os.write(ours, b"1\n")
+    read_until(b"turn 1")
+    assert b"\x1b[" in said
+    os.write(ours, b"q\n")
+    assert process.wait(60) == 0
+    os.close(ours)
+
+
+def test_what_cannot_be_shown_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(file), "--terminal", "--episode", "5"]) == 2
+    assert main(["view", str(file), "--episode", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "there are 4 episodes" in said and "--episode belongs to --terminal" in said
+
+
+def test_two_files_are_two_runs(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / file.name
+    other.write_bytes(file.read_bytes())
+    output = tmp_path / "page.html"
+    assert main(["view", str(file), str(other), "--output", str(output)]) == 0
+    page = output.read_text()
+    assert f'"runs":["{file}","{other}"]' in page  # one name, so told apart by their paths
