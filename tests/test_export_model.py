@@ -1,0 +1,340 @@
+"""Exported models: the same logits to 1e-6 as the trained ones, loaded as anybody would, with a card that is true."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from cli_tools import complaint
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from peft import LoraConfig, PeftModel  # noqa: E402
+from trainer_tools import ENV, make_trainer, model_folder  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: E402
+
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.critic import make_critic  # noqa: E402
+from agent_gym.trainers.provenance import read_provenance  # noqa: E402
+
+
+def run(folder: Path, **options: Any) -> Any:
+    """Train for two steps, save a checkpoint after each and the model at the end."""
+    trainer = make_trainer(
+        folder,
+        max_steps=2,
+        learning_rate=0.02,
+        save_strategy="steps",
+        save_steps=1,
+        lr_scheduler_type="constant",
+        **options,
+    )
+    trainer.train()
+    return trainer
+
+
+@torch.no_grad()
+def logits(model: Any) -> Any:
+    """Of random tokens."""
+    ids = torch.randint(3, 500, (2, 40), generator=torch.Generator().manual_seed(0))
+    return model.eval()(input_ids=ids).logits
+
+
+def load(folder: Path) -> Any:
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    return model
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder and the trainer of a PPO run with a critic and evaluations, on a mixture of tasks."""
+    folder = tmp_path_factory.mktemp("full")
+    trainer = run(
+        folder,
+        ppo=True,
+        critic="head",
+        train_dataset=task_dataset(ENV, {"fail": 11}, tasks=8),
+        eval_dataset=task_dataset(ENV, tasks=4),
+        eval_strategy="steps",
+        eval_steps=1,
+        lam=0.9,
+    )
+    trainer.save_model()
+    return folder, trainer
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def lora(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+    """The folder, the trainer and the base of a run with LoRA."""
+    folder, base = tmp_path_factory.mktemp("lora"), model_folder(tied=request.param == "tied")
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights="gaussian")
+    return folder, run(folder, model=base, peft_config=config), base
+
+
+def test_a_whole_model_is_copied_bit_for_bit_without_what_is_the_trainer_s(
+    full: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder, trainer = full
+    out = tmp_path / "new" / "out"
+    assert main(["export", "model", str(folder), str(out)]) == 0
+    assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert torch.equal(logits(load(out)), logits(trainer.model))
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "README.md"}
+    assert not names & {"critic", "training_args.bin", "optimizer.pt", "trainer_state.json", "agent_gym.json"}
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.chat_template and GenerationConfig.from_pretrained(out).eos_token_id == [tokenizer.eos_token_id]
+
+
+def test_a_checkpoint_with_its_critic(full: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, _ = full
+    assert main(["export", "model", str(folder / "checkpoint-1"), str(tmp_path / "out"), "--critic"]) == 0
+    kept = tmp_path / "out" / "critic" / "model.safetensors"
+    assert kept.read_bytes() == (folder / "checkpoint-1" / "critic" / "model.safetensors").read_bytes()
+    load(tmp_path / "out")  # which finds nothing unexpected
+
+
+def test_an_adapter_is_merged_to_the_same_logits(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
+    folder, trainer, base = lora
+    out = tmp_path / "merged"
+    assert main(["export", "model", str(folder), str(out), "--merge_adapter"]) == 0
+    wanted, plain = logits(trainer.model), logits(AutoModelForCausalLM.from_pretrained(base))
+    assert (wanted - plain).abs().max() > 1e-2, "training has changed nothing"
+    assert (logits(load(out)) - wanted).abs().max() < 1e-5  # the two sums have different orders
+    # PEFT's own forward pass in double precision: what is left is one rounding of each merged weight.
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(folder / "checkpoint-2"))
+    assert (logits(load(out).double()) - logits(adapted.double())).abs().max() < 1e-6
+    assert not (out / "adapter_config.json").exists()
+    assert load(out).config.tie_word_embeddings == trainer.model.config.tie_word_embeddings
+
+
+def test_an_adapter_can_stay_one(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
+    folder, trainer, base = lora
+    out = tmp_path / "adapter"
+    assert main(["export", "model", str(folder / "checkpoint-2"), str(out)]) == 0
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(out))
+    assert torch.equal(logits(adapted), logits(trainer.model))
+    assert "library_name: peft" in (out / "README.md").read_text() and not (out / "config.json").exists()
+
+
+def test_merging_in_bf16_rounds_once(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
+    folder, _, base = lora
+    half = tmp_path / "half"
+    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(half)
+    AutoTokenizer.from_pretrained(base).save_pretrained(half)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for path in (folder / "checkpoint-2").iterdir():
+        if path.is_file():
+            (adapter / path.name).write_bytes(path.read_bytes())
+    config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": str(half)}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    assert main(["export", "model", str(adapter), str(tmp_path / "out"), "--merge_adapter"]) == 0
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").state_dict()
+    exact = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(half, dtype=torch.float32), str(adapter))
+    for name, weight in exact.merge_and_unload().state_dict().items():
+        assert merged[name].dtype == torch.bfloat16 and torch.equal(merged[name], weight.to(torch.bfloat16)), name
+
+
+def test_the_run_tells_how_it_came_about_and_the_card_says_so(full: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, trainer = full
+    first, last = read_provenance(folder / "checkpoint-1"), read_provenance(folder)
+    assert (first["step"], last["step"], len(last["evaluations"])) == (1, 2, 2)
+    assert last["environments"] == [{"env_id": ENV, "env_kwargs": {"fail": 11}, "split": "train", "tasks": 8}]
+    assert (
+        last["settings"]["lam"] == 0.9 and last["settings"]["advantage_estimator"] == trainer.args.advantage_estimator
+    )
+    for text in (json.dumps(last), ""):
+        assert str(folder) not in text and model_folder() not in text
+    assert main(["export", "model", str(folder), str(tmp_path / "my-model")]) == 0
+    card = (tmp_path / "my-model" / "README.md").read_text()
+    assert (
+        card.startswith("---\nlibrary_name: transformers\n") and "\n# my-model\n" in card and "# license: yours" in card
+    )
+    assert f"trained by `AgentPPOTrainer` ({trainer.args.advantage_estimator}) for 2 steps" in card
+    logged = [entry for entry in trainer.state.log_history if "eval_success" in entry][-1]
+    low, high = logged["eval_success_low"], logged["eval_success_high"]
+    assert f"| 2 | {logged['eval_success']:.1%} | {low:.1%} to {high:.1%} |" in card
+    assert f"| {ENV} |" in card and '| `{"fail": 11}` |' in card and f"| torch | {torch.__version__} |" in card
+    assert str(folder) not in card and model_folder() not in card
+
+
+def test_the_card_shows_evaluations_with_their_intervals(full: tuple[Path, Any], tmp_path: Path) -> None:
+    episodes = tmp_path / "eval.jsonl"
+    command = ["eval", "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--output", str(episodes)]
+    assert main(command) == 0
+    assert main(["export", "model", str(full[0]), str(tmp_path / "out"), "--eval", str(episodes)]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| expert | AgentR1/GSM8K-v0 | test | 100.0% | 67.6% to 100.0% | 1.100 | 8 |" in card
+    assert "During training:" in card
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_vllm_loads_the_merged_model(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
+    if find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    from engines import EOS, largest_difference, make_requests
+    from engines import run as sample
+
+    from agent_gym.policies import VLLMPolicy
+
+    folder, trainer, _ = lora
+    assert main(["export", "model", str(folder), str(tmp_path / "out"), "--merge_adapter"]) == 0
+    policy = VLLMPolicy(tmp_path / "out", [EOS], context=256, kv_cache_gib=0.1)
+    try:
+        requests = make_requests(4)
+        assert largest_difference(trainer.model.eval(), requests, sample(policy, requests)) < 1e-5
+    finally:
+        policy.close()
+
+
+def test_mistakes_are_one_line_and_leave_nothing(
+    full: tuple[Path, Any], lora: tuple[Path, Any, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+
+    def wrong(*arguments: str) -> str:
+        said = complaint(capsys, "export", "model", *arguments)
+        assert not list(tmp_path.glob("out*"))
+        return said
+
+    assert "no folder at" in wrong("nowhere", out)
+    assert "holds no model" in wrong(str(tmp_path), out)
+    assert "no LoRA adapter" in wrong(str(full[0]), out, "--merge_adapter")
+    assert "has no critic" in wrong(str(lora[0]), out, "--critic")
+    assert "is there already" in complaint(capsys, "export", "model", str(full[0]), str(full[0]))
+    assert "names no owner" in wrong(str(full[0]), out, "--push_to_hub", "model")
+    assert "is no name for the hub" in wrong(str(full[0]), out, "--push_to_hub", "a/b/c")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for path in (lora[0] / "checkpoint-2").iterdir():
+        if path.is_file():
+            (adapter / path.name).write_bytes(path.read_bytes())
+    config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "/gone"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    assert "cannot load the base model '/gone'" in wrong(str(adapter), out, "--merge_adapter")
+
+
+# The hub.
+
+
+@contextmanager
+def hub(status: int = 200) -> Iterator[tuple[str, dict[str, bytes], list[str]]]:
+    """As much of the hub as its client needs to upload: address, the files that were committed, the requests."""
+    files: dict[str, bytes] = {}
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            answer: Any = {}
+            if self.path == "/api/repos/create":
+                answer = {"url": "https://huggingface.co/me/m"}
+            elif "/preupload/" in self.path:
+                answer = {
+                    "files": [
+                        {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                        for f in json.loads(body)["files"]
+                    ]
+                }
+            elif "/commit/" in self.path:
+                for line in body.splitlines():
+                    entry = json.loads(line)
+                    if entry["key"] == "file":
+                        files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                answer = {
+                    "success": True,
+                    "commitOid": "0" * 40,
+                    "commitUrl": "https://huggingface.co/me/m/commit/0",
+                    "hookOutput": "",
+                }
+            self._send(answer)
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self._send({"id": "me/m", "sha": "0" * 40, "siblings": []})
+
+        def _send(self, answer: Any) -> None:
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", files, asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Points the hub's client at an address, for this test."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    from agent_gym.trainers.export import hub as ours
+
+    def point(address: str) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        api = huggingface_hub.HfApi(endpoint=address, token="hf_test")
+        monkeypatch.setattr(ours, "HfApi", lambda: api)
+
+    huggingface_hub.close_session()
+    yield point
+    huggingface_hub.close_session()
+
+
+def test_pushing_uploads_what_was_exported(full: tuple[Path, Any], tmp_path: Path, online: Any) -> None:
+    out = tmp_path / "out"
+    with hub() as (address, files, asked):
+        online(address)
+        assert main(["export", "model", str(full[0]), str(out), "--push_to_hub", "me/m"]) == 0
+    assert files == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert asked[0] == "/api/repos/create" and "\n# m\n" in files["README.md"].decode()
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [("offline", "HF_HUB_OFFLINE is set"), ("nobody", "no hub within reach"), ("403", "answered 403")],
+)
+def test_a_push_that_fails_says_why_and_keeps_the_folder(
+    full: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str, words: str, online: Any
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["export", "model", str(full[0]), str(out), "--push_to_hub", "me/m"]
+    with hub(403) as (address, _, _):
+        if case != "offline":
+            online(address if case == "403" else "http://127.0.0.1:9")
+        said = complaint(capsys, *arguments)
+    assert words in said and f"hf upload me/m {out}" in said
+    load(out)
+
+
+def test_a_run_without_a_trainer_of_ours_has_a_short_card(tmp_path: Path) -> None:
+    make_critic(model_folder(), "head")  # the folder loads
+    assert main(["export", "model", model_folder(), str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "## Versions" in card and "## Settings" not in card and model_folder() not in card

@@ -1,0 +1,152 @@
+"""Trajectories as data sets: nothing lost, filtered as asked, and read by TRL's SFTTrainer with the right mask."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_tools import complaint
+
+datasets = pytest.importorskip("datasets")
+
+from tiny import make_tiny_model, make_tiny_tokenizer  # noqa: E402
+
+from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.evaluate import make_specs  # noqa: E402
+from agent_gym.policies import ScriptedPolicy  # noqa: E402
+from agent_gym.rollout import Budget, Runner, read_trajectories, to_record, write_trajectories  # noqa: E402
+from agent_gym.trainers.export.trajectories import FORMATS  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six episodes: three solved, one answered wrongly without a call, one of several contexts, one that failed."""
+    tokenizer = make_tiny_tokenizer()
+
+    def act(episode: Any) -> str:
+        if episode.spec.index == 3:
+            return "#### 1"
+        if episode.spec.index == 4:
+            return "<tool_call>{</tool_call>" if episode.asked == "act" else "nothing worked"
+        return episode.env.unwrapped.expert_action()
+
+    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+    runner = Runner(policy, tokenizer, Budget(60, 800), context="summarize")
+    kwargs = {"system_prompt": "", "max_turns": 9}
+    episodes = runner.run(make_specs("AgentR1/GSM8K-v0", kwargs, split="train", episodes=6))
+    runner.close()
+    episodes[5].failure = "EnvFailure: the index is gone"
+    # A tool of somebody else's may let half of a surrogate pair through, which no parquet can hold.
+    episodes[3].messages[-1]["content"] += "\ud800"
+    episodes[3].steps[-1].observation += "\ud800"
+    path = tmp_path_factory.mktemp("played") / "episodes.jsonl"
+    write_trajectories(path, [to_record(episode, tokenizer, policy="expert") for episode in episodes])
+    return path
+
+
+def export(played: Path, out: Path, *flags: str) -> Any:
+    assert main(["export", "trajectories", str(played), str(out), *flags]) == 0
+    return datasets.load_dataset(str(out), split="train")
+
+
+def test_what_happened_is_all_there(played: Path, tmp_path: Path) -> None:
+    data = export(played, tmp_path / "out")
+    records = list(read_trajectories(played))
+    assert (
+        data.column_names and set(data.column_names) == set(FORMATS["trajectories"]) and len(data) == len(records) == 6
+    )
+    for row, record in zip(data, records, strict=True):
+        assert (row["reward"], row["success"], row["failure"]) == (
+            record["reward"],
+            record["success"],
+            record["failure"],
+        )
+        assert json.loads(row["env_kwargs"]) == record["spec"]["env_kwargs"] and row["index"] == record["spec"]["index"]
+        assert [r["token_ids"] for r in row["rows"]] == [r["token_ids"] for r in record["rows"]]
+        assert [step["action"] for step in row["steps"]] == [step["action"] for step in record["steps"]]
+        assert json.loads(row["steps"][0]["tool_calls"]) == record["steps"][0]["tool_calls"]
+        assert json.loads(row["extra"])["policy"] == "expert" and json.loads(row["tools"]) == record["tools"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"- `{column}`: " in card for column in data.column_names) and "6 of 6 episodes" in card
+
+
+def test_the_mask_is_the_policy_s_tokens_in_each_context(played: Path, tmp_path: Path) -> None:
+    data = export(played, tmp_path / "out", "--format", "sft")
+    rows = [row for record in read_trajectories(played) if record["reward"] is not None for row in record["rows"]]
+    assert set(data.column_names) == set(FORMATS["sft"]) and len(data) == len(rows) > 6
+    for found, row in zip(data, rows, strict=True):
+        agent = [i for start, stop, source, _ in row["spans"] if source == "agent" for i in range(start, stop)]
+        assert found["input_ids"] == row["token_ids"]
+        assert [i for i, kept in enumerate(found["assistant_masks"]) if kept] == agent
+
+
+def test_messages_for_another_tokenizer(played: Path, tmp_path: Path) -> None:
+    data = export(played, tmp_path / "out", "--format", "messages")
+    assert len(data) == 5 and [m["role"] for m in data[0]["messages"]][:3] == ["user", "assistant", "tool"]
+    text = make_tiny_tokenizer().apply_chat_template(
+        data[0]["messages"], tools=json.loads(data[0]["tools"]), tokenize=False
+    )
+    assert "calculator" in text and "<tool_response>" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [(["--successful"], [0, 1, 2]), (["--min_reward", "0.1"], [0, 1, 2, 3]), (["--min_reward", "0"], [0, 1, 2, 3, 4])],
+)
+def test_filters(played: Path, tmp_path: Path, flags: list[str], kept: list[int]) -> None:
+    assert export(played, tmp_path / "out", *flags)["index"][:] == kept
+
+
+def test_several_files_and_what_is_wrong(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "trajectories", str(played), str(played), str(tmp_path / "both")]) == 0
+    assert capsys.readouterr().out.endswith("both: 12 rows\n")
+
+    def wrong(*arguments: str) -> str:
+        return complaint(capsys, "export", "trajectories", *arguments)
+
+    assert "is there already" in wrong(str(played), str(tmp_path / "both"))
+    assert "is one path" in wrong(str(played))
+    assert "no trajectory file" in wrong("nowhere.jsonl", str(tmp_path / "new"))
+    assert "none of 6 episodes is left" in wrong(str(played), str(tmp_path / "new"), "--min_reward", "9")
+    assert "invalid choice" in wrong(str(played), str(tmp_path / "new"), "--format", "csv")
+    assert "HF_HUB_OFFLINE is set" in wrong(str(played), str(tmp_path / "new"), "--push_to_hub", "me/data")
+    assert (tmp_path / "new" / "README.md").is_file()
+
+
+def test_trl_learns_the_policy_s_tokens_and_no_others(played: Path, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from trl import SFTConfig, SFTTrainer
+
+    data = export(played, tmp_path / "out", "--format", "sft", "--successful")
+    model = make_tiny_model(tmp_path / "model")
+    settings = SFTConfig(
+        str(tmp_path / "run"),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        learning_rate=1e-3,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        max_length=None,
+    )
+    trainer = SFTTrainer(model=str(model), args=settings, train_dataset=data)
+    seen = []
+    collate = trainer.data_collator
+    trainer.data_collator = lambda rows: seen.append(collate(rows)) or seen[-1]
+    trainer.train()
+    masks = {tuple(row["input_ids"]): row["assistant_masks"] for row in data}
+    checked = 0
+    for batch in seen:
+        for ids, labels, attention in zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
+            length = int(attention.sum())
+            mask = masks[tuple(ids[:length].tolist())]
+            wanted = [i if kept else -100 for i, kept in zip(ids[:length].tolist(), mask, strict=True)]
+            assert labels[:length].tolist() == wanted and set(labels[length:].tolist()) <= {-100}
+            checked += 1
+    assert checked >= 4 and trainer.state.log_history[-1]["train_loss"] > 0

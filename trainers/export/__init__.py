@@ -1,0 +1,1 @@
+"""Export: trained checkpoints as plain Hugging Face folders with a card, trajectories as data sets."""

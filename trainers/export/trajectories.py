@@ -1,0 +1,183 @@
+"""Trajectories as data sets of the Hugging Face kind: a folder with parquet and a card that explains the columns.
+
+Three forms. "trajectories" keeps what happened, an episode per row. "sft" is what a policy can be trained on as it is:
+a context per row, as token ids, with a mask of the tokens that the policy wrote. "messages" is the same as text, for a
+model with another tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from agent_gym.errors import ConfigError
+from agent_gym.transcript import Span, action_mask
+
+FORMATS: Mapping[str, Mapping[str, str]] = {
+    "trajectories": {
+        "env_id": "the Gymnasium id of the environment",
+        "env_kwargs": "its arguments, JSON",
+        "split": "split of the task, null where it was drawn",
+        "index": "number of the task in it",
+        "seed": "the environment's seed",
+        "task_id": "the environment's name of the task",
+        "group": "episodes of one group answer the same task",
+        "member": "number of the attempt in its group",
+        "reward": "sum over the steps; null for an episode that failed",
+        "reward_terms": "the same by name, JSON",
+        "success": "whether the task was solved",
+        "terminated": "whether the task ended",
+        "truncated": "whether it was cut off",
+        "failure": "the fault of the machinery that ended it, null for none",
+        "messages": "the conversation: role, content, name of the tool",
+        "tools": "function schemas that the policy was shown, JSON",
+        "steps": "turns: action, observation, reward, reward_terms (JSON), tool_calls (JSON), error, finish_reason, "
+        "and row, start and stop, where the action's tokens are",
+        "rows": "what the model saw: token_ids, action_mask (1 where the policy sampled the token), logprobs",
+        "extra": "further entries of the record, JSON, such as the policy's name",
+    },
+    "sft": {
+        "input_ids": "one context, with the tokens that were sampled as they were sampled",
+        "assistant_masks": "1 for tokens of the policy, which are to be learned, else 0; the name is TRL's",
+        "env_id": "the Gymnasium id of the environment",
+        "task_id": "the environment's name of the task",
+        "reward": "of the episode",
+    },
+    "messages": {
+        "messages": "the conversation: role, content, name of the tool; calls stand in the content as written",
+        "tools": "function schemas that the policy was shown, JSON",
+        "env_id": "the Gymnasium id of the environment",
+        "task_id": "the environment's name of the task",
+        "reward": "of the episode",
+    },
+}
+"""Format to its columns and what they mean."""
+
+
+def export_trajectories(
+    records: Iterable[Mapping[str, Any]],
+    out: str | Path,
+    *,
+    form: str = "trajectories",
+    min_reward: float | None = None,
+    successful: bool = False,
+) -> Dataset:
+    """Write records as a data set.
+
+    Args:
+        records: what `read_trajectories` yields.
+        out: a new or empty folder.
+        form: a key of `FORMATS`.
+        min_reward: only episodes with at least this reward.
+        successful: only episodes that solved their task.
+
+    Returns:
+        The data set, which `datasets.load_dataset(out)` reads.
+
+    Raises:
+        ConfigError: for another format, a folder with content, or if no episode is left.
+    """
+    if form not in FORMATS:
+        raise ConfigError(f"format is {form!r}; allowed: {', '.join(FORMATS)}")
+    out = Path(out).expanduser()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already; name a new folder, or empty it")
+    every = list(records)
+    kept = [record for record in every if _is_wanted(record, form, min_reward, successful)]
+    if not kept:
+        raise ConfigError(f"none of {len(every)} episodes is left; ask for less than --min_reward or --successful do")
+    make = {"trajectories": _whole, "sft": _contexts, "messages": _talk}[form]
+    dataset = Dataset.from_list([row for record in kept for row in make(record)])
+    (out / "data").mkdir(parents=True)
+    dataset.to_parquet(str(out / "data" / "train-00000-of-00001.parquet"))
+    (out / "README.md").write_text(_card(out.name, form, kept, len(every), len(dataset)), encoding="utf-8")
+    return dataset
+
+
+def _is_wanted(record: Mapping[str, Any], form: str, min_reward: float | None, successful: bool) -> bool:
+    if record["reward"] is None:  # a fault of the machinery is nothing to learn from
+        return form == "trajectories" and min_reward is None and not successful
+    return (min_reward is None or record["reward"] >= min_reward) and (record["success"] or not successful)
+
+
+_OF_STEPS = ("reward", "error", "finish_reason", "row", "start", "stop")
+_NAMED = ("task_id", "reward", "success", "terminated", "truncated", "failure")
+_ELSEWHERE = {*_NAMED, "version", "spec", "messages", "tools", "steps", "rows", "reward_terms", "truncation", "seconds"}
+
+
+def _whole(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    spec = record["spec"]
+    steps = [
+        {
+            **{name: step[name] for name in _OF_STEPS},
+            **{name: _text(step[name]) for name in ("action", "observation")},
+            "reward_terms": json.dumps(step["reward_terms"]),
+            "tool_calls": json.dumps(step["tool_calls"]),
+        }
+        for step in record["steps"]
+    ]
+    rows = [
+        {"token_ids": row["token_ids"], "action_mask": _mask(row), "logprobs": row["logprobs"]}
+        for row in record["rows"]
+    ]
+    yield {
+        **{name: spec[name] for name in ("env_id", "split", "index", "seed", "group", "member")},
+        "env_kwargs": json.dumps(spec["env_kwargs"]),
+        **{name: record[name] for name in _NAMED},
+        "reward_terms": json.dumps(record["reward_terms"]),
+        "messages": _messages(record),
+        "tools": json.dumps(record["tools"]),
+        "steps": steps,
+        "rows": rows,
+        "extra": json.dumps({key: value for key, value in record.items() if key not in _ELSEWHERE}),
+    }
+
+
+def _contexts(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in record["rows"]:
+        mask = _mask(row)
+        if any(mask):
+            yield {"input_ids": row["token_ids"], "assistant_masks": mask, **_about(record)}
+
+
+def _talk(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"messages": _messages(record), "tools": json.dumps(record["tools"]), **_about(record)}
+
+
+def _about(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {"env_id": record["spec"]["env_id"], "task_id": record["task_id"], "reward": record["reward"]}
+
+
+def _mask(row: Mapping[str, Any]) -> list[int]:
+    return [int(kept) for kept in action_mask([Span(*span) for span in row["spans"]], len(row["token_ids"]))]
+
+
+def _messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    # One shape for all: a column of parquet has one, and some contents are lists of parts.
+    return [
+        {"role": message["role"], "content": _text(message["content"]), "name": message.get("name")}
+        for message in record["messages"]
+    ]
+
+
+def _text(content: Any) -> str:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return text.encode("utf-8", "replace").decode("utf-8")  # parquet cannot hold half of a surrogate pair
+
+
+def _card(name: str, form: str, kept: list[Mapping[str, Any]], total: int, rows: int) -> str:
+    env_ids = sorted({record["spec"]["env_id"] for record in kept})
+    rewards = [record["reward"] for record in kept if record["reward"] is not None]
+    solved = sum(bool(record["success"]) for record in kept)
+    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    columns = "\n".join(f"- `{column}`: {meaning}" for column, meaning in FORMATS[form].items())
+    return (
+        "---\ntags:\n- agent-gym\n- trajectories\n# license: yours to fill in; that of the tasks binds you\n---\n\n"
+        f"# {name}\n\n{len(kept)} of {total} episodes of {', '.join(env_ids)}, {rows} rows; {solved} episodes solved "
+        f"their task, the mean reward is {mean:.3f}. Written by `agent-gym export trajectories --format {form}`.\n\n"
+        f"## Columns\n\n{columns}\n"
+    )
