@@ -12,9 +12,8 @@ import pytest
 from cli_tools import complaint
 from tiny import make_tiny_model
 
-from agent_gym.cli.eval import effective_samples
 from agent_gym.cli.main import COMMANDS, main
-from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.parser import Parser
 from agent_gym.rollout import read_trajectories, replay
 
 ENV_ID = "AgentR1/GSM8K-v0"
@@ -41,7 +40,7 @@ def test_help_names_every_command() -> None:
     assert all(name in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["list", "play", "view", "rollout", "eval", "speedrun", "serve"])
+@pytest.mark.parametrize("name", ["list", "play", "view", "rollout", "eval", "compare", "rescore", "speedrun", "serve"])
 def test_help_of_the_light_commands_loads_no_training_stack(name: str) -> None:
     code = (
         "import sys\nfrom agent_gym.cli.main import main\n"
@@ -64,10 +63,10 @@ def test_every_flag_of_the_light_commands_is_explained(monkeypatch: pytest.Monke
         raise SystemExit(0)
 
     monkeypatch.setattr(Parser, "parse", stop)
-    for name in ("list", "play", "view", "rollout", "eval", "speedrun", "serve"):
+    for name in ("list", "play", "view", "rollout", "eval", "compare", "rescore", "speedrun", "serve"):
         with pytest.raises(SystemExit):
             main([name])
-    assert len(parsers) == 7
+    assert len(parsers) == 9
     assert not [action.dest for parser in parsers for action in parser._actions if not action.help]
 
 
@@ -148,29 +147,30 @@ def test_view_explains_what_it_cannot_read(tmp_path: Path, capsys: pytest.Captur
 # eval
 
 
-def test_eval_reports_several_environments_with_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "result.json"
+def test_eval_reports_several_environments_with_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     ids = [ENV_ID, "AgentR1/GSM8K-NoTool-v0"]
-    assert main(["eval", *ids, "--expert", "--episodes", "20", "--output", str(output)]) == 0
-    table = capsys.readouterr().out
-    assert table.count("100.0%") == 4  # success, and the upper end of its interval, twice
-    results = json.loads(output.read_text())["results"]
-    assert list(results) == ids
-    assert results[ENV_ID]["episodes"] == 20 and results[ENV_ID]["low"] == pytest.approx(0.839, abs=1e-3)
+    assert main(["eval", *ids, "--expert", "--episodes", "20"]) == 0
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["policy", "GSM8K", "GSM8K-NoTool"]
+    assert row.split("  ") == ["expert", "100.0% [83.9%, 100.0%]", "100.0% [83.9%, 100.0%]"]
+    assert main(["eval", *ids, "--expert", "--episodes", "20", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [result["env_id"] for result in results] == ids
+    success = results[0]["measures"]["episode/success"]
+    assert results[0]["episodes"] == 20 and success["low"] == pytest.approx(0.839, abs=1e-3)
 
 
 def test_a_yaml_file_is_read_and_the_command_line_wins(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, output = tmp_path / "eval.yaml", tmp_path / "result.json"
+    config = tmp_path / "eval.yaml"
     config.write_text(
         f"env_id: {ENV_ID}\nmodel: {model}\nengine: transformers\nepisodes: 50\nmax_turn_tokens: 8\n"
-        f"env_kwargs: {{max_turns: 1}}\nexpert: false\noutput: {output}\n"
+        "env_kwargs: {max_turns: 1}\nexpert: false\njson: true\n"
     )
     assert main(["eval", "--config", str(config), "--episodes", "3", "--samples", "2", "--temperature", "1"]) == 0
-    assert "avg@2" in capsys.readouterr().out
-    content = json.loads(output.read_text())
-    assert content["results"][ENV_ID]["episodes"] == 6
+    content = json.loads(capsys.readouterr().out)
+    assert content["results"][0]["episodes"] == 6 and "pass@2" in content["results"][0]["measures"]
     assert content["settings"]["env_kwargs"] == {"max_turns": 1} and content["settings"]["max_turn_tokens"] == 8
 
 
@@ -209,17 +209,9 @@ def test_a_wrong_column_or_split_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "are all the same" in complaint(capsys, "eval", ENV_ID, "--model", "m", "--samples", "2")
 
 
-def test_samples_of_one_task_count_as_much_as_they_are_worth() -> None:
-    assert effective_samples([[1, 1, 1, 1], [0, 0, 0, 0]] * 50) == pytest.approx(100, abs=1)  # copies add nothing
-    assert effective_samples([[1, 0, 1, 0], [0, 1, 1, 0], [1, 1, 0, 0], [0, 1, 0, 0]] * 50) > 400  # nearly independent
-    assert effective_samples([[1, 1], [1, 1], [1, 1]]) == 3
-    with pytest.raises(Exception, match="at least 1"):
-        positive("0")
-
-
 @pytest.mark.vllm
 def test_eval_with_vllm(model: str) -> None:
     pytest.importorskip("vllm")
     limits = ["--episodes", "4", "--max_turn_tokens", "8", "--max_tokens", "1024"]
     done = command("eval", ENV_ID, "--model", model, "--engine", "vllm", *limits)
-    assert "95% interval" in done.stdout and " 4 " in done.stdout
+    assert "95% interval" in done.stdout and ": 4 tasks" in done.stdout

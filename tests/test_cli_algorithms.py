@@ -57,8 +57,16 @@ SETTINGS = {
     "episode_timeout": 2.5,
     "context": "window:4",
     "micro_batch_size": 2,
+    "micro_batch_tokens": 4096,
+    "packing": True,
+    "layout": "server",
+    "weights_transfer": "files",
+    "weights_folder": "/shared",
+    "overlap": True,
+    "over_sampling": 0.25,
     "max_num_seqs": 16,
     "env_workers": 2,
+    "env_processes": 1,
     "eval_temperature": 0.5,
     "trajectories_per_step": 0,
     "rollout_progress": True,
@@ -72,7 +80,13 @@ SETTINGS = {
     "cliprange_value": None,
     "num_generations": 2,
 }
-REST = {"output_dir": "unused", "per_device_train_batch_size": 4, "epsilon_high": 5.0, "beta": 0.01}
+REST = {
+    "output_dir": "unused",
+    "per_device_train_batch_size": 4,
+    "epsilon_high": 5.0,
+    "beta": 0.01,
+    "vllm_server_base_url": "http://127.0.0.1:8010",
+}
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_without_launcher_arguments_nothing_is_launched(config: Path) -> None:
 def test_every_preset_is_one_that_accelerate_reads() -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
-    assert launch.presets() == ["ddp", "fsdp2", "single", "zero2"]
+    assert launch.presets() == ["cpu", "ddp", "fsdp2", "single", "zero2", "zero3"]
     for name in launch.presets():
         path = launch.preset_file(name)
         assert load_config_from_file(path).num_processes == (1 if name == "single" else 4)
@@ -74,7 +74,7 @@ def test_every_preset_is_one_that_accelerate_reads() -> None:
     [
         (["--lerning_rate", "1"], "unknown argument '--lerning_rate'; did you mean --learning_rate"),
         (["--learning_rate", "fast"], "invalid float value: 'fast'"),
-        (["--accelerate_config", "zero9"], "presets: ddp, fsdp2, single, zero2"),
+        (["--accelerate_config", "zero9"], "presets: cpu, ddp, fsdp2, single, zero2, zero3"),
         (["--num_generations", "3"], "must be divisible by num_generations"),
         (
             ["--loss_type", "dapo"],
@@ -133,6 +133,13 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
     assert (out / "trajectories.html").is_file()
 
 
+def test_long_demonstrations_need_no_setting(tmp_path: Path, capsys: Any) -> None:
+    prompt = json.dumps({"system_prompt": "0 " * 600})  # digits are a token each, and so are spaces
+    given = ["sft", ENV_ID, "--tiny", "--train_tasks", "4", "--env_kwargs", prompt, "--output_dir", str(tmp_path)]
+    assert main([*given, *QUICK]) == 0
+    assert "raise it, or let it be None" in complaint(capsys, *given, *QUICK, "--max_length", "1024")
+
+
 def test_the_launcher_runs_the_same_training(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "launched"
     config.write_text(config.read_text() + "num_processes: 1\nnum_cpu_threads_per_process: 1\n")
@@ -140,6 +147,16 @@ def test_the_launcher_runs_the_same_training(config: Path, tmp_path: Path) -> No
     assert main([*words, *QUICK]) == 0
     assert (out / "model.safetensors").is_file()
     assert json.loads((out / "config.json").read_text())["model_type"] == "qwen3"
+
+
+@pytest.mark.slow
+def test_the_preset_for_cpus_starts_several_processes(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "launched"
+    launcher = ["--accelerate_config", "cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1"]
+    words = ["grpo", "--config", str(config), "--output_dir", str(out), "--max_episode_tokens", "700", "--use_cpu"]
+    assert main([*words, *QUICK, *launcher]) == 0
+    played = {path.stem.split("_")[2] for path in (out / "trajectories").glob("train_*.jsonl")}
+    assert played == {"0", "1"}
 
 
 def test_a_mistake_found_in_a_worker_is_one_line_too(monkeypatch: Any, capsys: Any) -> None:

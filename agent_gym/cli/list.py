@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from agent_gym.cli.parser import Parser
-from agent_gym.registry import ENVS
+from agent_gym.registry import entries
 
 
 def main(argv: Sequence[str]) -> int:
@@ -16,10 +16,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse(argv)
     if arguments.json:
-        print(json.dumps([dataclasses.asdict(entry) for entry in ENVS], indent=2, default=dict))
+        print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
         return 0
     rows = [("ID", "TASK", "TOOLS", "DATA")]
-    for entry in ENVS:
+    for entry in entries():
         needs = [f"pip install 'agent-gym[{entry.extra}]'"] if entry.extra else []
         needs += [entry.needs] if entry.needs else []
         summary = f"{entry.summary} ({'; '.join(needs)})" if needs else entry.summary

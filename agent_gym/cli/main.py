@@ -6,6 +6,7 @@ torch nor TRL. Exit codes: 0 done, 1 the run failed, 2 the user's mistake, 130 i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -17,14 +18,20 @@ from agent_gym.errors import AgentGymError, ConfigError
 COMMANDS = {
     "list": "show the environments",
     "play": "play an environment yourself, in the terminal",
+    "chat": "talk to a model that uses an environment's tools",
     "rollout": "let a model or the expert play, and write the trajectories",
     "eval": "measure how often a model succeeds, with 95% intervals",
+    "compare": "compare runs of eval on the same tasks, with paired tests",
+    "rescore": "score stored episodes again, without a model",
     "sft": "train a model on the expert's episodes (supervised warm start)",
     "grpo": "train a model by reinforcement learning that compares episodes (GRPO)",
     "ppo": "train a model by reinforcement learning with a critic (PPO)",
+    "plan": "estimate the memory of a training run, and which layout fits",
     "prepare": "make a data set ready: fetch, check, convert, index",
     "serve": "serve a search engine or a sandbox that many trainers share",
+    "export": "write a trained model or trajectories for others: Hugging Face folders, data sets",
     "view": "turn trajectories into one HTML page",
+    "new": "write a small environment of your own to start from",
     "speedrun": "all of it in minutes: tiny model, warm start, GRPO, results",
 }
 
@@ -73,4 +80,8 @@ def guarded(run: Callable[[], int]) -> int:
 def _run(command: str, arguments: list[str]) -> int:
     if command not in COMMANDS:
         raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
+    # `module:id` finds a module in the folder where the command is called, as with `python -m`. Last in the list: a
+    # file that is called like an installed package must not hide it.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     return import_module(f"agent_gym.cli.{command}").main(arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,6 +87,34 @@ class Parser(argparse.ArgumentParser):
                 values = value if isinstance(value, list) else [value]
                 arguments += [action.option_strings[0], *map(as_text, values)]
         return arguments
+
+
+Kind = tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]
+"""What makes the parser of one kind of a command, and what runs it."""
+
+
+def run_kind(command: str, summary: str, kinds: Mapping[str, Kind], argv: Sequence[str]) -> int:
+    """Run a command whose first word says which of several kinds is meant, each with flags of its own.
+
+    Args:
+        command: the command's name.
+        summary: what all of them do.
+        kinds: by their first word.
+        argv: the arguments.
+
+    Returns:
+        The exit code.
+    """
+    if argv and argv[0] in kinds:
+        make_parser, run = kinds[argv[0]]
+        return run(make_parser().parse(argv[1:]))
+    if argv and argv[0] in ("-h", "--help"):
+        print("\n".join(make_parser().format_help() for make_parser, _ in kinds.values()), end="")
+        return 0
+    parser = Parser(command, summary, config=False)
+    parser.add_argument("what", choices=list(kinds), help=f"what to {command}; --help explains the flags of each")
+    parser.parse(argv)
+    raise AssertionError("the parser accepts nothing else")
 
 
 def with_underscores(argv: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     print(arguments.env_id)
     play(
         env,
-        _ask,
+        ask,
         lambda text: print(text, flush=True),
         seed=arguments.seed,
         options={key: value for key, value in picked.items() if value is not None},
@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _ask() -> str | None:
+def ask() -> str | None:
+    """Read the next line of the person, None when there is no more; what came through a pipe is echoed."""
     try:
         line = input("> ")
     except EOFError:

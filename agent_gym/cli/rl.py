@@ -75,6 +75,7 @@ class RLCommand:
         """Train and save."""
         from agent_gym import trainers
         from agent_gym.cli.training import finish, resume_point, use_model
+        from agent_gym.trainers.dashboard import watch
 
         name = str(model.model_name_or_path)
         tokenizer = load_tokenizer(name)
@@ -87,7 +88,8 @@ class RLCommand:
             processing_class=tokenizer,
             **use_model(args, model),
         )
-        trainer.train(resume_from_checkpoint=resume_point(args))
+        with watch(trainer):
+            trainer.train(resume_from_checkpoint=resume_point(args))
         finish(trainer, args)
 
     def _check_estimator(self, args: Any) -> None:

@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     add_player(parser)
     add_limits(parser)
     arguments = parser.parse(argv)
-    check_player(arguments, [arguments.env_id])
+    (player,) = check_player(arguments, [arguments.env_id])
     check_output(arguments.output)
     specs = make_specs(
         arguments.env_id,
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         group_size=arguments.group_size,
         seed=arguments.seed,
     )
-    with open_runner(arguments, arguments.env_id) as (tokenizer, runner):
+    with open_runner(arguments, arguments.env_id, player.engine) as (tokenizer, runner):
         episodes = runner.run(specs, temperature=arguments.temperature)
     write_trajectories(arguments.output, (to_record(episode, tokenizer) for episode in episodes))
     print("\n".join([*_report(summarize(episodes)), *_speed(runner.stats), f"trajectories: {arguments.output}"]))

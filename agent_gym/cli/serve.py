@@ -1,7 +1,8 @@
-"""`agent-gym serve`: a search engine or a sandbox, which many trainers and machines share, or a shop for a person."""
+"""`agent-gym serve`: a model, a search engine or a sandbox, which many trainers share, or a shop for a person."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from argparse import Namespace
@@ -9,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.parser import Kind, Parser, positive, run_kind
+from agent_gym.policies.vllm_environment import set_environment
+from agent_gym.policies.vllm_launch import ENVIRONMENT, server_command
 from agent_gym.retrieval.base import Document, Retriever
 from agent_gym.retrieval.batcher import MicroBatcher
 from agent_gym.retrieval.cache import CachedRetriever
@@ -26,21 +29,52 @@ _WEBSHOP = "AgentR1/WebShop-v0"
 
 def main(argv: Sequence[str]) -> int:
     """Serve until interrupted."""
-    kinds = {
+    kinds: dict[str, Kind] = {
+        "model": (_model_parser, _serve_model),
         "search": (_search_parser, _serve_search),
         "sandbox": (_sandbox_parser, _serve_sandbox),
         "webshop": (_webshop_parser, _serve_webshop),
     }
-    if argv and argv[0] in kinds:
-        make_parser, serve = kinds[argv[0]]
-        return serve(make_parser().parse(argv[1:]))
-    if argv and argv[0] in ("-h", "--help"):
-        print("\n".join(make_parser().format_help() for make_parser, _ in kinds.values()), end="")
-        return 0
-    parser = Parser("serve", "Serve a search engine, a sandbox or a shop over HTTP.", config=False)
-    parser.add_argument("what", choices=list(kinds), help="what to serve; --help explains the flags of each")
-    parser.parse(argv)
-    raise AssertionError("the parser accepts nothing else")
+    if argv[:1] == ["model"] and "--" in argv:
+        # What follows is vLLM's.
+        at = list(argv).index("--")
+        argv, further = argv[:at], list(argv[at + 1 :])
+        return _serve_model(_model_parser().parse(argv[1:]), further)
+    return run_kind("serve", "Serve a model, a search engine, a sandbox or a shop over HTTP.", kinds, argv)
+
+
+def _model_parser() -> Parser:
+    parser = Parser(
+        "serve model",
+        "Serve a model by vLLM to trainers with --layout server, which replace its weights. Anything behind -- goes to "
+        "`vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9",
+    )
+    parser.add_argument("model", help="folder or hub id")
+    _add_address(parser, 8010, "replace the weights of the model and run code by them")
+    help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
+    parser.add_argument("--context", type=positive, default=4096, help=help_text)
+    parser.add_argument("--max_num_seqs", type=positive, default=256, help="most requests decoded at once")
+    help_text = "GiB of key/value cache, on a CPU"
+    parser.add_argument("--kv_cache_gib", type=float, default=1.0, help=help_text)
+    return parser
+
+
+def _serve_model(arguments: Namespace, further: Sequence[str] = ()) -> int:
+    # vLLM takes this process over: signals, logs and exit status are its own.
+    command = server_command(
+        arguments.model,
+        host=arguments.host,
+        port=arguments.port,
+        context=arguments.context,
+        max_num_seqs=arguments.max_num_seqs,
+        kv_cache_gib=arguments.kv_cache_gib,
+        further=further,
+    )
+    set_environment()
+    # It was set for an engine in this process; a server's runs in one of its own.
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    print(f"serving {arguments.model} at http://{arguments.host}:{arguments.port} once it has loaded", file=sys.stderr)
+    os.execve(command[0], command, {**os.environ, **ENVIRONMENT})
 
 
 def _search_parser() -> Parser:
@@ -61,7 +95,7 @@ def _search_parser() -> Parser:
 def _serve_search(arguments: Namespace) -> int:
     # Taken before an index is built for an hour.
     listener = bind(arguments.host, arguments.port)
-    with _until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
+    with until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
         engine = _open(arguments.index, corpus, arguments.device)
         about = {"documents": len(corpus), "index": arguments.index}
         shared = CachedRetriever(MicroBatcher(engine), arguments.cache)
@@ -90,7 +124,7 @@ def _sandbox_parser() -> Parser:
 def _serve_sandbox(arguments: Namespace) -> int:
     limits = Limits(arguments.cpu_seconds, arguments.wall_seconds, arguments.memory_mb)
     listener = bind(arguments.host, arguments.port)
-    with _until_stopped(), listener:
+    with until_stopped(), listener:
         sandbox = LocalSandbox(limits, slots=arguments.slots, waive=set(arguments.waive))
         try:
             with SandboxServer(sandbox, listener) as server:
@@ -114,7 +148,7 @@ def _serve_webshop(arguments: Namespace) -> int:
 
     env = make()  # what is wrong with its arguments is said now, and not to the first visitor
     listener = bind(arguments.host, arguments.port)
-    with _until_stopped(), listener, env.server(make, listener) as server:
+    with until_stopped(), listener, env.server(make, listener) as server:
         print(f"open {server.url} in a browser", file=sys.stderr, flush=True)
         server.serve_forever()
     return 0
@@ -127,7 +161,7 @@ def _add_address(parser: Parser, port: int, deed: str) -> None:
 
 
 @contextmanager
-def _until_stopped() -> Iterator[None]:
+def until_stopped() -> Iterator[None]:
     """End well when the user or a scheduler says so."""
     # Restored for those who call this from a program of their own.
     before = signal.signal(signal.SIGTERM, _stop)

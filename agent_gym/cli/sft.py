@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from agent_gym.cli.launch import TrainingParser
 
+_TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
+
 
 def main(argv: Sequence[str]) -> int:
     """Train as the arguments say."""
@@ -32,7 +34,11 @@ def make_parser() -> TrainingParser:
     from agent_gym.cli.launch import TrainingParser
 
     summary = "Train a model on the episodes of an environment's own expert (supervised warm start)."
-    return TrainingParser("sft", summary, (SFTArguments, SFTConfig, ModelConfig))
+    parser = TrainingParser("sft", summary, (SFTArguments, SFTConfig, ModelConfig))
+    # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of searches
+    # for papers have 2,400, so that the model's own limit is the one that counts.
+    parser.set_defaults(max_length=None)
+    return parser
 
 
 def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
@@ -78,5 +84,6 @@ def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
     folder = Path(str(args.output_dir)) / "tiny"
     with PartialState().main_process_first():
         if PartialState().is_main_process:
-            make_tiny_model(folder, env.env_id, env.kwargs, seed=args.seed)
+            context = max(_TINY_CONTEXT, args.max_length or 0)
+            make_tiny_model(folder, env.env_id, env.kwargs, seed=args.seed, context=context)
     return str(folder)

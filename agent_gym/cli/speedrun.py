@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agent_gym.cli.engine import ENGINES
 from agent_gym.cli.parser import Parser
-from agent_gym.errors import require
+from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm_environment import set_environment
 
 
@@ -16,11 +16,14 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("speedrun", summary)
     parser.add_argument(
         "--preset",
-        choices=("cpu", "gpu", "hotpotqa"),
+        choices=("cpu", "gpu", "alfworld", "hotpotqa", "retool", "webshop"),
         default="cpu",
         help="cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
-        "GSM8K; hotpotqa: as cpu, learning to search",
+        "GSM8K; alfworld: as cpu, learning to look for things; hotpotqa: as cpu, learning to search; retool: as cpu, "
+        "learning to run programs; webshop: as cpu, learning to shop",
     )
+    parser.add_argument("--env", metavar="ID", help="an environment of your own instead of a preset's, with an expert")
+    parser.add_env_kwargs()
     parser.add_argument("--seed", type=int, default=0, help="seed of everything")
     parser.add_argument("--output_dir", default="runs/speedrun", metavar="DIR", help="where models and results go")
     parser.add_argument(
@@ -29,7 +32,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     set_environment()
     require("trl", "train")
+    from agent_gym.trainers.presets import own_preset
     from agent_gym.trainers.speedrun import run_speedrun
 
-    run_speedrun(arguments.preset, arguments.seed, arguments.output_dir, engine=arguments.engine)
+    if arguments.env_kwargs and not arguments.env:
+        raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
+    preset = own_preset(arguments.env, arguments.env_kwargs) if arguments.env else arguments.preset
+    run_speedrun(preset, arguments.seed, arguments.output_dir, engine=arguments.engine)
     return 0
