@@ -1,0 +1,25 @@
+"""The notebooks as pages, without their outputs: whoever wants those runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def files(root: Path) -> list[Path]:
+    """Return the notebooks of the repository in their order."""
+    return sorted((root / "notebooks").glob("*.ipynb"))
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Return page to markdown."""
+    return {f"notebooks/{file.stem}.md": _page(file) for file in files(root)}
+
+
+def _page(file: Path) -> str:
+    parts = []
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    parts.insert(1, f"*This is `notebooks/{file.name}`, which runs as it stands.*")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,119 @@
+"""The docs as a site: it builds without a warning, links lead to files and lines, what is generated is complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from agent_gym.registry import ENVS
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATOR = ROOT / "docs" / "generator"
+needs_training = pytest.mark.skipif(find_spec("trl") is None, reason="the settings of the trainers are part of it")
+needs_site = pytest.mark.skipif(find_spec("material") is None, reason="pip install 'agent-gym[docs]'")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    # Material announces its successor in the middle of the output otherwise.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and anchor of each link of a page that stays on the site."""
+    for target in re.findall(r'<(?:a|link|img|script)\b[^>]*?\b(?:href|src)="?([^"\s>]+)', page.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            path, _, anchor = unquote(html.unescape(target)).partition("#")
+            yield path, anchor
+
+
+@needs_site
+@needs_training
+def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links begin at the server's root
+    places = {page: set(re.findall(r'\b(?:id|name)="?([^"\s>]+)', page.read_text())) for page in pages}
+    followed = set()
+    for page in pages:
+        for path, anchor in links(page):
+            target = (page.parent / path).resolve() if path else page
+            assert target.is_file(), f"{page.relative_to(site)}: {path} leads nowhere"
+            if anchor and target in places:
+                assert anchor in places[target], f"{page.relative_to(site)}: {target.name} has no #{anchor}"
+            followed.add((target, anchor))
+    assert len(followed) > 300
+
+
+@needs_site
+@needs_training
+def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
+    linked = re.findall(
+        r'<a href="(source/trainers/[\w/]+\.py\.html)#(__codelineno-0-\d+)"><code>(\w+)</code>',
+        (site / "algorithms.html").read_text(),
+    )
+    assert len(linked) >= 15
+    for page, anchor, name in linked:
+        line = re.search(rf'<a id="{anchor}"[^\n]*', (site / page).read_text())
+        assert line, (page, anchor)
+        assert re.search(rf"\b(def|class) {name}\b", html.unescape(re.sub(r"<[^>]+>", "", line[0]))), (name, line[0])
+
+
+@needs_site
+@needs_training
+def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
+    listed = (site / "cards" / "index.html").read_text()
+    cards = {page.name: page.read_text() for page in (site / "cards").glob("*.html")}
+    for entry in ENVS:
+        page = re.search(rf'<a href="(\w+\.html)"><code>{entry.id}</code>', listed)
+        assert page, entry.id
+        card = cards[page[1]]
+        assert entry.id in card and 'id="description"' in card and 'id="defaults"' in card, entry.id
+        # Wikipedia in full is not made here.
+        assert entry.needs or ">policy</span>" in card, f"{entry.id}: no episode"
+        assert all(tool in card for tool in entry.tools), entry.id
+
+
+@needs_site
+@needs_training
+def test_each_setting_is_on_the_page_of_settings(site: Path) -> None:
+    from agent_gym.trainers import AgentPPOConfig
+
+    listed = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>", (site / "settings.html").read_text())
+    fields = {field.name for field in dataclasses.fields(AgentPPOConfig)}
+    assert set(listed) == fields
+    ours, _, theirs = (site / "settings.html").read_text().partition('id="from-trl-and-transformers"')
+    assert "<code>max_turn_tokens</code>" in ours and "<code>learning_rate</code></td>" in theirs
+
+
+@needs_training
+def test_the_picture_of_the_masks_is_that_of_a_real_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import masks
+
+    assert masks.PICTURE.read_text() == masks.draw(*masks.transcript()), "run python docs/generator/masks.py"
+
+
+@pytest.mark.parametrize(("symbol", "line"), [("grpo", "def grpo("), ("EPSILON", "EPSILON ="), ("grop", None)])
+def test_a_name_is_found_where_it_is_defined(symbol: str, line: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import sources
+
+    file = ROOT / "trainers" / "estimators" / "groups.py"
+    number = sources.line_of(file, symbol)
+    assert (number is None) == (line is None)
+    if number and line:
+        assert file.read_text().splitlines()[number - 1].startswith(line)
