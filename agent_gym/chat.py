@@ -24,10 +24,12 @@ from itertools import groupby
 from typing import Any
 
 from agent_gym.errors import ConfigError
+from agent_gym.images import images_of, join, parts
 from agent_gym.special_tokens import SpecialTokens
+from agent_gym.vision import Vision
 
 Message = dict[str, Any]
-"""A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str, ...}."""
+"""A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str or parts (images.py), ...}."""
 
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
@@ -45,7 +47,7 @@ class ChatRenderer:
     """Turns an episode's messages into token ids with the chat template of one tokenizer.
 
     Args:
-        tokenizer: a Hugging Face tokenizer with a chat template.
+        tokenizer: a Hugging Face tokenizer with a chat template, or the processor of a vision-language model.
         observation_role: the role that carries the world's answers, "tool" or "user". By default "tool" where the
             template can render a tool message after a plain assistant message, else "user".
         template_kwargs: handed to every template call, for example `{"enable_thinking": False}`.
@@ -62,7 +64,10 @@ class ChatRenderer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Probe the template once: which role carries observations, and whether it shows tool schemas."""
-        if getattr(tokenizer, "chat_template", None) is None:
+        self._source, template = tokenizer, _template_of(tokenizer)
+        self.vision = Vision(tokenizer) if hasattr(tokenizer, "image_processor") else None
+        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        if template is None:
             raise ConfigError(
                 f"the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has no chat template: set "
                 "tokenizer.chat_template, or use an instruction-tuned model"
@@ -70,12 +75,16 @@ class ChatRenderer:
         if observation_role not in (None, "tool", "user"):
             raise ConfigError(f"observation_role is {observation_role!r}; allowed: 'tool', 'user' or None (probe)")
         self.tokenizer = tokenizer
-        self._template = tokenizer.chat_template
+        self._template = template
+        # The processor's where it has one: many keep the template for images there, and another for text.
+        self._chosen = {} if self.vision is None else {"chat_template": template}
         self.template_kwargs = dict(template_kwargs or {})
         self.observation_role = observation_role or self._probe_observation_role()
         self.end_of_turn = self._probe_end_of_turn()
         self.renders_tools = _SENTINEL in self._render([{"role": "user", "content": "a"}], tools=[_PROBE_TOOL])
         self.eos_token_ids = frozenset(i for i in (tokenizer.eos_token_id, self.end_of_turn) if i is not None)
+        if self.vision is not None:
+            self.eos_token_ids |= {self.vision.token_id}
         self._special = SpecialTokens(tokenizer, self.eos_token_ids)
 
     @classmethod
@@ -84,7 +93,7 @@ class ChatRenderer:
         if isinstance(tokenizer, ChatRenderer):
             return tokenizer
         renderer = _RENDERERS.get(id(tokenizer))
-        if renderer is None or renderer.tokenizer is not tokenizer or renderer._template != tokenizer.chat_template:
+        if renderer is None or renderer._source is not tokenizer or renderer._template != _template_of(tokenizer):
             renderer = cls(tokenizer)
             _RENDERERS[id(tokenizer)] = renderer
         return renderer
@@ -117,7 +126,7 @@ class ChatRenderer:
         """
         marked, mark = self._special.mark(messages, tools)
         text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
-        return self._encode_pieces(text.split(mark))
+        return self._encode_pieces(self._expand(text, messages).split(mark))
 
     def conversation(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, seen: Sequence[int] = ()
@@ -177,7 +186,7 @@ class ChatRenderer:
             (T,) ids. `context + sampled + reply(...)` is the next context.
         """
         marked, mark = self._special.mark(self._as_observations(messages))
-        ids = self._encode_pieces(self._tail(marked, not final).split(mark))
+        ids = self._encode_pieces(self._expand(self._tail(marked, not final), messages).split(mark))
         # Exactly the template's own end-of-turn may be missing here, because the policy wrote it. Another end token
         # (Qwen's <|endoftext|>) does not close the turn for the template, so then its closing stays.
         if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids:
@@ -231,7 +240,7 @@ class ChatRenderer:
         if self.observation_role == "tool":
             return [dict(message) for message in messages]
         # Templates without a tool role demand alternating turns, so that several answers share one user message.
-        return [{"role": "user", "content": "\n".join(str(message["content"]) for message in messages)}]
+        return [{"role": "user", "content": join([message["content"] for message in messages], "\n")}]
 
     def _tail(self, answers: list[Message], add_generation_prompt: bool) -> str:
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}, *answers]
@@ -245,10 +254,21 @@ class ChatRenderer:
             )
         return tail
 
+    def _expand(self, text: str, messages: Sequence[Message]) -> str:
+        """Write out the tokens of the images in a rendered text."""
+        if self.vision is not None:
+            return self.vision.expand(text, messages)
+        if images_of(messages):
+            raise ConfigError(
+                "this environment shows images, and a tokenizer knows text only: hand over the processor of a "
+                "vision-language model instead (agent_gym.policies.processors.load_processor)"
+            )
+        return text
+
     def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, **{**self.template_kwargs, **kwargs}
+                list(messages), tokenize=False, **{**self._chosen, **self.template_kwargs, **kwargs}
             )
         except Exception as error:  # templates signal refusal with whatever exception Jinja happens to raise
             roles = ", ".join(message["role"] for message in messages)
@@ -258,12 +278,15 @@ class ChatRenderer:
         # A template may refuse a tool message, skip it silently, or print it. Only the last is of use. The probe goes
         # through `_render` with two answers in a row, because parallel calls give several.
         self.observation_role = "tool"
-        probe = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
+        probe: list[Message] = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
+        if self.vision is not None:
+            probe[1]["content"] = [*parts("probe1"), {"type": "image"}]
         try:
             tail = self._tail(probe, True)
         except ConfigError:
             return "user"
-        return "tool" if "probe0" in tail and "probe1" in tail else "user"
+        seen = self.vision is None or tail.count(self.vision.token) == 1
+        return "tool" if seen and "probe0" in tail and "probe1" in tail else "user"
 
     def _probe_end_of_turn(self) -> int | None:
         """Return the special token a policy samples to hand over, as the template itself shows it.
@@ -280,6 +303,12 @@ class ChatRenderer:
             if ids and ids[0] in specials:
                 return ids[0]
         return None
+
+
+def _template_of(source: Any) -> Any:
+    """Return the chat template of a tokenizer, or of a processor or its tokenizer."""
+    template = getattr(source, "chat_template", None)
+    return template if template is not None else getattr(getattr(source, "tokenizer", None), "chat_template", None)
 
 
 # Keyed by id because some tokenizers do not hash; weak values, so that nothing is kept alive by the cache.

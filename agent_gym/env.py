@@ -20,6 +20,7 @@ import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
+from agent_gym.images import Content, fit_parts, text_of
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 
@@ -58,7 +59,8 @@ class Reply:
     """What the world answers to one action.
 
     Attributes:
-        text: the observation. Empty is fine for an action that ends the episode.
+        text: the observation, or its parts if there are images among them (`images.parts`). Empty is fine for an
+            action that ends the episode.
         messages: the same as chat messages where one text is not enough (several tool calls); `text` then stays empty.
             They are passed on as they are: new ones for each reply.
         terms: raw reward terms by name; the environment multiplies them by its weights and sums.
@@ -69,7 +71,7 @@ class Reply:
         error: what the policy did wrong, in a word or two, if anything.
     """
 
-    text: str = ""
+    text: Content = ""
     messages: list[Message] | None = None
     terms: dict[str, float] = field(default_factory=dict)
     terminated: bool = False
@@ -147,8 +149,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # What a subclass defines.
 
-    def begin(self, task: Any) -> str:
-        """Start the task and return what the user says first."""
+    def begin(self, task: Any) -> Content:
+        """Start the task and return what the user says first: a text, or parts with images (`images.parts`)."""
         raise TypeError(f"{type(self).__name__} has to define begin(task)")
 
     def respond(self, action: str) -> Reply:
@@ -158,7 +160,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def categories(self, task: Any) -> dict[str, str]:
         """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
         row = task if isinstance(task, Mapping) else {}
-        return {name: str(row[name]) for name in CATEGORY_FIELDS if isinstance(row.get(name), str | int)}
+        return {name: str(row[name]) for name in CATEGORY_FIELDS if name in row and isinstance(row[name], str | int)}
 
     def expert_action(self) -> str:
         """Return the next action of the environment's own expert.
@@ -221,7 +223,7 @@ class TextEnv(gymnasium.Env[str, str]):
             ids = self.renderer.prompt(opening, self.template_tools)
         *before, question = opening
         spans = [self.transcript.append(message["role"], PROMPT_STEP, message["content"]) for message in before]
-        spans.append(self.transcript.append("user", PROMPT_STEP, question["content"], ids))
+        spans.append(self.transcript.append("user", PROMPT_STEP, text_of(question["content"]), ids))
         info = {
             "messages": opening,
             "tools": [*self.tool_schemas],
@@ -350,9 +352,9 @@ class TextEnv(gymnasium.Env[str, str]):
         return split
 
     def _pick(self, options: Mapping[str, Any]) -> tuple[Any, str]:
-        unknown = options.keys() - _OPTIONS
-        if unknown:
-            raise ConfigError(f"unknown reset options {sorted(unknown)}; known: split, index, task")
+        if not options.keys() <= _OPTIONS:
+            unknown = sorted(options.keys() - _OPTIONS)
+            raise ConfigError(f"unknown reset options {unknown}; known: split, index, task")
         if options.get("task") is not None:
             return options["task"], "given"
         split = self._known_split(options.get("split") or self.split)
@@ -380,11 +382,15 @@ def _fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
     Returns:
         The messages, those given if nothing is wrong with them, and their texts as one.
     """
-    said = joint.join([message["content"] for message in messages])
+    try:
+        said = messages[0]["content"] if len(messages) == 1 else joint.join([one["content"] for one in messages])
+        plain = said.isascii()
+    except (AttributeError, TypeError):  # parts, with images among them
+        return fit_parts(messages, joint, MAX_OBSERVATION_CHARS, lambda text, limit: _encodable(_cut(text, limit)))
     limit = MAX_OBSERVATION_CHARS
     if len(said) + len(joint) > limit:
         limit = limit // len(messages) - len(joint)
-    elif said.isascii():
+    elif plain:
         return messages, said
     messages = [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
     return messages, joint.join([message["content"] for message in messages])

@@ -61,7 +61,13 @@ class SpecialTokens:
         marked = []
         for message in messages:
             content = message["content"]
-            if message["role"] not in _TRUSTED and isinstance(content, str):
-                content = mark.join(self.pieces(content))
+            if message["role"] not in _TRUSTED:
+                if isinstance(content, str):
+                    content = mark.join(self.pieces(content))
+                elif isinstance(content, list):
+                    content = [self._marked(part, mark) for part in content]
             marked.append({**message, "content": content})
         return marked, mark
+
+    def _marked(self, part: Mapping[str, Any], mark: str) -> dict[str, Any]:
+        return {**part, "text": mark.join(self.pieces(part["text"]))} if part["type"] == "text" else dict(part)
