@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,7 @@ from agent_gym.vector.threads import Threads, one_by_one
 
 Env = gymnasium.Env[str, str]
 # Observation, reward, terminated, truncated, info: of one environment, and of all of them.
-Step = tuple[str, float, bool, bool, dict[str, Any]]
+Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 Batch = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 # The caller's own mistakes: they say something about the call, not that an environment broke.
 _CALLERS = (ConfigError, gymnasium.error.ResetNeeded)
@@ -152,19 +152,20 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             broken = self._over[slot]
             return text, math.nan if broken else 0.0, False, broken, info
         try:
-            text, reward, terminated, truncated, info = self.envs[slot].step(action)
+            step = self.envs[slot].step(action)
         except _CALLERS:
             raise
         except Exception as error:
             self._failures[slot] = error
-            text, reward, terminated, truncated, info = "", math.nan, False, True, {}
+            step = ("", math.nan, False, True, {})
+        text, reward, terminated, truncated, info = step
         if terminated or truncated:
             self._over[slot] = True
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 final = {"final_obs": text, "final_info": info}
                 text, info = self._start(slot)
-                info = {**final, **info}
-        return text, float(reward), terminated, truncated, info
+                return text, reward, terminated, truncated, {**final, **info}
+        return step
 
     def _start(self, slot: int, **reset: Any) -> tuple[str, dict[str, Any]]:
         """Reset one environment. If it breaks, its slot is over, so that the next step tries again."""
