@@ -84,6 +84,8 @@ def parse_number(text: str) -> Fraction | int | None:
     """
     if len(text) > _MAX_ANSWER_CHARS:
         return None
+    if text.isascii() and text.isdigit():  # most answers are nothing but digits
+        return int(text)
     found = _NUMBER.findall(text)
     if len(found) != 1:
         return None
@@ -103,7 +105,7 @@ def number_match(answer: str | None, gold: str) -> float:
     if answer is None:
         return 0.0
     value = parse_number(answer)
-    return float(value is not None and value == parse_number(gold))
+    return float(value is not None and (answer == gold or value == parse_number(gold)))
 
 
 def answer_format(text: str) -> float:

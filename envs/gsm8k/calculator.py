@@ -32,6 +32,7 @@ _LIMIT = 10**MAX_DIGITS
 _NUMBER = r"(?:\$\s*)?((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 # The last group takes whatever is neither number nor sign, so that nothing is skipped between two tokens.
 _TOKEN = re.compile(rf"{_NUMBER}|(\*\*|//|[-+*/%()])|(\S)")
+_PLAIN = re.compile(r"\s*([0-9]+)\s*([-+*/])\s*([0-9]+)\s*")
 _TYPOGRAPHY = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "negate": 3, "keep": 3, "**": 4}
 
@@ -59,6 +60,10 @@ def calculate(expression: str) -> str:
     try:
         if len(expression) > MAX_LENGTH:
             raise _Problem(f"{len(expression)} characters are too many, at most {MAX_LENGTH} are allowed")
+        # Most calls are two whole numbers and one sign, which need no stacks.
+        if plain := _PLAIN.fullmatch(expression):
+            left, sign, right = plain.groups()
+            return _show(_BINARY[sign](int(left), int(right)))
         return _show(_evaluate(expression))
     except _Problem as problem:
         return f"Error: {problem}"

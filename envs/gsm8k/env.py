@@ -28,7 +28,7 @@ def calculator(expression: str) -> ToolResult:
         expression: for example "48/2 + 3".
     """
     result = calculate(expression)
-    return ToolResult(result, error=result.startswith("Error"))
+    return ToolResult(result, result.startswith("Error"))
 
 
 class GSM8KEnv(ToolEnv):
@@ -113,7 +113,7 @@ class GSM8KEnv(ToolEnv):
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Charge the share of calls that failed."""
-        return {"call": -sum([result.error for result in results]) / len(results)}
+        return {"call": -[result.error for result in results].count(True) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer.
