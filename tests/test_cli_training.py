@@ -14,7 +14,7 @@ from tiny import make_tiny_model
 
 pytest.importorskip("trl")
 
-from agent_gym.cli import grpo, launch
+from agent_gym.cli import flags, grpo
 from agent_gym.cli.main import main
 
 ENV_ID = "AgentR1/GSM8K-v0"
@@ -47,7 +47,7 @@ def test_yaml_and_command_line_part_into_settings_and_launcher(config: Path, mon
     assert Path(model.model_name_or_path).is_dir()
     assert os.environ.pop("AGENT_GYM_TEST") == "7"
     assert launcher == [
-        "--config_file", launch.preset_file("ddp"), "--num_processes", "2", "--multi_gpu", "--machine_rank", "0",
+        "--config_file", flags.preset_file("ddp"), "--num_processes", "2", "--multi_gpu", "--machine_rank", "0",
     ]  # fmt: skip
     assert own == ["--config", str(config), "--learning_rate", "3e-4"]
 
@@ -62,9 +62,9 @@ def test_without_launcher_arguments_nothing_is_launched(config: Path) -> None:
 def test_every_preset_is_one_that_accelerate_reads() -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
-    assert launch.presets() == ["cpu", "ddp", "fsdp2", "single", "zero2", "zero3"]
-    for name in launch.presets():
-        path = launch.preset_file(name)
+    assert flags.presets() == ["cpu", "ddp", "fsdp2", "single", "zero2", "zero3"]
+    for name in flags.presets():
+        path = flags.preset_file(name)
         assert load_config_from_file(path).num_processes == (1 if name == "single" else 4)
         assert Path(path).read_text().startswith("# ")
 

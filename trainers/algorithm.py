@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.curriculum import TurnCurriculum
-from agent_gym.trainers.estimators import ESTIMATORS, PROCESS_NORMS, Credit, Estimator, get_estimator
+from agent_gym.trainers.estimators import PROCESS_NORMS, Credit, Estimator, get_estimator
 from agent_gym.trainers.losses import LOSSES, RATIO_LEVELS
 from agent_gym.trainers.normalization import NORMALIZATIONS
 
@@ -27,7 +27,11 @@ class AlgorithmConfig:
 
     advantage_estimator: str = field(
         default="grpo",
-        metadata={"help": f"How credit is given: {', '.join(ESTIMATORS)}. The last three need a critic."},
+        # Written out, because `--help` reads this file without running it.
+        metadata={
+            "help": "How credit is given: grpo, dr_grpo, rloo, remax, reinforce_pp, reinforce_pp_baseline, gigpo, gae, "
+            "step_gae, bilevel_gae. The last three need a critic."
+        },
     )
     gamma: float = field(default=1.0, metadata={"help": "Discount per sampled token."})
     lam: float = field(default=1.0, metadata={"help": "Lambda of the GAE over tokens."})

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import KINDS
-from agent_gym.trainers.estimators import ESTIMATORS
 
 
 @dataclass
@@ -37,8 +36,7 @@ class AgentPPOConfig(AgentGRPOConfig):
 
     # Defaults that do not suit a critic.
     advantage_estimator: str = field(
-        default="gae",
-        metadata={"help": f"How credit is given: {', '.join(n for n, e in ESTIMATORS.items() if e.needs_critic)}."},
+        default="gae", metadata={"help": "How credit is given: gae, step_gae or bilevel_gae."}
     )
     num_generations: int | None = field(
         default=1, metadata={"help": "Episodes per task. The critic is the comparison, so one is enough."}

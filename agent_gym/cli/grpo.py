@@ -7,8 +7,8 @@ from agent_gym.cli.rl import RLCommand
 _COMMAND = RLCommand(
     name="grpo",
     summary="Train a model on environments by reinforcement learning that compares episodes (GRPO and its relatives).",
-    config="AgentGRPOConfig",
+    config="agent_gym.trainers.config:AgentGRPOConfig",
     trainer="AgentGRPOTrainer",
     critic=False,
 )
-main, make_parser, train = _COMMAND.main, _COMMAND.make_parser, _COMMAND.train
+FLAGS, main, make_parser, train = _COMMAND.flags, _COMMAND.main, _COMMAND.make_parser, _COMMAND.train

@@ -14,48 +14,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from importlib import resources
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from trl import TrlParser
 
+from agent_gym.cli.flags import TrainingFlags, preset_file
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError
-
-PRESETS = "agent_gym.trainers.accelerate_configs"
 
 
 class TrainingParser(TrlParser):
     """TRL's parser, with errors of one line, that parts our arguments from the launcher's.
 
     Args:
-        command: the command's name.
-        summary: what it does, for `--help`.
-        dataclass_types: what it configures.
+        flags: what the command takes.
     """
 
-    def __init__(self, command: str, summary: str, dataclass_types: Iterable[Any]) -> None:
-        types = list(dataclass_types)
-        prog = f"agent-gym {command}"
-        # The usage that argparse would write lists two hundred flags before it says what the command does.
-        usage = f"{prog} ENV [--config FILE] [--accelerate_config NAME] [any argument below]"
-        super().__init__(types, prog=prog, usage=usage, description=summary, allow_abbrev=False)
-        self._count = len(types)
-        self.command = command
-        if not torch.cuda.is_available():
-            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU.
-            self.set_defaults(bf16=False)
-        launcher = self.add_argument_group("several processes")
-        launcher.add_argument("--config", metavar="FILE", help="A yaml file with any of these arguments.")
-        launcher.add_argument(
-            "--accelerate_config",
-            metavar="NAME",
-            help=f"A preset ({', '.join(presets())}) or a file of `accelerate config`. This and all arguments of "
-            "`accelerate launch` (--num_processes, ...) start several processes; without any there is one.",
-        )
+    def __init__(self, flags: TrainingFlags) -> None:
+        super().__init__(flags.classes(), **flags.dress())
+        flags.complete(self)
+        self._count = len(flags.settings)
+        self.command = flags.command
 
     def read(self, argv: Sequence[str]) -> tuple[list[Any], list[str], list[str]]:
         """Read the command line over the yaml file that it names, if any.
@@ -66,6 +47,9 @@ class TrainingParser(TrlParser):
         Raises:
             ConfigError: for anything that does not fit, in one line.
         """
+        if not torch.cuda.is_available():
+            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU.
+            self.set_defaults(bf16=False)
         arguments = with_underscores(argv)
         if arguments and not arguments[0].startswith("-"):
             arguments.insert(0, "--env_id")
@@ -138,25 +122,6 @@ def run(parser: TrainingParser, argv: Sequence[str], check: Callable[..., None],
     worker = ["--module", "agent_gym.cli.worker", parser.command, *own]
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch, *worker]
     return subprocess.run(command, check=False).returncode
-
-
-def presets() -> list[str]:
-    """Return the names of our accelerate presets."""
-    names = (file.name for file in resources.files(PRESETS).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
-
-
-def preset_file(name: str) -> str:
-    """Return the file of a preset, or the name itself if it is a file.
-
-    Raises:
-        ConfigError: if it is neither.
-    """
-    if Path(name).is_file():
-        return name
-    if name not in presets():
-        raise ConfigError(f"accelerate_config {name!r} is neither a file nor a preset; presets: {', '.join(presets())}")
-    return str(resources.files(PRESETS).joinpath(f"{name}.yaml"))
 
 
 def _launcher_flags() -> dict[str, Any]:

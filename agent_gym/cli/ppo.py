@@ -7,8 +7,8 @@ from agent_gym.cli.rl import RLCommand
 _COMMAND = RLCommand(
     name="ppo",
     summary="Train a model on environments by reinforcement learning with a critic (PPO).",
-    config="AgentPPOConfig",
+    config="agent_gym.trainers.ppo_config:AgentPPOConfig",
     trainer="AgentPPOTrainer",
     critic=True,
 )
-main, make_parser, train = _COMMAND.main, _COMMAND.make_parser, _COMMAND.train
+FLAGS, main, make_parser, train = _COMMAND.flags, _COMMAND.main, _COMMAND.make_parser, _COMMAND.train

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_gym.cli.arguments import RLArguments, kwargs_by_env
 from agent_gym.cli.engine import load_tokenizer
+from agent_gym.cli.fast_help import answer_help
+from agent_gym.cli.flags import TrainingFlags
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm_environment import set_environment
 
@@ -34,8 +36,8 @@ class RLCommand:
     Attributes:
         name: what the user types.
         summary: what it does, for `--help`.
-        config: class of the settings, in `agent_gym.trainers`.
-        trainer: class of the trainer, there too. Both are names: importing them takes seconds.
+        config: class of the settings, as "module:Class".
+        trainer: class of the trainer, in `agent_gym.trainers`. Both are names: importing them takes seconds.
         critic: whether the trainer has one.
     """
 
@@ -47,20 +49,24 @@ class RLCommand:
 
     def main(self, argv: Sequence[str]) -> int:
         """Train as the arguments say."""
+        answer_help(self.flags, argv)
         set_environment()
         require("trl", "train")
         from agent_gym.cli.launch import run
 
         return run(self.make_parser(), argv, self.check, self.train)
 
+    @property
+    def flags(self) -> TrainingFlags:
+        """What this command takes."""
+        settings = ("agent_gym.cli.arguments:RLArguments", self.config, "trl:ModelConfig")
+        return TrainingFlags(self.name, self.summary, settings)
+
     def make_parser(self) -> TrainingParser:
         """Return the parser of this command."""
-        from trl import ModelConfig
-
-        from agent_gym import trainers
         from agent_gym.cli.launch import TrainingParser
 
-        return TrainingParser(self.name, self.summary, (RLArguments, getattr(trainers, self.config), ModelConfig))
+        return TrainingParser(self.flags)
 
     def check(self, env: RLArguments, args: Any, model: ModelConfig) -> None:
         """Find the cheap mistakes."""

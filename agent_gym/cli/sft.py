@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from agent_gym.cli.arguments import SFTArguments
 from agent_gym.cli.engine import load_tokenizer
+from agent_gym.cli.fast_help import answer_help
+from agent_gym.cli.flags import TrainingFlags
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import make_specs
 
@@ -18,9 +20,19 @@ if TYPE_CHECKING:
 
 _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
 
+FLAGS = TrainingFlags(
+    "sft",
+    "Train a model on the episodes of an environment's own expert (supervised warm start).",
+    ("agent_gym.cli.arguments:SFTArguments", "trl:SFTConfig", "trl:ModelConfig"),
+    # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of searches
+    # for papers have 2,400, so that the model's own limit is the one that counts.
+    {"max_length": None},
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Train as the arguments say."""
+    answer_help(FLAGS, argv)
     require("trl", "train")
     from agent_gym.cli.launch import run
 
@@ -29,16 +41,9 @@ def main(argv: Sequence[str]) -> int:
 
 def make_parser() -> TrainingParser:
     """Return the parser of this command."""
-    from trl import ModelConfig, SFTConfig
-
     from agent_gym.cli.launch import TrainingParser
 
-    summary = "Train a model on the episodes of an environment's own expert (supervised warm start)."
-    parser = TrainingParser("sft", summary, (SFTArguments, SFTConfig, ModelConfig))
-    # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of searches
-    # for papers have 2,400, so that the model's own limit is the one that counts.
-    parser.set_defaults(max_length=None)
-    return parser
+    return TrainingParser(FLAGS)
 
 
 def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
