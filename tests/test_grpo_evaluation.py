@@ -18,6 +18,7 @@ from agent_gym.evaluate import evaluate, make_specs, wilson_interval  # noqa: E4
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Runner, read_trajectories, replay  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.logs import show_on_tensorboard  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 
@@ -186,7 +187,7 @@ def test_the_table_of_completions(tmp_path: Path) -> None:
 
 
 def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator
     from trainer_tools import model_folder
     from transformers import AutoTokenizer
 
@@ -224,6 +225,46 @@ def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.Monk
     # Where the time of a rollout went adds up to all of it.
     parts = sum(last(f"train/time/{part}") for part in ("engine", "env_wait", "rollout_overhead"))
     assert parts == pytest.approx(last("train/time/rollout"), rel=1e-3)
+
+
+def test_tensorboard_gets_episodes_as_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing import event_accumulator
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    settings = {"report_to": "tensorboard", "log_completions": True, "num_completions_to_print": 0}
+    trainer = make_trainer(tmp_path, max_steps=2, trajectories_per_step=3, logging_steps=1, **settings)
+    trainer.train()
+    board = event_accumulator.EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    events = board.Tensors("episodes/text_summary")
+    assert [event.step for event in events] == [1, 2]
+    for step, text in ((event.step, event.tensor_proto.string_val[0].decode()) for event in events):
+        assert text.count("## reward ") == 3
+        (first, *_) = read_trajectories(tmp_path / "trajectories" / f"train_{step - 1:06d}_0.jsonl")
+        assert text.startswith(f"## reward {first['reward']:+.3f}, mean advantage ")
+        for message in first["messages"]:
+            assert f"**{message['role']}**\n\n```\n{message['content']}\n```" in text
+
+
+@pytest.mark.parametrize("text", ["plain", "```python\nprint(1)\n```", "a ````` b"])
+def test_a_text_for_tensorboard_is_one_block(text: str, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing import event_accumulator
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+
+    callback = TensorBoardCallback(SummaryWriter(str(tmp_path)))
+    image = [{"type": "image"}, {"type": "text", "text": "what is it?"}]
+    messages = [{"role": "user", "content": image}, {"role": "assistant", "content": text}]
+    table = {"prompt": [messages[:1]], "completion": [messages[1:]], "rewards": {"reward": [1.0]}, "advantages": [0.5]}
+    show_on_tensorboard([callback], table, step=1, limit=4)
+    board = event_accumulator.EventAccumulator(str(tmp_path))
+    board.Reload()
+    (event,) = board.Tensors("episodes/text_summary")
+    shown = event.tensor_proto.string_val[0].decode()
+    assert "**user**\n\n```\n[image]\nwhat is it?\n```" in shown
+    block = shown.partition("**assistant**\n\n")[2]
+    fence = block.partition("\n")[0]
+    assert set(fence) == {"`"} and fence not in text and block == f"{fence}\n{text}\n{fence}"
 
 
 def test_the_state_on_disk_is_plain_json(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from agent_gym.trainers.credit import experience, merge, shape_rewards
 from agent_gym.trainers.echo_trap import repeated_share
 from agent_gym.trainers.episodes import EpisodeTrainer
 from agent_gym.trainers.estimators import Estimate
-from agent_gym.trainers.logs import TokenCredit, completion_table
+from agent_gym.trainers.logs import TokenCredit, completion_table, show_on_tensorboard
 from agent_gym.trainers.metrics import mean_metrics
 from agent_gym.trainers.normalization import loss_weights
 from agent_gym.trainers.overlong import overlong_penalty
@@ -185,6 +185,14 @@ class AgentGRPOTrainer(EpisodeTrainer):
             for column, values in completion_table(episodes, credit).items():
                 target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
                 target.extend(values)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, and show tensorboard the episodes of which the other trackers get a table."""
+        of_a_step = "loss" in logs  # and not of an evaluation or of the whole run
+        super().log(logs, start_time)
+        if of_a_step and self.log_completions and self.accelerator.is_main_process:
+            step, limit = self.state.global_step, self.args.trajectories_per_step
+            show_on_tensorboard(self.callback_handler.callbacks, self._logs, step=step, limit=limit)
 
     # Checkpoints.
 

@@ -1,12 +1,15 @@
-"""Episodes written down while training: trajectory files, and TRL's table of completions."""
+"""Episodes written down while training: trajectory files, TRL's table of completions, and texts for tensorboard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import gather_object
+from transformers import TrainerCallback
+from transformers.integrations import TensorBoardCallback
 
 from agent_gym.errors import RolloutError
 from agent_gym.rollout import Episode, to_record, write_trajectories
@@ -83,3 +86,36 @@ def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit |
         "reward": list(rewards),
         "advantages": list(values),
     }
+
+
+def show_on_tensorboard(
+    callbacks: Iterable[TrainerCallback], table: Mapping[str, Any], *, step: int, limit: int
+) -> None:
+    """Give tensorboard, which has no tables, the episodes of TRL's table of completions as texts.
+
+    Args:
+        callbacks: of the trainer; without one of tensorboard's nothing happens.
+        table: the columns "prompt" and "completion" (messages), "advantages", and "rewards" with "reward".
+        step: the training step.
+        limit: most episodes.
+    """
+    writers = [one.tb_writer for one in callbacks if isinstance(one, TensorBoardCallback) and one.tb_writer is not None]
+    columns = (table["prompt"], table["completion"], table["rewards"]["reward"], table["advantages"])
+    texts = [_markdown(*row) for row in list(zip(*columns, strict=True))[:limit]] if writers else []
+    for writer in writers if texts else ():
+        writer.add_text("episodes", "\n\n".join(texts), step)
+        writer.flush()
+
+
+def _markdown(
+    prompt: Sequence[Mapping[str, Any]], completion: Sequence[Mapping[str, Any]], reward: float, advantage: float
+) -> str:
+    parts = [f"## reward {reward:+.3f}, mean advantage {advantage:+.3f}"]
+    for message in (*prompt, *completion):
+        content = message["content"]
+        if not isinstance(content, str):
+            content = "\n".join(part.get("text", f"[{part['type']}]") for part in content)
+        # Longer than any fence of the text's own, which would end the block and format the rest.
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", content)), default=0))
+        parts += [f"**{message['role']}**", f"{fence}\n{content}\n{fence}"]
+    return "\n\n".join(parts)
