@@ -150,4 +150,11 @@ ENVS: tuple[EnvEntry, ...] = (
         tools=("search", "click"),
         data="embedded generator; official files by data=",
     ),
+    EnvEntry(
+        id="AgentR1/VisualMaze-v0",
+        entry_point="agent_gym.envs.maze.env:VisualMazeEnv",
+        summary="a maze that is seen as an image at every turn, for vision-language models",
+        tools=(),
+        data="embedded generator",
+    ),
 )

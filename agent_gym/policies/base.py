@@ -13,11 +13,12 @@ exception, and they only look.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
+from agent_gym.images import Shown
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +75,7 @@ class Request:
         episode: The live episode, for scripted policies. Engines never look at it.
         on_token: Called with each token as soon as it is sampled, by the engines that run in this process, for somebody
             who watches. What it raises goes through `poll`; the request is then to be aborted.
+        images: What the prompt shows, in order. No image token stands outside of them.
     """
 
     id: int
@@ -81,6 +83,7 @@ class Request:
     params: SamplingParams
     episode: object | None = None
     on_token: Callable[[int], None] | None = None
+    images: Sequence[Shown] = ()
 
 
 @dataclass(slots=True)
@@ -173,18 +176,26 @@ class Engine(Policy, Protocol):
         ...
 
 
-def check_request(request: Request, pending: Collection[int], context: int | None = None) -> None:
+def check_request(
+    request: Request, pending: Collection[int], context: int | None = None, *, sees: bool = False
+) -> None:
     """Refuse a request that no engine could serve.
 
     Args:
         request: The request.
         pending: Ids already taken.
         context: Most tokens the engine can hold in one sequence, None for no limit.
+        sees: Whether the engine reads images.
 
     Raises:
-        ConfigError: When the id is taken, the prompt is empty, or the prompt leaves no room for one new
-            token.
+        ConfigError: When the id is taken, the prompt is empty or leaves no room for one new token, or it shows
+            images to an engine that reads none.
     """
+    if request.images and not sees:
+        raise ConfigError(
+            "the prompt shows images, and this engine reads none: sample with transformers, or with vLLM in this "
+            "process, and hand them the `vision` of the processor's ChatRenderer"
+        )
     if request.id in pending:
         raise ConfigError(f"request id {request.id} is already pending; ids must be unique")
     if not request.prompt_ids:

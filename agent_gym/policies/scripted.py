@@ -40,7 +40,7 @@ class ScriptedPolicy:
         Raises:
             ConfigError: When the id is taken or the prompt is empty.
         """
-        check_request(request, self._queue)
+        check_request(request, self._queue, sees=True)
         self._queue[request.id] = request
 
     def poll(self) -> list[Generation]:

@@ -18,7 +18,9 @@ from transformers import DynamicCache
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.image_inputs import image_inputs, rotary_positions
 from agent_gym.policies.sampling import draw_uniforms, sample_tokens
+from agent_gym.vision import Vision
 
 
 @dataclass(slots=True)
@@ -43,6 +45,8 @@ class TransformersPolicy:
         eos_token_ids: Tokens that end a turn.
         pad_token_id: Any valid token; it fills the left edge of shorter prompts and is masked.
         decode: Ids to text with special tokens kept; needed only for requests with stop strings.
+        vision: What the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
+            some.
         max_batch_tokens: Bound on rows times (longest prompt + longest answer) of one batch, that is on the
             size of the key/value cache. A request larger than that is decoded alone.
         seed: Seed of the stream that serves requests without a seed of their own.
@@ -60,6 +64,7 @@ class TransformersPolicy:
         pad_token_id: int,
         decode: Callable[[Sequence[int]], str] | None = None,
         *,
+        vision: Vision | None = None,
         max_batch_tokens: int = 65_536,
         seed: int = 0,
     ) -> None:
@@ -69,7 +74,9 @@ class TransformersPolicy:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.pad_token_id = pad_token_id
         self.max_batch_tokens = max_batch_tokens
-        self.context: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        self.vision = vision
+        config: Any = model.config
+        self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
         self._decode_text = decode
         self._seeds = torch.Generator().manual_seed(seed)
         self._queue: dict[int, Request] = {}
@@ -84,9 +91,9 @@ class TransformersPolicy:
 
         Raises:
             ConfigError: When the id is taken, the prompt is empty or fills the context, or there are stop
-                strings and no `decode`.
+                strings and no `decode`, or images and no `vision`.
         """
-        check_request(request, self._queue, self.context)
+        check_request(request, self._queue, self.context, sees=self.vision is not None)
         if request.params.stop and self._decode_text is None:
             raise ConfigError(
                 f"request {request.id} has stop strings {request.params.stop}, which only a policy with a "
@@ -162,6 +169,12 @@ class TransformersPolicy:
         # Rotary positions count real tokens: a prompt must be placed as if the padding left of it were not
         # there.
         positions = (mask.cumsum(-1) - 1).clamp_(min=0)
+        images: dict[str, Any] = {}
+        if self.vision is not None and any(row.request.images for row in rows):
+            shown = [image for row in rows for image, *_ in row.request.images]
+            images = image_inputs(self.vision, ids, shown)
+            placed = rotary_positions(self.model, ids, mask, images)
+            positions = positions if placed is None else placed
         cache = DynamicCache(config=self.model.config)
         while True:
             output = self.model(
@@ -171,16 +184,18 @@ class TransformersPolicy:
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
+                **images,
             )
+            images = {}  # they are in the cache now
             tokens = self._sample(output.logits[:, -1], rows)
             alive = [i for i, row in enumerate(rows) if row.reason is None]
             if not alive:
                 return
-            ids, positions = tokens[:, None], positions[:, -1:] + 1
+            ids, positions = tokens[:, None], positions[..., -1:] + 1
             if len(alive) < len(rows):
                 keep = torch.tensor(alive, device=device)
                 rows = [rows[i] for i in alive]
-                ids, mask, positions = ids[keep], mask[keep], positions[keep]
+                ids, mask, positions = ids[keep], mask[keep], positions[..., keep, :]
                 cache.batch_select_indices(keep)
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
 

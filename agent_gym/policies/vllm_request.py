@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from agent_gym.policies.base import FinishReason, SamplingParams
+import numpy as np
+
+from agent_gym.policies.base import FinishReason, Request, SamplingParams
+from agent_gym.vision import Vision
 
 SERVED_LIKE_THIS = {
     # The trainer compares these logprobs with its own, which are taken after the temperature.
@@ -38,6 +41,27 @@ def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequenc
         "skip_special_tokens": False,
         # The token that completes the stop string stays, as the contract says.
         "include_stop_str_in_output": True,
+    }
+
+
+def image_arguments(context: int) -> dict[str, Any]:
+    """Make the engine arguments of a model that reads images.
+
+    Args:
+        context: longest sequence in tokens; no image is less than one.
+    """
+    # vLLM makes room for the largest input of each kind when it starts. There are no videos here.
+    return {"limit_mm_per_prompt": {"image": context, "video": 0}}
+
+
+def prompt(request: Request, vision: Vision | None) -> dict[str, Any]:
+    """Make the prompt of a request: its ids, and its images as arrays (H, W, 3)."""
+    if vision is None or not request.images:
+        return {"prompt_token_ids": request.prompt_ids}
+    return {
+        # vLLM writes out the tokens of images itself.
+        "prompt_token_ids": vision.collapse(request.prompt_ids, request.images),
+        "multi_modal_data": {"image": [np.array(image.pixels) for image, *_ in request.images]},
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import gymnasium
 
+from agent_gym.images import Shown
 from agent_gym.transcript import Span, action_mask
 
 StepKind = Literal["act", "summary"]
@@ -60,27 +61,35 @@ class Row:
         token_ids: (T,) ids.
         spans: token spans that tile `[0, T)`.
         logprobs: (T,) logprob of each sampled token under the policy that sampled it, 0.0 elsewhere.
+        images: those that the row shows, in their order.
     """
 
     token_ids: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    images: list[Shown] = field(default_factory=list)
 
-    def extend(self, ids: Sequence[int], spans: Sequence[Span], logprobs: Sequence[float] = ()) -> None:
+    def extend(
+        self, ids: Sequence[int], spans: Sequence[Span], logprobs: Sequence[float] = (), images: Sequence[Shown] = ()
+    ) -> None:
         """Append what one call of the environment reported.
 
         Args:
             ids: (n,) new ids.
             spans: their spans; only lengths and order count, so that the positions may be those of any transcript.
             logprobs: logprobs of the first `len(logprobs)` ids; the rest were not sampled.
+            images: where the ids show images.
         """
+        self.images += [image.moved(len(self.token_ids)) for image in images]
         offset = len(self.token_ids) - (spans[0].start if spans else 0)
         self.token_ids += ids
         self.spans += [Span(s.start + offset, s.stop + offset, s.source, s.step) for s in spans]
         self.logprobs += [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
 
     def cut(self, length: int) -> None:
-        """Drop everything from position `length` on."""
+        """Drop everything from position `length` on, and from the beginning of an image that would be cut."""
+        length = min([length, *(image.start for image in self.images if image.stop > length)])
+        self.images = [image for image in self.images if image.stop <= length]
         del self.token_ids[length:], self.logprobs[length:]
         kept = [Span(s.start, min(s.stop, length), s.source, s.step) for s in self.spans if s.start < length]
         self.spans[:] = kept

@@ -28,6 +28,7 @@ from agent_gym.policies.base import Generation, Interruptible, Request, Sampling
 from agent_gym.rollout.budget import RolloutStats, derive_seed
 from agent_gym.rollout.contexts import AskSummary, NewContext
 from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.images import context_of, images_in
 from agent_gym.rollout.interrupted import cut_at_stop, joined
 from agent_gym.rollout.recording import (
     Turn,
@@ -232,7 +233,7 @@ class Loop:
         spec = episode.spec
         env = self.runner._envs.take(spec.env_id, spec.env_kwargs)
         _, info = env.reset(seed=spec.seed, options=spec.options)
-        return env, info
+        return env, info, images_in(info, self.runner.renderer)
 
     def _step(self, episode: Episode, generation: Generation) -> Turn:
         env = episode.env
@@ -242,7 +243,9 @@ class Loop:
         text = decode(generation.token_ids)
         tick = time.perf_counter()
         answer = env.step(Sampled(text, generation.token_ids, generation.logprobs))
-        return Turn(generation, text, answer, time.perf_counter() - tick)
+        seconds = time.perf_counter() - tick
+        images = images_in(answer[-1], self.runner.renderer, generation.token_ids)
+        return Turn(generation, text, answer, seconds, images)
 
     def _read(self, generation: Generation) -> tuple[Generation, str]:
         return generation, self.runner.renderer.decode_action(generation.token_ids)
@@ -321,7 +324,8 @@ class Loop:
         self.n_requests += 1
         self.requests[self.n_requests] = index
         tick = time.perf_counter()
-        self.policy.submit(Request(self.n_requests, row.token_ids + begun, params, episode))
+        ids, images = context_of(episode, begun, self.runner.renderer, self.context)
+        self.policy.submit(Request(self.n_requests, ids, params, episode, images=images))
         self.stats.engine_seconds += time.perf_counter() - tick
 
     def _act(self, generation: Generation) -> None:

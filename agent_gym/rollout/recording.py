@@ -6,12 +6,13 @@ time has run out stays as it was, however late a worker comes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 
 from agent_gym.errors import EnvFailure
+from agent_gym.images import Shown
 from agent_gym.policies.base import Generation
 from agent_gym.rollout.contexts import AskSummary
 from agent_gym.rollout.episode import Episode, Row, Step, StepKind
@@ -26,22 +27,26 @@ class Turn(NamedTuple):
         text: the same, decoded.
         answer: what `env.step` returned.
         seconds: how long that took.
+        images: what the answer shows, from the first sampled token on.
     """
 
     generation: Generation
     text: str
     answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
     seconds: float
+    images: Sequence[Shown] = ()
 
 
-def record_opening(episode: Episode, env: gymnasium.Env[str, str], info: Mapping[str, Any]) -> None:
-    """Begin the first row with what `env.reset` returned."""
+def record_opening(
+    episode: Episode, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()
+) -> None:
+    """Begin the first row with what `env.reset` returned, and the images in it."""
     episode.env = env
     episode.messages += info["messages"]
     episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
     episode.categories = dict(info.get("categories", {}))
     row = Row()
-    row.extend(info["token_ids"], info["token_spans"])
+    row.extend(info["token_ids"], info["token_spans"], images=images)
     episode.rows.append(row)
 
 
@@ -51,13 +56,13 @@ def record_turn(episode: Episode, turn: Turn) -> None:
     Raises:
         EnvFailure: if the environment reports other ids than those it was given.
     """
-    generation, text, (observation, reward, *_, info), seconds = turn
+    generation, text, (observation, reward, *_, info), seconds, images = turn
     row, sampled, ids = episode.rows[-1], generation.token_ids, info["token_ids"]
     if ids[: len(sampled)] != list(sampled):
         raise EnvFailure("the environment did not report the sampled ids it was given")
     start, number = len(row.token_ids), len(episode.steps)
     # Steps are numbered here and not by the environment, which does not know of summaries.
-    row.extend(ids, [span._replace(step=number) for span in info["token_spans"]], generation.logprobs)
+    row.extend(ids, [span._replace(step=number) for span in info["token_spans"]], generation.logprobs, images)
     episode.messages += info["messages"]
     episode.steps.append(
         Step(

@@ -6,13 +6,15 @@ gives today, with the reward weights that it has today.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 
+from agent_gym.images import Image, described, images_of
 from agent_gym.rollout.envs import make_env
+from agent_gym.rollout.trajectories import recorded_messages
 
 
 @dataclass(slots=True)
@@ -59,14 +61,17 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
 
     compare(again.world, "task", info["task_id"], record["task_id"])
     # Only the user's words: the system prompt may describe tools where the recording model's template did not.
-    question = next((message["content"] for message in record["messages"] if message["role"] == "user"), None)
-    compare(again.world, "opening", info["messages"][-1]["content"], question)
+    said = recorded_messages(record)
+    question = next((described([message]) for message in said if message["role"] == "user"), None)
+    compare(again.world, "opening", described(info["messages"][-1:]), question)
+    shown = _answered_images(said)
     total, ended, success = 0.0, False, False
     terms: dict[str, float] = {}
     acts = [step for step in steps if step.get("kind", "act") == "act"]
     for n, step in enumerate(acts):
         observation, reward, ended, truncated, info = env.step(step["action"])
         compare(again.world, f"step {n}: observation", observation, step["observation"])
+        compare(again.world, f"step {n}: images", images_of(info["messages"]), shown[n] if n < len(shown) else [])
         compare(again.scores, f"step {n}: reward", round(float(reward), 9), round(step["reward"], 9))
         step.update(observation=observation, reward=float(reward))
         step |= {key: info[key] for key in ("reward_terms", "tool_calls", "metrics", "error", "process_reward")}
@@ -85,3 +90,14 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
         compare(again.scores, "success", success, record["success"])
         again.record |= {"reward": total, "reward_terms": terms, "success": success, "terminated": ended}
     return again
+
+
+def _answered_images(messages: Sequence[Mapping[str, Any]]) -> list[list[Image]]:
+    """Return what the world showed after each turn of the policy."""
+    shown: list[list[Image]] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            shown.append([])
+        elif shown:
+            shown[-1] += images_of([message])
+    return shown

@@ -1,8 +1,9 @@
 """Trajectories on disk: one JSON object per line, with everything needed to look at an episode and to replay it.
 
 A record holds the spec (environment, arguments, seed, task), each step with its text, reward and tool calls, and each
-row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. docs/evaluate.md
-explains every field; `replaying.py` plays a record again.
+row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. Where images were
+shown, each is in it once, and messages and rows name it by its number. docs/evaluate.md explains every field;
+`replaying.py` plays a record again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
+from agent_gym.images import Image, Shown
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.transcript import Span
 
@@ -32,6 +34,7 @@ def to_record(
         advantages: per row, (T,) advantage of each token, when there is one.
         **extra: further entries, for example the training step.
     """
+    images: dict[Image, int] = {}
     rows = []
     for i, row in enumerate(episode.rows):
         record: dict[str, Any] = {
@@ -43,8 +46,11 @@ def to_record(
             record["tokens"] = [tokenizer.decode([i]) for i in row.token_ids]
         if advantages is not None:
             record["advantages"] = [round(value, 6) for value in advantages[i]]
+        if row.images:
+            record["images"] = [[_number(image, images), start, stop] for image, start, stop in row.images]
         rows.append(record)
     reward = episode.reward
+    messages = [_numbered(message, images) for message in episode.messages]
     return {
         "version": FORMAT_VERSION,
         **extra,
@@ -59,10 +65,11 @@ def to_record(
         "truncation": episode.truncation,
         "failure": episode.failure,
         "seconds": round(episode.seconds, 4),
-        "messages": episode.messages,
+        "messages": messages,
         "tools": episode.tools,
         "steps": [_record(step) for step in episode.steps],
         "rows": rows,
+        **({"images": [image.url() for image in images]} if images else {}),
     }
 
 
@@ -102,15 +109,61 @@ def read_trajectories(path: str | Path) -> Iterator[dict[str, Any]]:
 
 def from_record(record: Mapping[str, Any]) -> Episode:
     """Turn a record back into the episode that it was made of."""
-    rows = [Row(row["token_ids"], [Span(*span) for span in row["spans"]], row["logprobs"]) for row in record["rows"]]
-    kept = ("task_id", "terminated", "truncated", "truncation", "success", "failure", "seconds", "messages", "tools")
+    images = [Image.from_url(url) for url in record.get("images", ())]
+    rows = [
+        Row(
+            row["token_ids"],
+            [Span(*span) for span in row["spans"]],
+            row["logprobs"],
+            [Shown(images[number], start, stop) for number, start, stop in row.get("images", ())],
+        )
+        for row in record["rows"]
+    ]
+    kept = ("task_id", "terminated", "truncated", "truncation", "success", "failure", "seconds", "tools")
     return Episode(
         EpisodeSpec(**record["spec"]),
         rows=rows,
+        messages=recorded_messages(record, images),
         steps=[_step(step) for step in record["steps"]],
         categories=record.get("categories", {}),
         **{name: record[name] for name in kept},
     )
+
+
+def recorded_messages(record: Mapping[str, Any], images: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+    """Return the messages of a record with their images.
+
+    Args:
+        record: one that `read_trajectories` gave.
+        images: what stands for its images, by default they themselves.
+    """
+    if images is None:
+        images = [Image.from_url(url) for url in record.get("images", ())]
+
+    def shown(part: dict[str, Any]) -> dict[str, Any]:
+        return {**part, "image": images[part["image"]]} if part["type"] == "image" else part
+
+    return [
+        {**message, "content": [shown(part) for part in message["content"]]}
+        if images and isinstance(message["content"], list)
+        else message
+        for message in record["messages"]
+    ]
+
+
+def _numbered(message: dict[str, Any], images: dict[Image, int]) -> dict[str, Any]:
+    """Name the images of a message by their numbers."""
+    if not isinstance(message["content"], list):
+        return message
+    content = [
+        {**part, "image": _number(part["image"], images)} if part["type"] == "image" else part
+        for part in message["content"]
+    ]
+    return {**message, "content": content}
+
+
+def _number(image: Image, images: dict[Image, int]) -> int:
+    return images.setdefault(image, len(images))
 
 
 def _record(step: Step) -> dict[str, Any]:

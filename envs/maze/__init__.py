@@ -1,0 +1,1 @@
+"""Small mazes, seen and not told."""

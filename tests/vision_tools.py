@@ -1,0 +1,96 @@
+"""What the tests of images share: a tiny vision-language model, its processor, and requests that show images."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import random
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from engines import disturb
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.images import Image, parts
+from agent_gym.policies import Request, SamplingParams
+from agent_gym.policies.image_inputs import image_inputs
+from agent_gym.policies.processors import load_processor
+from agent_gym.trainers.tiny_vision import make_tiny_processor, make_tiny_vision_model
+
+ENV = "AgentR1/VisualMaze-v0"
+CONTEXT = 512
+TEXTS = ["You are the blue square. Go to the green one. Say up, down, left or right."] * 3
+
+
+@functools.cache
+def tiny_processor() -> Any:
+    """A processor without a model."""
+    return make_tiny_processor(TEXTS)
+
+
+@functools.cache
+def vision_folder() -> str:
+    """Make a tiny model once per test process and return its folder."""
+    folder = tempfile.mkdtemp(prefix="agent-gym-vision-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(make_tiny_vision_model(folder, ENV, demonstrations=3, context=CONTEXT))
+
+
+@functools.cache
+def loaded_processor() -> Any:
+    return load_processor(vision_folder())
+
+
+def load_model(shaken: bool = True) -> Any:
+    """Load the model, with weights so different that a wrong position or image changes what it says."""
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(vision_folder(), dtype=torch.float32)
+    for seed in range(9 if shaken else 0):
+        disturb(model, seed)
+    return model.eval()
+
+
+def noise(height: int, width: int, seed: int = 0) -> Image:
+    return Image(np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8))
+
+
+def image_requests(renderer: ChatRenderer, count: int, *, max_tokens: int = 12, seed: int = 0) -> list[Request]:
+    """Prompts of different lengths with none to three images of different sizes, also side by side."""
+    rng = random.Random(seed)
+    requests = []
+    for i in range(count):
+        pieces: list[Any] = ["go " * rng.randint(1, 9)]
+        for k in range(i % 4):
+            pieces.append(noise(28 * rng.randint(1, 4), 28 * rng.randint(1, 4), seed=10 * i + k))
+            pieces += ["then"] * rng.randint(0, 1)
+        messages = [{"role": "user", "content": parts(*pieces)}]
+        assert renderer.vision is not None
+        ids = renderer.prompt(messages)
+        params = SamplingParams(max_tokens, seed=100 * seed + i)
+        requests.append(Request(i, ids, params, images=renderer.vision.place(ids, messages)))
+    return requests
+
+
+@torch.no_grad()
+def plain_logprobs(model: Any, renderer: ChatRenderer, ids: Sequence[int], images: Sequence[Any]) -> torch.Tensor:
+    """Log-probabilities (T, V) of what follows each token, in one pass without cache, padding or company."""
+    assert renderer.vision is not None
+    batch = torch.tensor([renderer.vision.readable(ids, images)])
+    inputs = image_inputs(renderer.vision, batch, [shown.image for shown in images])
+    return model(input_ids=batch, attention_mask=torch.ones_like(batch), **inputs).logits[0].float().log_softmax(-1)
+
+
+def largest_gap(model: Any, renderer: ChatRenderer, requests: Sequence[Request], finished: Any) -> float:
+    """Largest |logprob of the engine - logprob of a plain forward| over all sampled tokens."""
+    gaps = []
+    for request in requests:
+        said = finished[request.id]
+        logprobs = plain_logprobs(model, renderer, request.prompt_ids + said.token_ids, request.images)
+        at = torch.arange(len(said.token_ids)) + len(request.prompt_ids) - 1
+        gaps.append((logprobs[at, torch.tensor(said.token_ids)] - torch.tensor(said.logprobs)).abs())
+    return torch.cat(gaps).max().item()
