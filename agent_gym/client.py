@@ -94,12 +94,13 @@ class JsonClient(Shared):
             raise self._failure(f"the {self._server} {self.url} answered {answer.status} {said(answer)}")
         return answer.data
 
-    def send(self, content: Any, timeout_s: float) -> urllib3.BaseHTTPResponse:
+    def send(self, content: Any, timeout_s: float, *, whole: bool = True) -> urllib3.BaseHTTPResponse:
         """Send and wait for an answer, whatever its status is.
 
         Args:
             content: anything that JSON holds.
             timeout_s: seconds to wait for a connection, and for each piece of an answer.
+            whole: whether to wait for its body; else the caller reads the body and closes the answer.
 
         Raises:
             EnvFailure: or what `failure` says, if the server cannot be reached.
@@ -108,7 +109,14 @@ class JsonClient(Shared):
         try:
             timeout = urllib3.Timeout(timeout_s)
             return self._pool.urlopen(
-                "POST", self._path, body, self._headers, self._retry, redirect=False, timeout=timeout
+                "POST",
+                self._path,
+                body,
+                self._headers,
+                self._retry,
+                redirect=False,
+                timeout=timeout,
+                preload_content=whole,
             )
         except urllib3.exceptions.HTTPError as error:
             gave_up = isinstance(error, urllib3.exceptions.MaxRetryError)

@@ -167,10 +167,11 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 def test_a_server_of_texts_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_policy_openai import Server, says, serving
+    from test_policy_openai import Server, delta, says, serving, streams
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is 48/2?\nThanks.\n"))
-    server = Server(says(CALL), says("It is 24."), says("Bye."))
+    call = streams(*map(delta, CALL), delta(None, "stop"))
+    server = Server(call, streams(delta("It is"), delta(" 24."), delta("", "stop")), says("Bye."))
     with serving(server) as url:
         assert main(["chat", "AgentR1/GSM8K-v0", "--endpoint", url]) == 0
     shown = capsys.readouterr().out

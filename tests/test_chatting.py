@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,37 @@ def test_a_stream_shows_whole_characters_and_all_of_them(tokenizer: Any, text: s
     assert "".join(pieces) + stream.finish(text) == text
     assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
     assert len([piece for piece in pieces if piece]) > 1
+
+
+def test_a_server_of_texts_is_heard_live_and_calls_tools(tokenizer: Any) -> None:
+    pytest.importorskip("transformers")
+    from test_policy_openai import Server, delta, serving, streams
+
+    from agent_gym.policies import OpenAIPolicy
+
+    told: list[dict[str, Any]] = []
+    heard = threading.Event()
+
+    def tell(event: dict[str, Any]) -> None:
+        told.append(event)
+        if event["kind"] == "text":
+            heard.set()
+
+    def wait() -> None:
+        assert heard.wait(60), "the person must see the beginning of a turn before its end is sent"
+        heard.clear()
+
+    call = streams(delta(CALL[:20]), wait, delta(CALL[20:]), delta("", "stop"))
+    server = Server(call, streams(delta("It is"), wait, delta(" 24."), delta("", "stop")))
+    spec = EpisodeSpec("AgentR1/GSM8K-v0", {})
+    with serving(server) as url:
+        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
+        conversation = Conversation(make_env(spec.env_id, {}, tokenizer), policy, tokenizer, spec)
+        conversation.say("What is 48/2?", tell)
+        policy.close()
+    written = "".join(event["text"] for event in told if event["kind"] == "text")
+    assert written == CALL + "It is 24." and told[-1]["reason"] == "answer"
+    assert [r["text"] for event in told if event["kind"] == "results" for r in event["results"]] == ["24"]
 
 
 @pytest.fixture(scope="module")

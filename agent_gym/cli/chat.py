@@ -45,7 +45,7 @@ def make_parser() -> Parser:
     group = parser.add_argument_group("who answers")
     help_text = "model folder or hub id, or the model's name at an endpoint"
     group.add_argument("--model", "--model_name_or_path", metavar="PATH", help=help_text)
-    help_text = "a server that speaks OpenAI's protocol, such as http://127.0.0.1:8000/v1; its turns come as a whole"
+    help_text = "a server that speaks OpenAI's protocol, such as http://127.0.0.1:8000/v1"
     group.add_argument("--endpoint", metavar="URL", help=help_text)
     help_text = "folder or hub id of the tokenizer, where an endpoint does not tell"
     group.add_argument("--tokenizer", metavar="PATH", help=help_text)

@@ -5,6 +5,8 @@ the context that the rollout keeps, and the tokens are those that were sampled. 
 `/v1/chat/completions` and gives a text, which is encoded here: token counts are then those of the tokenizer at hand,
 log probabilities are 0, and the server's own template writes the context. Such episodes can be scored and looked at; to
 train on their tokens would be wrong.
+
+A request that somebody watches (`Request.on_token`) is streamed (openai_stream.py); all others come as a whole.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import urllib3
+
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
 from agent_gym.policies.openai_server import ANSWER_S, RETRIES, advice, client
+from agent_gym.policies.openai_stream import StreamedChoice, is_stream, read_events
 from agent_gym.workers import Workers
 
 _POLL_S = 0.005  # how long `poll` waits: an environment that has answered meanwhile waits as long
@@ -57,8 +62,8 @@ class OpenAIPolicy:
         self._renderer, self._token_ids = renderer, token_ids
         self._client = client(url, "/completions" if token_ids else "/chat/completions", concurrency, retries)
         self._workers = Workers(concurrency)
-        self._pending: set[int] = set()
-        self._finished: queue.SimpleQueue[tuple[int, Generation | Exception]] = queue.SimpleQueue()
+        self._pending: dict[int, Request] = {}
+        self._news: queue.SimpleQueue[tuple[int, list[int] | Generation | Exception]] = queue.SimpleQueue()
 
     @property
     def pending(self) -> int:
@@ -74,17 +79,17 @@ class OpenAIPolicy:
         """
         check_request(request, self._pending, self.context)
         content = self._ids_content(request) if self._token_ids else self._text_content(request)
-        self._pending.add(request.id)
+        self._pending[request.id] = request
 
         def work() -> None:
             if request.id not in self._pending:  # aborted while it was queued
                 return
             try:
-                choice = self._ask(content)
+                choice = self._ask(content) if request.on_token is None else self._listen(content, request)
                 read = self._read_ids if self._token_ids else self._read_text
-                self._finished.put((request.id, read(request, choice)))
+                self._news.put((request.id, read(request, choice)))
             except Exception as error:  # it is raised where somebody hears it, in `poll`
-                self._finished.put((request.id, error))
+                self._news.put((request.id, error))
 
         self._workers.submit(work)
 
@@ -97,20 +102,26 @@ class OpenAIPolicy:
         found: list[Generation] = []
         while self._pending:
             try:
-                request_id, answer = self._finished.get(timeout=None if found else _POLL_S, block=not found)
+                request_id, news = self._news.get(timeout=None if found else _POLL_S, block=not found)
             except queue.Empty:
                 break
-            if request_id not in self._pending:
+            request = self._pending.get(request_id)
+            if request is None:
                 continue  # aborted when its answer was on the way
-            self._pending.discard(request_id)
-            if isinstance(answer, Exception):
-                raise answer
-            found.append(answer)
+            if isinstance(news, list):
+                for token in news:
+                    assert request.on_token is not None
+                    request.on_token(token)
+                continue
+            del self._pending[request_id]
+            if isinstance(news, Exception):
+                raise news
+            found.append(news)
         return found
 
     def abort(self, request_id: int) -> None:
-        """Drop a pending request; what the server still says to it is not heard."""
-        self._pending.discard(request_id)
+        """Drop a pending request; what the server still says to it is not heard, and a stream is broken off."""
+        self._pending.pop(request_id, None)
 
     def close(self) -> None:
         """Drop what is pending and close the connections; the server goes on."""
@@ -151,7 +162,31 @@ class OpenAIPolicy:
         return content if params.seed is None else {**content, "seed": params.seed}
 
     def _ask(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        answer = self._client.send(content, ANSWER_S)
+        return self._whole(self._client.send(content, ANSWER_S))
+
+    def _listen(self, content: Mapping[str, Any], request: Request) -> dict[str, Any]:
+        """Ask for a stream and pass its tokens on as they come."""
+        answer = self._client.send({**content, "stream": True}, ANSWER_S, whole=False)
+        try:
+            if answer.status != 200 or not is_stream(answer):
+                return self._whole(answer)
+            streamed = StreamedChoice(self._renderer, token_ids=self._token_ids, stop=request.params.stop)
+            for event in read_events(answer):
+                if tokens := streamed.add(event):
+                    self._news.put((request.id, tokens))
+                if streamed.whole or request.id not in self._pending:
+                    return streamed.choice
+        except urllib3.exceptions.HTTPError as error:
+            raise RolloutError(f"{self._client.url} broke off in the middle of an answer: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RolloutError(f"{self._client.url} answered strangely: {error!r}") from error
+        finally:
+            # Not given back: behind a stream that was left lie events which the next answer would begin with. And a
+            # server whose client is gone stops sampling.
+            answer.close()
+        raise RolloutError(f"{self._client.url} ended a stream without saying why")
+
+    def _whole(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
         if answer.status != 200:
             raise RolloutError(f"the model server {self._client.url} answered {answer.status} {advice(answer)}")
         try:
