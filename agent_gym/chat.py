@@ -64,7 +64,7 @@ class ChatRenderer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Probe the template once: which role carries observations, and whether it shows tool schemas."""
-        self._source, template = tokenizer, _template_of(tokenizer)
+        self.source, template = tokenizer, _template_of(tokenizer)
         self.vision = Vision(tokenizer) if hasattr(tokenizer, "image_processor") else None
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         if template is None:
@@ -93,7 +93,7 @@ class ChatRenderer:
         if isinstance(tokenizer, ChatRenderer):
             return tokenizer
         renderer = _RENDERERS.get(id(tokenizer))
-        if renderer is None or renderer._source is not tokenizer or renderer._template != _template_of(tokenizer):
+        if renderer is None or renderer.source is not tokenizer or renderer._template != _template_of(tokenizer):
             renderer = cls(tokenizer)
             _RENDERERS[id(tokenizer)] = renderer
         return renderer

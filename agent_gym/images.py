@@ -111,8 +111,9 @@ class Image:
         return Image, (self.pixels,)
 
     def __repr__(self) -> str:
-        """Show the size."""
-        return "Image({}x{})".format(*self.size)
+        """Show the size and a name for what is on it."""
+        height, width = self.size
+        return f"Image({height}x{width}, {self.digest})"
 
 
 class Shown(NamedTuple):

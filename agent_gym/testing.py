@@ -19,6 +19,7 @@ from typing import Any
 
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
+from agent_gym.images import Image
 from agent_gym.transcript import Span, check_tiling
 
 Log = list[tuple[Any, ...]]
@@ -102,7 +103,10 @@ def said_by_policy(log: Log) -> list[str]:
 
 
 def leaves(value: Any, where: str = "info") -> Iterator[tuple[str, Any]]:
-    """Every scalar inside plain containers, with the path to it. Other objects could hide things and are refused."""
+    """Every scalar inside plain containers, with the path to it; images are scalars here.
+
+    Other objects could hide things and are refused.
+    """
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"{where} key", key
@@ -111,7 +115,8 @@ def leaves(value: Any, where: str = "info") -> Iterator[tuple[str, Any]]:
         for i, item in enumerate(value):
             yield from leaves(item, f"{where}[{i}]")
     else:
-        require(value is None or isinstance(value, str | int | float | bool), f"{where} is a {type(value).__name__}")
+        known = value is None or isinstance(value, str | int | float | bool | Image)
+        require(known, f"{where} is a {type(value).__name__}")
         yield where, value
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import gymnasium
 import pytest
-from contract import check_returned, every_id, expert_episode, play
+from contract import check_returned, encoder_of, every_id, expert_episode, play
 from gymnasium.vector import AsyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_gym import Sampled, TextEnv
+from agent_gym.images import Image
 from agent_gym.parsing import HermesParser
 from agent_gym.transcript import check_tiling
 
@@ -82,7 +83,7 @@ def token_check(env: TextEnv, log: list[tuple[Any, ...]]) -> None:
 @every_id
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_actions_never_raise(env_id: str, name: str, tokenizer: Any) -> None:
-    for kwargs in ({}, {"tokenizer": tokenizer}):
+    for kwargs in ({}, {"tokenizer": encoder_of(env_id, tokenizer)}):
         env = gymnasium.make(env_id, **kwargs).unwrapped
         text = aimed(env, HOSTILE[name])
         # A policy hands over the ids it sampled; encoding a megabyte would measure the tokenizer.
@@ -93,7 +94,7 @@ def test_hostile_actions_never_raise(env_id: str, name: str, tokenizer: Any) -> 
         check_returned(env, log)
         # Whatever came back can be stored and sent to another process.
         for _, *_, info in log:
-            json.dumps(info, allow_nan=False).encode("utf-8")
+            json.dumps(info, allow_nan=False, default=Image.url).encode("utf-8")
         if kwargs:
             token_check(env, log)
         # The next episode knows nothing of it.

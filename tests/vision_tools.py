@@ -8,12 +8,14 @@ import random
 import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import torch
 from engines import disturb
 
+from agent_gym import Reply, TextEnv
 from agent_gym.chat import ChatRenderer
 from agent_gym.images import Image, parts
 from agent_gym.policies import Request, SamplingParams
@@ -22,6 +24,7 @@ from agent_gym.policies.processors import load_processor
 from agent_gym.trainers.tiny_vision import make_tiny_processor, make_tiny_vision_model
 
 ENV = "AgentR1/VisualMaze-v0"
+PICTURES = "Toy/Pictures-v0"
 CONTEXT = 512
 TEXTS = ["You are the blue square. Go to the green one. Say up, down, left or right."] * 3
 
@@ -94,3 +97,33 @@ def largest_gap(model: Any, renderer: ChatRenderer, requests: Sequence[Request],
         at = torch.arange(len(said.token_ids)) + len(request.prompt_ids) - 1
         gaps.append((logprobs[at, torch.tensor(said.token_ids)] - torch.tensor(said.logprobs)).abs())
     return torch.cat(gaps).max().item()
+
+
+class PicturesEnv(TextEnv):
+    """Pays for letters of the first half of the alphabet, and shows none to two images of any size at each turn."""
+
+    reward_weights: ClassVar[dict[str, float]] = {"letters": 1.0}
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__({"train": range(64)}, max_turns=3, **kwargs)
+
+    def begin(self, task: Any) -> Any:
+        self.task = int(task)
+        return self.said(f"task {self.task % 5} ")
+
+    def respond(self, action: str) -> Reply:
+        letters = sum(letter in "abcdefghijklm" for letter in action.lower()) / max(1, len(action))
+        over = self.turn >= self.task % 3
+        return Reply(self.said("go "), terms={"letters": letters}, terminated=over, success=letters > 0.3)
+
+    def said(self, text: str) -> Any:
+        rng = np.random.default_rng([self.task, self.turn])
+        sizes = 28 * rng.integers(1, 4, (int(rng.integers(0, 3)), 2))
+        return parts(text, *(noise(h, w, seed=self.task) for h, w in sizes.tolist()), "!")
+
+    def expert_action(self) -> str:
+        return "abc"
+
+
+if PICTURES not in gymnasium.registry:
+    gymnasium.register(PICTURES, entry_point=PicturesEnv)

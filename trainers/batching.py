@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from agent_gym.images import Image, Shown, described
 from agent_gym.rollout import Episode
+from agent_gym.vision import Vision
 
-Batch = dict[str, torch.Tensor]
+Batch = dict[str, Any]
+"""Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""
 
 WORLD = -1
 """The step of a token that the policy did not sample."""
@@ -28,11 +32,38 @@ class TrainingRow:
         token_ids: (T,) ids.
         step_of: (T,) the step of the episode in which the policy sampled the token, `WORLD` for all others.
         logprobs: (T,) the engine's logprob of each sampled token, 0 elsewhere.
+        images: those that the row shows.
     """
 
     token_ids: list[int]
     step_of: list[int]
     logprobs: list[float]
+    images: list[Shown] = field(default_factory=list)
+
+
+class RowImages:
+    """The images of each row of a batch. They are selected with their rows, and so can never come to others.
+
+    A model wants the pixels of all images behind each other, with no sign of where a row ends. So they are put together
+    only for a forward pass, when it is settled which rows it has.
+
+    Args:
+        rows: the images of each row.
+    """
+
+    ndim = 1
+
+    def __init__(self, rows: Sequence[Sequence[Image]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, index: torch.Tensor) -> RowImages:
+        """Select rows."""
+        return RowImages([self.rows[row] for row in index.tolist()])
+
+    @property
+    def flat(self) -> list[Image]:
+        """All of them, row by row."""
+        return [image for row in self.rows for image in row]
 
 
 @dataclass(slots=True)
@@ -84,9 +115,10 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
             continue
         asked = episode.truncated and episode.steps[-1].row == i
         stop = len(row.token_ids) if asked else sampled[-1] + 1
-        kept.append(TrainingRow(row.token_ids[:stop], row.step_of[:stop], row.logprobs[:stop]))
-    said = [" ".join(str(message["content"]) for message in episode.opening)]
-    said += [step.observation for step in episode.steps[:-1]]
+        images = [image for image in episode.rows[i].images if image.stop <= stop]
+        kept.append(TrainingRow(row.token_ids[:stop], row.step_of[:stop], row.logprobs[:stop], images))
+    said = [described(episode.opening)]
+    said += [_observed(episode, k) for k in range(len(episode.steps) - 1)]
     process = [step.process_reward for step in episode.steps]
     return TrainingEpisode(
         number=number,
@@ -97,6 +129,15 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         process=process,
         anchors=[_number(text) for text in said[: len(episode.steps)]],
     )
+
+
+def _observed(episode: Episode, number: int) -> str:
+    """Return what the world said to a step, with the names of the images that it showed."""
+    step, following = episode.steps[number], episode.steps[number + 1]
+    images = episode.rows[step.row].images
+    until = following.start if following.row == step.row else len(episode.rows[step.row].token_ids)
+    shown = [image.digest for image, start, _ in images if step.stop <= start < until]
+    return "\0".join([step.observation, *shown])
 
 
 def _number(text: str) -> int:
@@ -118,7 +159,13 @@ def balance(episodes: Sequence[TrainingEpisode], n_shares: int) -> list[list[Tra
     return shares
 
 
-def collate(episodes: Sequence[TrainingEpisode], n_rows: int, pad_token_id: int, device: torch.device) -> Batch:
+def collate(
+    episodes: Sequence[TrainingEpisode],
+    n_rows: int,
+    pad_token_id: int,
+    device: torch.device,
+    vision: Vision | None = None,
+) -> Batch:
     """Pad the rows of episodes to one batch.
 
     Args:
@@ -128,10 +175,12 @@ def collate(episodes: Sequence[TrainingEpisode], n_rows: int, pad_token_id: int,
             trained. The last row is always one, and serves wherever a piece of the batch needs another row.
         pad_token_id: fills what is not attended.
         device: where the tensors go.
+        vision: of a model that reads images.
 
     Returns:
         `input_ids`, `attention_mask`, `action_mask` (True where the policy sampled the token), `step_of`,
-        `engine_logps` (B, T), and `episode_of` (B,), the place of the row's episode in `episodes`, -1 for dummies.
+        `engine_logps` (B, T), and `episode_of` (B,), the place of the row's episode in `episodes`, -1 for dummies. With
+        `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
     """
     dummy = TrainingRow([pad_token_id] * 2, [WORLD] * 2, [0.0] * 2)
     owned = [(i, row) for i, episode in enumerate(episodes) for row in episode.rows]
@@ -143,7 +192,13 @@ def collate(episodes: Sequence[TrainingEpisode], n_rows: int, pad_token_id: int,
         return torch.tensor(padded, dtype=dtype, device=device)
 
     step_of = stack([row.step_of for _, row in filled], WORLD, torch.long)
+    seen: Batch = {}
+    if vision is not None:
+        read = [vision.readable(row.token_ids, row.images) for _, row in filled]
+        images = RowImages([[image for image, *_ in row.images] for _, row in filled])
+        seen = {"read_ids": stack(read, pad_token_id, torch.long), "images": images}
     return {
+        **seen,
         "input_ids": stack([row.token_ids for _, row in filled], pad_token_id, torch.long),
         "attention_mask": stack([[1] * len(row.token_ids) for _, row in filled], 0, torch.long),
         "action_mask": step_of != WORLD,
@@ -153,7 +208,7 @@ def collate(episodes: Sequence[TrainingEpisode], n_rows: int, pad_token_id: int,
     }
 
 
-def take(batch: Mapping[str, torch.Tensor], index: torch.Tensor) -> Batch:
+def take(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
     """Select rows of a batch and drop columns that only padding is left in."""
     longest = int(batch["attention_mask"][index].sum(1).max())
     return {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}

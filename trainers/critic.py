@@ -30,6 +30,8 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from agent_gym.errors import ConfigError
 
 KINDS = ("model", "head")
+READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
+"""The arguments of a forward pass that say what is read; the others are for the policy's output."""
 PREFIX = "critic."
 FILE = "critic/model.safetensors"
 """Where the critic stands in a saved folder, beside the policy."""
@@ -105,7 +107,7 @@ def attach(model: Any, critic: Critic) -> None:
         if critic is None:
             return inner(*args, **kwargs)
         trunk = _trunk(self)
-        seen = {name: kwargs[name] for name in ("input_ids", "attention_mask", "position_ids") if name in kwargs}
+        seen = {name: kwargs[name] for name in READ if name in kwargs}
         if self.critic.backbone is not None:
             output = inner(*args, **kwargs) if critic == "both" else None
             hidden = self.critic.backbone(**seen, use_cache=False).last_hidden_state

@@ -25,7 +25,12 @@ def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> P
         from agent_gym.policies.transformers import TransformersPolicy
 
         return TransformersPolicy(
-            model, renderer.eos_token_ids, tokenizer.pad_token_id, renderer.decode_action, seed=args.seed
+            model,
+            renderer.eos_token_ids,
+            tokenizer.pad_token_id,
+            renderer.decode_action,
+            vision=renderer.vision,
+            seed=args.seed,
         )
     context = args.vllm_max_model_length or args.max_episode_tokens
     if args.layout == "server":
@@ -43,12 +48,13 @@ def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> P
     from agent_gym.policies.vllm import VLLMPolicy
 
     return VLLMPolicy(
-        _folder(model, tokenizer),
+        _folder(model, renderer.source),
         renderer.eos_token_ids,
         context=context,
         max_num_seqs=args.max_num_seqs,
         gpu_memory_utilization=args.vllm_gpu_memory_utilization,
         sleep=args.vllm_enable_sleep_mode,
+        vision=renderer.vision,
         seed=args.seed,
     )
 

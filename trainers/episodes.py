@@ -89,9 +89,12 @@ class EpisodeTrainer(RowTrainer):
         finally:
             args.use_vllm = wants_vllm
         self.use_vllm = wants_vllm
-        self.renderer = ChatRenderer.of(self._tokenizer)
+        self.renderer = ChatRenderer.of(self.processing_class)
         if args.chat_template_kwargs:
-            self.renderer = ChatRenderer(self._tokenizer, template_kwargs=cast(Any, args.chat_template_kwargs))
+            self.renderer = ChatRenderer(self.processing_class, template_kwargs=cast(Any, args.chat_template_kwargs))
+        self.vision = self.renderer.vision
+        if self.vision is not None and args.packing:
+            raise ConfigError("packing does not know the images of rows: leave it out for a model that reads images")
         self.renderer.also_ends_at(self.eos_token_ids)
         self._epochs = EpochCallback()
         self.add_callback(self._epochs)

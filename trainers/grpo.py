@@ -126,7 +126,7 @@ class AgentGRPOTrainer(EpisodeTrainer):
         """Make tensors of the rows, of equal shape on all processes, and say what each token counts."""
         count = torch.tensor([sum(len(e.rows) for e in episodes)], device=self.accelerator.device)
         n_rows = int(self.accelerator.gather(count).max()) + 1
-        batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device)
+        batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
         batch["weights"] = loss_weights(
             batch["action_mask"], batch["step_of"], batch["episode_of"], self.args.loss_normalization, self._total
         )

@@ -19,6 +19,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from agent_gym.errors import RolloutError
+from agent_gym.policies.image_inputs import image_inputs
 from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
@@ -28,6 +29,7 @@ from agent_gym.trainers.losses import PolicyLoss, cispo_loss, clipped_loss, kl_e
 from agent_gym.trainers.metrics import RunningMeans
 from agent_gym.trainers.micro_batches import micro_batches
 from agent_gym.trainers.packing import PackingCheck, pack, unpack
+from agent_gym.vision import Vision
 
 
 class Scores(NamedTuple):
@@ -54,6 +56,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     model: Any
     num_iterations: int
     _buffered_inputs: Any
+    vision: Vision | None = None  # of a model that reads images
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Start without rows."""
@@ -90,6 +93,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """
         inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
         inputs["labels"] = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
+        if self.vision is not None:
+            inputs["input_ids"] = batch["read_ids"]
+            inputs |= image_inputs(self.vision, batch["read_ids"], batch["images"].flat)
         if self.args.packing:
             inputs = pack(inputs)
         with self.accelerator.autocast():

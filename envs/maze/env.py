@@ -109,11 +109,12 @@ class VisualMazeEnv(TextEnv):
     def expert_action(self) -> str:
         """Say the first move of a shortest way."""
         distances = self._layout.distances
-        return min(MOVES, key=lambda move: distances[self._layout.step(self._cell, move)])
+        move = min(MOVES, key=lambda move: distances[self._layout.step(self._cell, move)])
+        return f"Go {move}."
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Say a move."""
-        return list(MOVES)[int(rng.integers(len(MOVES)))]
+        """Say any move."""
+        return f"Go {list(MOVES)[int(rng.integers(len(MOVES)))]}."
 
 
 def draw(layout: Layout, cell: Cell, pixels: int) -> Image:

@@ -1,0 +1,156 @@
+"""Training on rows with images: the right pixels at each token, whatever rows share a pass with it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from trainer_tools import settings  # noqa: E402
+from vision_tools import ENV, PICTURES, load_model, loaded_processor, noise, plain_logprobs  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.rollout import EpisodeSpec  # noqa: E402
+from agent_gym.trainers import AgentGRPOTrainer, AgentPPOTrainer  # noqa: E402
+from agent_gym.trainers.batching import RowImages, take, training_episode  # noqa: E402
+
+KINDS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "ppo": {"ppo": True},
+    "ppo, head": {"ppo": True, "critic": "head", "critic_trunk_gradient": True},
+}
+
+
+def make(folder: Path, *, env: str = PICTURES, model: Any = None, processor: Any = None, **changes: Any) -> Any:
+    values = {"max_episode_tokens": 400, "max_turn_tokens": 8, "model_init_kwargs": None, **changes}
+    return (AgentPPOTrainer if changes.get("ppo") else AgentGRPOTrainer)(
+        load_model() if model is None else model,
+        env,
+        settings(folder, **values),
+        processing_class=processor or loaded_processor(),
+    )
+
+
+def specs(count: int, env: str = PICTURES) -> list[EpisodeSpec]:
+    return [EpisodeSpec(env, seed=i, group=i // 2, member=i % 2, sampling_seed=i) for i in range(count)]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = make(tmp_path_factory.mktemp("run"), num_iterations=2, **KINDS[request.param])
+    made.current_gradient_accumulation_steps = 1
+    if hasattr(made.model, "critic"):
+        torch.nn.init.normal_(made.model.critic.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+    return made
+
+
+def lay_out(trainer: Any, episodes: list[Any]) -> dict[str, Any]:
+    batch = trainer._lay_out(episodes)
+    trainer._score_rows(batch)
+    trainer._assign_credit(batch, episodes)
+    return batch
+
+
+def gradients(trainer: Any, pieces: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    trainer.model.zero_grad()
+    for piece in pieces:
+        trainer._loss(trainer._forward(trainer.model, piece), piece).backward()
+    return {n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None}
+
+
+def test_what_the_engine_sampled_is_what_the_trainer_scores(trainer: Any) -> None:
+    episodes = trainer.rollout(specs(8), 1.0)
+    assert sum(len(row.images) for episode in episodes for row in episode.rows) > 8
+    assert any(not row.images for episode in episodes for row in episode.rows), "rows without images are there, too"
+    batch = trainer._lay_out([training_episode(episode, i) for i, episode in enumerate(episodes)])
+    image_token = trainer.vision.token_id
+    assert not (batch["action_mask"] & (batch["read_ids"] == image_token)).any()
+    scores = trainer._score(trainer._forward, trainer.model, batch).logps
+    mask = batch["action_mask"]
+    assert (scores - batch["engine_logps"])[mask].abs().max() < 1e-4
+    # And both are those of a plain pass over each row alone.
+    for episode in episodes:
+        (row,) = episode.rows
+        expected = plain_logprobs(trainer.model, trainer.renderer, row.token_ids, row.images)
+        for step in episode.steps:
+            sampled = torch.tensor(row.token_ids[step.start : step.stop])
+            found = expected[step.start - 1 : step.stop - 1].gather(1, sampled[:, None])[:, 0]
+            assert (found - torch.tensor(row.logprobs[step.start : step.stop])).abs().max() < 1e-4
+
+
+def test_layout_changes_no_gradient(trainer: Any) -> None:
+    """Rows in another order, in passes of one, two and all, with more padding: the same gradient everywhere."""
+    episodes = [training_episode(e, i) for i, e in enumerate(trainer.rollout(specs(6), 1.0))]
+    usual = lay_out(trainer, episodes)
+    expected = gradients(trainer, [usual])
+    assert expected["model.visual.blocks.0.attn.qkv.weight"].abs().max() > 1e-6, "the eye learns"
+
+    def same(pieces: list[dict[str, Any]]) -> None:
+        found = gradients(trainer, pieces)
+        # A pass without images leaves the eye without a gradient; the sum over passes has it.
+        assert set(found) == set(expected)
+        assert max((found[name] - expected[name]).abs().max().item() for name in expected) < 2e-5
+
+    count = len(usual["input_ids"])
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    for size in (1, 2, count):
+        same([take(usual, piece) for piece in order.split(size)])
+    same([take(usual, piece) for piece in trainer._pieces(usual)])
+    same([lay_out(trainer, episodes[::-1])])
+
+
+def test_with_the_images_of_other_rows_the_gradient_is_another(trainer: Any) -> None:
+    """The test above can fail."""
+    episodes = [training_episode(e, i) for i, e in enumerate(trainer.rollout(specs(6), 1.0))]
+    usual = lay_out(trainer, episodes)
+    expected = gradients(trainer, [usual])
+    swapped = [[noise(*image.size, seed=77) for image in row] for row in usual["images"].rows]
+    found = gradients(trainer, [{**usual, "images": RowImages(swapped)}])
+    assert max((found[name] - expected[name]).abs().max().item() for name in expected) > 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_few_steps_move_eye_and_language(kind: str, tmp_path: Path) -> None:
+    trainer = make(tmp_path, max_steps=2, micro_batch_size=3, **KINDS[kind])
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    assert len(losses) == 2 and all(math.isfinite(loss) for loss in losses)
+    moved = {n for n, p in trainer.model.named_parameters() if not torch.equal(p, before[n])}
+    assert any("visual" in n for n in moved) and any("language_model" in n for n in moved)
+    if "ppo" in kind:
+        assert any(n.startswith("critic.") for n in moved)
+
+
+def test_an_eye_that_is_frozen_stays_as_it_is(tmp_path: Path) -> None:
+    model = load_model()
+    model.model.visual.requires_grad_(False)
+    trainer = make(tmp_path, model=model, max_steps=1)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    trainer.train()
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved and not any("visual" in n for n in moved)
+
+
+def test_what_does_not_go_with_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="packing does not know the images"):
+        make(tmp_path, packing=True)
+    with pytest.raises(ConfigError, match="'append'"):
+        make(tmp_path, context="window:2").rollout(specs(1, ENV), 1.0)
+    with pytest.raises(ConfigError, match="hand over the processor"):
+        make(tmp_path, processor=loaded_processor().tokenizer).rollout(specs(1, ENV), 1.0)
+
+
+def test_a_checkpoint_holds_the_processor(tmp_path: Path) -> None:
+    from agent_gym.policies.processors import load_processor
+
+    trainer = make(tmp_path, max_steps=1)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "out"))
+    again = load_processor(tmp_path / "out")
+    assert again.image_token_id == trainer.vision.token_id and again.image_processor.patch_size == 14
