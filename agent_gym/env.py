@@ -21,6 +21,7 @@ import gymnasium
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.images import Content, fit_parts, text_of
+from agent_gym.reports import StepReport
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 
@@ -31,6 +32,7 @@ _CUT = "\n[cut: too long]"
 CATEGORY_FIELDS = ("type", "level", "kind", "category")
 """Fields of a data set's row that say what kind of task it is."""
 _OPTIONS = frozenset({"split", "index", "task"})
+_new = tuple.__new__  # makes a named tuple in half of the time that calling its class takes
 
 
 class Sampled(str):
@@ -252,14 +254,19 @@ class TextEnv(gymnasium.Env[str, str]):
             gymnasium.error.ResetNeeded: before the first `reset` and after the end of an episode.
             EnvFailure: when the machinery behind the environment breaks.
         """
+        observation, reward, terminated, truncated, report = self.step_and_note(action)
+        return observation, reward, terminated, truncated, report.info()
+
+    def step_and_note(self, action: str) -> tuple[str, float, bool, bool, StepReport]:
+        """Do a `step` with a report in the place of `info`, which can be written out later or not at all."""
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         text, turn = _encodable(str(action)), self._turn
         reply = self.respond(text)
-        self._turn += 1
+        self._turn = turn + 1
         terminated = reply.terminated
-        truncated = not terminated and self._turn >= self.max_turns
-        self._over = terminated or truncated
+        truncated = not terminated and turn + 1 >= self.max_turns
+        self._over = over = terminated or truncated
 
         terms: dict[str, float] = {}
         reward = process_reward = 0.0
@@ -269,30 +276,15 @@ class TextEnv(gymnasium.Env[str, str]):
             if name in self.process_terms:
                 process_reward += paid
         answers, observation = self.as_messages(reply)
-        sampled: Sequence[int] = ()
-        logprobs: Sequence[float] = ()
-        ids: Sequence[int] = ()
-        if self.renderer is not None:
+        if self.renderer is None:
+            noted = self.transcript.append_turn(turn, text, observation)
+        else:
             sampled, logprobs = self._action_ids(action, text)
             ids = self._answer_ids(sampled, answers, observation, terminated)
-        agent = self.transcript.append("agent", turn, text, sampled, logprobs)
-        world = self.transcript.append("env", turn, observation, ids)
-        info: dict[str, Any] = {
-            "messages": [{"role": "assistant", "content": text}, *answers],
-            "spans": [agent, world],
-            "reward_terms": terms,
-            "process_reward": float(process_reward),
-            "tool_calls": reply.tool_calls,
-            "metrics": reply.metrics,
-            "error": reply.error,
-        }
-        if self._over:
-            info["is_success"] = reply.success
-        if self.renderer is not None:
-            info["token_ids"] = [*sampled, *ids]
-            agent, world = self.transcript.newest_token_spans(2)
-            info["token_spans"] = [agent, world] if ids else [agent]
-        return observation, float(reward), terminated, truncated, info
+            noted = self.transcript.append_turn(turn, text, observation, sampled, logprobs, ids)
+        tokens = self.renderer is not None
+        report = _new(StepReport, (noted, answers, reply, terms, process_reward, over, tokens))
+        return observation, float(reward), terminated, truncated, report
 
     def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
@@ -362,6 +354,7 @@ class TextEnv(gymnasium.Env[str, str]):
         index = options.get("index")
         if index is None:
             index = int(self.np_random.integers(len(tasks)))
+            return tasks[index], f"{split}/{index}"
         try:
             index = operator.index(index)
         except TypeError:

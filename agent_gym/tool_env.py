@@ -121,8 +121,8 @@ class ToolEnv(TextEnv):
         )
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        if len(calls) == 1 and self._refusal(calls[0]) is None:  # most turns: nothing to sort
-            return self._run_batch(calls[0].name, [calls[0].arguments])
+        if len(calls) == 1 and not (call := calls[0]).error and call.name in self.tools:  # most turns: nothing to sort
+            return self._run_batch(call.name, [call.arguments])
         refusals = [self._refusal(call) for call in calls]
         batches: dict[str, list[Mapping[str, Any]]] = {}
         for call, refusal in zip(calls, refusals, strict=True):

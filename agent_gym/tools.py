@@ -61,7 +61,7 @@ class Tool:
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
         """Run several calls at once; override it where that is cheaper than one by one."""
-        return [self.run(arguments) for arguments in batch]
+        return list(map(self.run, batch))
 
     @property
     def schema(self) -> dict[str, Any]:

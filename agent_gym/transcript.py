@@ -60,6 +60,53 @@ class Segment(NamedTuple):
     logprobs: tuple[float, ...] = ()
 
 
+class Turn(NamedTuple):
+    """An action and the world's answer to it: two segments that stand one after the other.
+
+    Attributes:
+        step: which turn it is, 0 for the first.
+        action: the policy's words.
+        answer: the world's.
+        action_ids: the ids that the policy sampled; empty without a tokenizer, as `answer_ids`.
+        logprobs: one per id of the action when the policy reported them, else empty.
+        answer_ids: the answer's ids, template included.
+        start: how many characters stand before the turn.
+        first_token: how many tokens do.
+    """
+
+    step: int
+    action: str
+    answer: str
+    action_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    answer_ids: tuple[int, ...]
+    start: int
+    first_token: int
+
+    @property
+    def segments(self) -> tuple[Segment, Segment]:
+        """Both segments."""
+        step, action, answer, action_ids, logprobs, answer_ids, _, _ = self
+        agent = _new(Segment, ("agent", step, action, action_ids, logprobs))
+        return agent, _new(Segment, ("env", step, answer, answer_ids, ()))
+
+    @property
+    def spans(self) -> list[Span]:
+        """Their character spans, either of which may be empty."""
+        return self._spans(self.start, len(self.action), len(self.answer))
+
+    @property
+    def token_spans(self) -> list[Span]:
+        """Their token spans, either of which may be empty."""
+        return self._spans(self.first_token, len(self.action_ids), len(self.answer_ids))
+
+    def _spans(self, start: int, action: int, answer: int) -> list[Span]:
+        step, middle = self.step, start + action
+        agent = _new(Span, (start, middle, "agent", step))
+        return [agent, _new(Span, (middle, middle + answer, "env", step))]
+
+
+# A step makes five of these tuples, and calling their classes would take twice as long.
 _new = tuple.__new__
 
 
@@ -67,9 +114,19 @@ _new = tuple.__new__
 class Transcript:
     """An append-only list of segments with running lengths, so that the newest spans cost O(new)."""
 
-    segments: list[Segment] = field(default_factory=list)
     n_chars: int = 0
     n_tokens: int = 0
+    _segments: list[Segment] = field(default_factory=list)
+    # Turns become segments when somebody reads them, which in most episodes of a vector environment nobody does.
+    _noted: list[Turn] = field(default_factory=list)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments in order."""
+        for turn in self._noted:
+            self._segments += turn.segments
+        self._noted.clear()
+        return self._segments
 
     def append(
         self,
@@ -84,14 +141,37 @@ class Transcript:
         Raises:
             ValueError: if there are logprobs that cannot be matched to ids.
         """
-        if logprobs and len(logprobs) != len(token_ids):
-            raise ValueError(f"{len(logprobs)} logprobs for {len(token_ids)} token ids")
-        # Each step makes four of these tuples, and calling their classes would take twice as long.
-        self.segments.append(_new(Segment, (source, step, text, tuple(token_ids), tuple(logprobs))))
+        if logprobs:
+            _check_logprobs(logprobs, token_ids)
+        segments = self.segments if self._noted else self._segments
+        segments.append(_new(Segment, (source, step, text, tuple(token_ids), tuple(logprobs))))
         start = self.n_chars
         self.n_chars = stop = start + len(text)
         self.n_tokens += len(token_ids)
         return _new(Span, (start, stop, source, step))
+
+    def append_turn(
+        self,
+        step: int,
+        action: str,
+        answer: str,
+        action_ids: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+        answer_ids: Sequence[int] = (),
+    ) -> Turn:
+        """Add the policy's segment and the world's, see `Turn`.
+
+        Raises:
+            ValueError: if there are logprobs that cannot be matched to ids.
+        """
+        if logprobs:
+            _check_logprobs(logprobs, action_ids)
+        ids = tuple(action_ids), tuple(logprobs), tuple(answer_ids)
+        turn = _new(Turn, (step, action, answer, *ids, self.n_chars, self.n_tokens))
+        self._noted.append(turn)
+        self.n_chars += len(action) + len(answer)
+        self.n_tokens += len(action_ids) + len(answer_ids)
+        return turn
 
     def newest_token_spans(self, count: int) -> list[Span]:
         """Return the token spans (any may be empty) of the `count` segments that were appended last, in order."""
@@ -127,6 +207,11 @@ class Transcript:
     def action_mask(self) -> list[bool]:
         """`action_mask` of the whole transcript, one flag per id of `token_ids`."""
         return action_mask(self.token_spans, self.n_tokens)
+
+
+def _check_logprobs(logprobs: Sequence[float], token_ids: Sequence[int]) -> None:
+    if len(logprobs) != len(token_ids):
+        raise ValueError(f"{len(logprobs)} logprobs for {len(token_ids)} token ids")
 
 
 def _tile(sized: Iterable[tuple[int, Segment]]) -> list[Span]:

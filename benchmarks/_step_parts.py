@@ -24,13 +24,11 @@ COUNT = 64
 def main() -> None:
     seconds, data = float(sys.argv[1]), sys.argv[2]
     *calls, answer = _subjects.ACTIONS
-    made = gymnasium.make("AgentR1/GSM8K-v0", data=data)
-    env: Any = made.unwrapped
+    env: Any = gymnasium.make("AgentR1/GSM8K-v0", data=data).unwrapped
     vector: Any = gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=COUNT, data=data)
     vector.reset(seed=0)
-    made_episode, _ = _subjects._gymnasium_episode(made, _subjects.ANSWER)
     bare_episode, _ = _subjects._gymnasium_episode(env, _subjects.ANSWER)
-    together, _ = _subjects._vector_episode(vector, COUNT)
+    together, _ = _subjects._vector_episode(vector, COUNT, read=dict)
     copies = [_subjects._maker(data)() for _ in range(COUNT)]
     infos = [[each.reset()[1] for each in copies]]
     infos += [[each.step(action)[4] for each in copies] for action in _subjects.ACTIONS]
@@ -46,13 +44,13 @@ def main() -> None:
 
     def transcript() -> None:
         env.transcript = Transcript()
-        for source in ("agent", "env") * len(_subjects.ACTIONS):
-            env.transcript.append(source, 0, "")
+        for step, action in enumerate(_subjects.ACTIONS):
+            env.transcript.append_turn(step, action, "24")
 
     def cost(function: Callable[[], Any]) -> float:
         return best(function, seconds)
 
-    whole, bare, wrapped = cost(together) / COUNT, cost(bare_episode), cost(made_episode)
+    whole, bare = cost(together) / COUNT, cost(bare_episode)
     calls_parsed, calls_run = cost(on_all(env.parser.parse, calls)), cost(on_all(tool.run, parsed))
     calculated = cost(on_all(calculate, [arguments["expression"] for arguments in parsed]))
     parts = {
@@ -65,7 +63,6 @@ def main() -> None:
         "reset": cost(env.reset),
     }
     parts["the rest of step: info, reward, limits"] = bare - sum(parts.values())
-    parts["Gymnasium's wrappers"] = wrapped - bare
     parts["merging infos"] = cost(on_all(batch_infos, infos)) / COUNT
     parts["the rest of the vector environment, garbage collection"] = whole - sum(parts.values())
     print(json.dumps(parts))

@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, EnvFailure
-from agent_gym.vector.infos import batch_infos
+from agent_gym.vector.lazy import LazyInfos, info_of
 from agent_gym.vector.threads import Threads, one_by_one
 
 Env = gymnasium.Env[str, str]
@@ -47,6 +48,8 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
     - `options` of `reset` may hold `"per_env"`, a list with the options of each environment (or None), which are
       added to the rest: `envs.reset(options={"split": "test", "per_env": [{"index": i} for i in range(64)]})`.
+    - Infos are merged when they are looked at, see `LazyInfos`. A reply's lists and dicts are new ones for each reply,
+      so that late infos tell of their own step.
     - With `workers`, environments run in that many threads. That pays where they wait: for a search server, a sandbox.
     - If an environment breaks, the others do their step before `SlotFailure` is raised.
 
@@ -80,6 +83,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         super().__init__(env_fns, autoreset_mode=mode)
         self._threads = Threads(workers) if workers else None
         self._run: Callable[..., list[Any]] = self._threads or one_by_one
+        self._steps = [_stepping(env) for env in self.envs]
         self._texts = [""] * self.num_envs
         self._over = [False] * self.num_envs
         self._failures: dict[int, Exception] = {}
@@ -112,7 +116,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         infos: list[dict[str, Any]] = [{}] * self.num_envs
         for slot, (text, info) in zip(slots, self._run(start, slots), strict=True):
             self._texts[slot], infos[slot] = text, info
-        return self._unless_broken((tuple(self._texts), batch_infos(infos)))
+        return self._unless_broken((tuple(self._texts), LazyInfos(infos)))
 
     def step(self, actions: Sequence[str]) -> Batch:
         """Let each environment take its action.
@@ -138,7 +142,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         texts, rewards, terminated, truncated, infos = zip(*steps, strict=True)
         self._texts = list(texts)
         ends = np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_)
-        return self._unless_broken((texts, np.array(rewards, dtype=np.float64), *ends, batch_infos(infos)))
+        return self._unless_broken((texts, np.array(rewards, dtype=np.float64), *ends, LazyInfos(infos)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments and let the threads end."""
@@ -152,7 +156,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             broken = self._over[slot]
             return text, math.nan if broken else 0.0, False, broken, info
         try:
-            step = self.envs[slot].step(action)
+            step = self._steps[slot](action)
         except _CALLERS:
             raise
         except Exception as error:
@@ -162,7 +166,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if terminated or truncated:
             self._over[slot] = True
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
-                final = {"final_obs": text, "final_info": info}
+                final = {"final_obs": text, "final_info": info_of(info)}
                 text, info = self._start(slot)
                 return text, reward, terminated, truncated, {**final, **info}
         return step
@@ -184,6 +188,13 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if self._failures:
             raise SlotFailure(self._failures, result) from min(self._failures.items())[1]
         return result
+
+
+def _stepping(env: Env) -> Callable[[str], Any]:
+    """Its `step`, or the one that leaves the infos for later where nothing was put around it."""
+    if isinstance(env, TextEnv) and type(env).step is TextEnv.step:
+        return env.step_and_note
+    return env.step
 
 
 def _one_each(given: Sequence[Any] | None, what: str, size: int) -> Sequence[Any]:
