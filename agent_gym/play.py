@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 
 from agent_gym.errors import ConfigError
+from agent_gym.images import text_of
 
 HELP = """\
 write your turn and press Enter; a turn without a tool call is usually the answer
@@ -61,7 +62,7 @@ def play(
     _, info = env.reset(seed=seed, options=options)
     say(f"task {info['task_id']}")
     for message in info["messages"]:
-        say(_block(message["role"], message["content"]))
+        say(_block(message["role"], text_of(message["content"])))
     say(_block("help", "\n".join([HELP, *map(_tool_line, info["tools"])])))
     tools = {schema["function"]["name"]: schema["function"] for schema in info["tools"]}
     total, turns = 0.0, 0

@@ -21,6 +21,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.policies.scripted import ScriptedPolicy
 from agent_gym.rollout import Budget, Episode, Row, Runner
+from agent_gym.trainers.image_collator import ImageCollator
 
 TRAIN_ON = ("policy", "all")
 
@@ -41,7 +42,7 @@ def expert_episodes(
     Args:
         env_id: a Gymnasium id.
         env_kwargs: arguments of the environment.
-        tokenizer: a tokenizer or `ChatRenderer`.
+        tokenizer: a tokenizer, a processor, or a `ChatRenderer`.
         split: where the tasks come from.
         episodes: how many, from the first task on; None for all.
         seed: decides the style of each episode.
@@ -82,12 +83,13 @@ def expert_episodes(
 
 
 def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
-    """Turn rows into the form `trl.SFTTrainer` takes as it is: `input_ids` and `labels`.
+    """Turn rows into the form `trl.SFTTrainer` takes as it is: `input_ids` and `labels`, and `row`, their number.
 
     Args:
         rows: token sequences with spans.
         train_on: "policy" trains on the tokens the policy has to write; "all" also on questions and answers of the
-            world, which teaches a model that starts from nothing to copy numbers sooner.
+            world, which teaches a model that starts from nothing to copy numbers sooner. Nobody says images, so that
+            their tokens are never trained on.
 
     Raises:
         ConfigError: for another `train_on`, or no rows.
@@ -99,8 +101,12 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
     labels = []
     for row in rows:
         mask = row.action_mask if train_on == "policy" else [True] * len(row.token_ids)
+        for _, start, stop in row.images:
+            mask[start:stop] = [False] * (stop - start)
         labels.append([i if kept else -100 for i, kept in zip(row.token_ids, mask, strict=True)])
-    return Dataset.from_dict({"input_ids": [row.token_ids for row in rows], "labels": labels})
+    return Dataset.from_dict(
+        {"input_ids": [row.token_ids for row in rows], "labels": labels, "row": list(range(len(rows)))}
+    )
 
 
 def train_sft(
@@ -110,7 +116,7 @@ def train_sft(
 
     Args:
         model: a model id, a folder, or a loaded model.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer, or the processor of a model that reads images.
         rows: demonstrations.
         args: TRL's settings. A demonstration longer than `args.max_length`, if there is one, is an error here, not cut
             short: the end of an episode is its answer.
@@ -129,6 +135,10 @@ def train_sft(
     dataset = sft_dataset(rows, train_on)
     # The rows are ids and labels already; TRL's preparation would only walk over them again.
     args.dataset_kwargs = {**cast(dict[str, Any], args.dataset_kwargs or {}), "skip_prepare_dataset": True}
+    vision = ChatRenderer.of(tokenizer).vision
+    if vision is not None:
+        kwargs["data_collator"] = ImageCollator(rows, vision, tokenizer.tokenizer.pad_token_id)
+        args.remove_unused_columns = False  # the collator reads the number of the row
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)
     if context is not None and longest > context:

@@ -11,13 +11,15 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import one_line
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
+from agent_gym.policies.processors import load_processor, reads_images
 from agent_gym.policies.vllm_environment import set_environment
+from agent_gym.rollout.images import shows_images
 
 ENGINES = ("auto", "vllm", "transformers")
 
 
 def load_tokenizer(model: str) -> Any:
-    """Load the tokenizer of a model folder or hub id.
+    """Load the tokenizer of a model folder or hub id, or the processor of a model that reads images.
 
     Raises:
         ConfigError: if there is no such model, in one line instead of the hub client's paragraph.
@@ -25,7 +27,7 @@ def load_tokenizer(model: str) -> Any:
     check_folder(model)
     transformers = require("transformers", "train")
     try:
-        return transformers.AutoTokenizer.from_pretrained(model)
+        return (load_processor if _sees(model) else transformers.AutoTokenizer.from_pretrained)(model)
     except (OSError, ValueError) as error:
         raise ConfigError(_cannot_load(model, error)) from error
 
@@ -82,15 +84,16 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
         from agent_gym.policies.vllm import VLLMPolicy
 
         context = min(context, _longest_context(model) or context)
-        return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, seed=seed)
+        return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, vision=renderer.vision, seed=seed)
     from agent_gym.policies.transformers import TransformersPolicy
 
-    pad = tokenizer.pad_token_id
+    pad = renderer.tokenizer.pad_token_id
     return tokenizer, TransformersPolicy(
         _load_model(model),
         renderer.eos_token_ids,
         min(renderer.eos_token_ids) if pad is None else pad,
         renderer.decode_action,
+        vision=renderer.vision,
         seed=seed,
     )
 
@@ -124,22 +127,25 @@ def scripted(
 
 
 def stand_in(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
-    """Train a small tokenizer on the demonstrations of an environment.
+    """Train a small tokenizer on the demonstrations of an environment; one that shows images gets a processor.
 
     Raises:
         ConfigError: if the environment has no expert.
     """
     require("transformers", "train")
     from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
+    from agent_gym.trainers.tiny_vision import make_tiny_processor
 
-    return make_tiny_tokenizer(demonstration_texts(env_id, env_kwargs, episodes=300))
+    texts = demonstration_texts(env_id, env_kwargs, episodes=300)
+    return make_tiny_processor(texts) if shows_images(env_id, env_kwargs) else make_tiny_tokenizer(texts)
 
 
 def _load_model(model: str) -> Any:
     torch, transformers = require("torch", "train"), require("transformers", "train")
     gpu = torch.cuda.is_available()
     try:
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(model, dtype="auto" if gpu else torch.float32)
+        kind = transformers.AutoModelForImageTextToText if _sees(model) else transformers.AutoModelForCausalLM
+        loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32)
     except (OSError, ValueError) as error:
         raise ConfigError(_cannot_load(model, error)) from error
     return loaded.to("cuda" if gpu else "cpu")
@@ -152,6 +158,10 @@ def _longest_context(model: str) -> int | None:
 
 def _is_adapter(model: str) -> bool:
     return (Path(model).expanduser() / "adapter_config.json").is_file()
+
+
+def _sees(model: str) -> bool:
+    return not _is_adapter(model) and reads_images(model)
 
 
 def _cannot_load(model: str, error: Exception) -> str:

@@ -84,11 +84,14 @@ def train(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
 def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
     from accelerate import PartialState
 
+    from agent_gym.rollout.images import shows_images
     from agent_gym.trainers.tiny import make_tiny_model
+    from agent_gym.trainers.tiny_vision import make_tiny_vision_model
 
     folder = Path(str(args.output_dir)) / "tiny"
     with PartialState().main_process_first():
         if PartialState().is_main_process:
             context = max(_TINY_CONTEXT, args.max_length or 0)
-            make_tiny_model(folder, env.env_id, env.kwargs, seed=args.seed, context=context)
+            make = make_tiny_vision_model if shows_images(env.env_id, env.kwargs) else make_tiny_model
+            make(folder, env.env_id, env.kwargs, seed=args.seed, context=context)
     return str(folder)

@@ -15,6 +15,15 @@ from agent_gym.errors import require
 _VIDEO = "video_processor"
 
 
+def reads_images(model: str | Path) -> bool:
+    """Say whether the model in a folder, or of a hub id, reads images; a folder without a model does not."""
+    try:
+        config = require("transformers", "train").AutoConfig.from_pretrained(str(model))
+    except (OSError, ValueError):
+        return False
+    return hasattr(config, "vision_config")
+
+
 def load_processor(model: str | Path) -> Any:
     """Load what encodes for a model: its processor if it reads images, else its tokenizer.
 

@@ -7,9 +7,18 @@ from typing import Any
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
-from agent_gym.images import Shown
+from agent_gym.images import Shown, images_of
 from agent_gym.rollout.contexts import AppendContext, Context
+from agent_gym.rollout.envs import make_env
 from agent_gym.rollout.episode import Episode
+
+
+def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bool:
+    """Say whether an environment begins with an image, and so needs a model that reads them."""
+    env = make_env(env_id, env_kwargs)
+    _, info = env.reset(seed=0)
+    env.close()
+    return bool(images_of(info["messages"]))
 
 
 def images_in(info: Mapping[str, Any], renderer: ChatRenderer, sampled: Sequence[int] = ()) -> list[Shown]:

@@ -1,0 +1,145 @@
+"""Images in messages: what they are, how they are stored, and that text environments know nothing of them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_gym import ConfigError, Reply, TextEnv
+from agent_gym.env import MAX_OBSERVATION_CHARS
+from agent_gym.images import Image, Shown, described, images_of, join, parts, text_of
+from agent_gym.rollout.episode import Row
+from agent_gym.transcript import Span
+
+
+def noise(height: int, width: int, seed: int = 0) -> Image:
+    return Image(np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8))
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
+def test_an_image_survives_every_road(height: int, width: int, seed: int) -> None:
+    image = noise(height, width, seed)
+    for again in (Image.from_url(image.url()), pickle.loads(pickle.dumps(image)), Image(image.pixels)):
+        assert again == image and hash(again) == hash(image) and again.digest == image.digest
+    assert copy.deepcopy(image) is image and np.array_equal(np.asarray(image), image.pixels)
+
+
+def test_its_url_is_a_png_for_everybody() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    import base64
+
+    image = noise(13, 7)
+    read = pillow.open(io.BytesIO(base64.b64decode(image.url().partition(",")[2])))
+    read.load()  # checks the sums
+    assert read.format == "PNG" and read.mode == "RGB" and np.array_equal(np.asarray(read), image.pixels)
+
+
+def test_an_image_stays_what_it_was() -> None:
+    canvas = np.zeros((4, 5, 3), np.uint8)
+    image = Image(canvas)
+    canvas[:] = 9
+    assert image.size == (4, 5) and not image.pixels.any() and image != Image(canvas)
+    with pytest.raises(ValueError, match="read-only"):
+        image.pixels[0, 0] = 1
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8), "a"])
+def test_what_is_no_image_is_named(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="height, width, 3"):
+        Image(wrong)
+
+
+@pytest.mark.parametrize("url", ["", "data:image/png;base64,AAAA", "data:image/png;base64,%%", "https://a/b.png"])
+def test_what_is_no_url_of_ours_is_named(url: str) -> None:
+    with pytest.raises(ConfigError, match="no image of a trajectory file"):
+        Image.from_url(url)
+
+
+def test_a_foreign_png_is_refused_and_not_misread() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    import base64
+
+    buffer = io.BytesIO()
+    pillow.fromarray(noise(8, 8).pixels).convert("L").save(buffer, "PNG")
+    with pytest.raises(ConfigError):
+        Image.from_url("data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode())
+
+
+def test_contents_are_told_apart() -> None:
+    one, other = noise(2, 3), noise(2, 3, seed=1)
+    said = parts("a ", one, " b", other.pixels)
+    assert text_of(said) == "a <image> b<image>" and text_of("a") == "a"
+    assert images_of([{"content": said}, {"content": "c"}]) == [one, other]
+    assert join(["a", "b"], "\n") == "a\nb"
+    assert text_of(join(["a", parts(one), "b"], "\n")) == "a\n<image>\nb"
+    message = {"content": parts("x", one)}
+    assert described([message]) == described([copy.deepcopy(message)])
+    assert described([message]) != described([{"content": parts("x", other)}])
+    assert described([{"content": "a"}, {"content": "b"}]) == "a b"
+
+
+class GalleryEnv(TextEnv):
+    """Says and shows what its task says."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__({"train": [0]}, **kwargs)
+
+    def begin(self, task: Any) -> Any:
+        self.replies = list(task["replies"])
+        return task["begin"]
+
+    def respond(self, action: str) -> Reply:
+        return self.replies.pop(0)
+
+
+def gallery(begin: Any, *replies: Reply) -> Any:
+    env = GalleryEnv(system_prompt="Look.")
+    return env, env.reset(options={"task": {"begin": begin, "replies": replies}})
+
+
+def test_observations_are_texts_and_messages_hold_the_images() -> None:
+    image = noise(2, 2)
+    env, (observation, info) = gallery(parts("What is ", image, "?"), Reply(parts(image)))
+    assert observation == "Look.\n\nWhat is <image>?" and observation in env.observation_space
+    assert info["messages"][-1]["content"] == parts("What is ", image, "?")
+    observation, *_, info = env.step("a cat")
+    assert observation == "<image>" and images_of(info["messages"]) == [image]
+    text = env.transcript.text
+    assert [text[s.start : s.stop] for s in info["spans"]] == ["a cat", "<image>"]
+
+
+def test_several_messages_and_long_or_broken_texts_are_bounded_as_ever() -> None:
+    image, long = noise(2, 2), "x" * MAX_OBSERVATION_CHARS
+    answers = [{"role": "tool", "content": parts(long, image)}, {"role": "tool", "content": long + "\ud800"}]
+    env, _ = gallery("go", Reply(messages=answers), Reply(parts("a\ud800", image)))
+    observation, *_, info = env.step("a")
+    assert observation in env.observation_space and "[cut: too long]" in observation
+    assert images_of(info["messages"]) == [image] and isinstance(info["messages"][2]["content"], str)
+    assert env.step("b")[0] == "a?<image>"
+
+
+def test_a_row_is_never_cut_within_an_image() -> None:
+    image = noise(2, 2)
+    row = Row()
+    row.extend([1, 9, 9, 9], [Span(0, 4, "user", -1)], images=[Shown(image, 1, 4)])
+    row.extend([5, 1, 9, 9], [Span(0, 1, "agent", 0), Span(1, 4, "env", 0)], [-0.5], [Shown(image, 2, 4)])
+    assert [(start, stop) for _, start, stop in row.images] == [(1, 4), (6, 8)]
+    row.cut(7)
+    assert row.token_ids == [1, 9, 9, 9, 5, 1] and row.spans[-1] == (5, 6, "env", 0)
+    assert row.images == [Shown(image, 1, 4)] and len(row.logprobs) == 6
+
+
+def test_text_environments_pay_nothing() -> None:
+    env = gymnasium.make("AgentR1/GSM8K-v0")
+    _, info = env.reset(seed=0)
+    assert all(type(message["content"]) is str for message in info["messages"]) and images_of(info["messages"]) == []
+    json.dumps(info)

@@ -1,0 +1,163 @@
+"""Episodes with images: spans, masks, files, replays, and literal image tokens in what the world says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from rollout_tools import roll  # noqa: E402
+from vision_tools import ENV, PICTURES, noise, tiny_processor  # noqa: E402
+
+from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.images import Image, images_of, parts  # noqa: E402
+from agent_gym.policies import ScriptedPolicy  # noqa: E402
+from agent_gym.rollout import (  # noqa: E402
+    Budget,
+    EpisodeSpec,
+    Runner,
+    from_record,
+    read_trajectories,
+    replay,
+    to_record,
+    write_trajectories,
+)
+
+PAD = "<|image_pad|>"
+
+
+def renderer() -> ChatRenderer:
+    return ChatRenderer.of(tiny_processor())
+
+
+def play(env_id: str, act: Any, count: int = 4, **options: Any) -> list[Any]:
+    eyes = renderer()
+    policy = ScriptedPolicy(act, eyes.encode_action)
+    runner = Runner(policy, tiny_processor(), Budget(max_tokens=1000), workers=2, **options)
+    try:
+        return runner.run([EpisodeSpec(env_id, seed=i) for i in range(count)])
+    finally:
+        runner.close()
+
+
+def expert(episode: Any) -> str:
+    return str(episode.env.unwrapped.expert_action())
+
+
+def check(episode: Any) -> None:
+    """The images of the messages stand in the row in their order, all of their tokens the world's."""
+    eyes = renderer()
+    assert eyes.vision is not None
+    (row,) = episode.rows
+    mask = row.action_mask
+    shown = [t for _, start, stop in row.images for t in range(start, stop)]
+    assert not any(mask[t] for t in shown)
+    stray = [t for t, i in enumerate(row.token_ids) if i == eyes.vision.token_id and t not in set(shown)]
+    assert all(mask[t] for t in stray), "only the policy may write an image token that is no image"
+    assert all(row.token_ids[t] == eyes.vision.token_id for t in shown)
+    assert [image for image, *_ in row.images] == images_of(episode.messages)[: len(row.images)]
+    assert all(eyes.vision.count(image) == stop - start for image, start, stop in row.images)
+
+
+def test_the_maze_is_solved_by_its_expert_and_every_image_is_in_the_row() -> None:
+    for episode in play(ENV, expert):
+        assert episode.success and len(episode.rows[0].images) == len(episode.steps)
+        check(episode)
+
+
+@given(st.lists(st.sampled_from([PAD, "<|vision_start|>", "<|image", "_pad|>", "Qxbreakx", "<image>", "é", " "])))
+@settings(max_examples=25, deadline=None)
+def test_image_tokens_in_what_the_world_says_are_words(pieces: list[str]) -> None:
+    """As many image tokens as the images have, and to the letter what was said."""
+    eyes, said = renderer(), "".join(pieces)
+    assert eyes.vision is not None
+    image = noise(56, 28)
+    for text in (parts(said, image, said), parts(image, said)):
+        messages = [{"role": "user", "content": text}]
+        for ids in (eyes.prompt(messages), eyes.reply([5], messages), eyes.reply([2], messages, final=True)):
+            assert ids.count(eyes.vision.token_id) == 2
+            ((_, start, stop),) = eyes.vision.place(ids, messages)
+            assert stop - start == 2
+            assert said in eyes.tokenizer.decode(ids)
+    plain = [{"role": "user", "content": said}]
+    assert eyes.vision.token_id not in eyes.prompt(plain) and eyes.vision.place(eyes.prompt(plain), plain) == []
+
+
+def test_an_image_token_in_the_system_prompt_is_the_trainers_mistake() -> None:
+    with pytest.raises(ConfigError, match="no system prompt may hold that token"):
+        renderer().prompt([{"role": "system", "content": PAD}, {"role": "user", "content": "a"}])
+
+
+def test_a_template_that_drops_images_is_refused() -> None:
+    processor = tiny_processor()
+    eyes = ChatRenderer(processor, observation_role="user")
+    eyes._chosen = {"chat_template": "{% for m in messages %}{{ m.role }}{% endfor %}"}
+    with pytest.raises(ConfigError, match="shows 0 of 1 images"):
+        eyes.prompt([{"role": "user", "content": parts(noise(28, 28))}])
+
+
+def test_image_tokens_that_the_policy_writes_break_no_row() -> None:
+    """In the midst of a turn and at its end: sampled as they are, read as an end of turn from then on."""
+    eyes = renderer()
+    assert eyes.vision is not None
+    prompts: list[list[int]] = []
+
+    class Watching(ScriptedPolicy):
+        def submit(self, request: Any) -> None:
+            prompts.append(list(request.prompt_ids))
+            assert request.images
+            within = {t for _, start, stop in request.images for t in range(start, stop)}
+            assert all(t in within for t, i in enumerate(request.prompt_ids) if i == eyes.vision.token_id)
+            super().submit(request)
+
+    policy = Watching(lambda episode: f"Go{PAD}{PAD} up{PAD}", eyes.encode_action)
+    runner = Runner(policy, tiny_processor(), Budget(max_tokens=1000), workers=2)
+    (episode,) = runner.run([EpisodeSpec(ENV, seed=1)])
+    runner.close()
+    check(episode)
+    (row,) = episode.rows
+    sampled = [row.token_ids[s.start : s.stop] for s in episode.steps]
+    assert all(ids.count(eyes.vision.token_id) == 3 for ids in sampled)
+    assert "<|image_pad|> up" in episode.steps[0].action, "what the environment sees is what was written"
+    written = episode.steps[0].start + sampled[0].index(eyes.vision.token_id)
+    assert prompts[1][written] == eyes.vision.stand_in and row.token_ids[written] == eyes.vision.token_id
+
+
+def test_files_hold_each_image_once_and_give_it_back(tmp_path: Path) -> None:
+    episodes = play(PICTURES, expert, count=6) + play(ENV, expert, count=2)
+    path = tmp_path / "episodes.jsonl"
+    write_trajectories(path, (to_record(episode, tiny_processor()) for episode in episodes))
+    for record, episode in zip(read_trajectories(path), episodes, strict=True):
+        urls = record.get("images", [])
+        assert len(set(urls)) == len(urls) and all(url.startswith("data:image/png;base64,") for url in urls)
+        again = from_record(record)
+        assert again.rows == episode.rows and again.messages == episode.messages
+        assert replay(record) == []
+        if urls:
+            # Another picture, and the replay says which turn showed it.
+            record["images"] = [Image(255 - Image.from_url(url).pixels).url() for url in urls]
+            assert any("images" in found or "opening" in found for found in replay(record))
+
+
+def test_files_of_text_episodes_know_nothing_of_images(tokenizer: Any) -> None:
+    (episode,) = roll(tokenizer, [EpisodeSpec("AgentR1/GSM8K-v0", seed=0)])
+    record = to_record(episode, tokenizer)
+    assert "images" not in record and all("images" not in row for row in record["rows"])
+    assert json.loads(json.dumps(record))["messages"] == episode.messages
+
+
+def test_a_budget_that_ends_within_an_image_leaves_the_image_out() -> None:
+    policy = ScriptedPolicy(lambda episode: "hm", renderer().encode_action)
+    for limit in range(100, 140, 3):
+        runner = Runner(policy, tiny_processor(), Budget(max_tokens=limit), workers=2)
+        (episode,) = runner.run([EpisodeSpec(ENV, seed=0)])
+        runner.close()
+        assert episode.truncation == "tokens"
+        check(episode)
