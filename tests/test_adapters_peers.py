@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -206,6 +208,17 @@ class TestVerifiers:
             time.sleep(0.05)
         assert not [one for one in threading.enumerate() if one.name == "verifiers-rollout"]
         check_text_env(lambda: FromVerifiers(theirs), expert=False)
+
+    def test_an_episode_that_is_left_keeps_no_program_from_ending(self) -> None:
+        code = (
+            "import verifiers as vf\nfrom datasets import Dataset\n"
+            "from agent_gym.adapters.verifiers import FromVerifiers\n"
+            "rows = Dataset.from_list([{'question': 'Say a.', 'answer': 'a'}])\n"
+            "env = FromVerifiers(vf.ToolEnv(tools=[], dataset=rows, rubric=vf.Rubric()))\n"
+            "env.reset(seed=0)\nprint('left')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "left" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import gymnasium
@@ -188,12 +189,17 @@ class _Rollout:
 
     def __init__(self, vf: Any, env: Any, row: Mapping[str, Any]) -> None:
         self._prompts: queue.SimpleQueue[tuple[list[Message] | None, Any]] = queue.SimpleQueue()
-        self._turns: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Waited for by the loop itself: a thread that waits would keep the interpreter from ending, if an episode is
+        # left without `close`.
+        self._turns: asyncio.Queue[Any] = asyncio.Queue()
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = runner.get_loop()
         work = env.run_rollout({"example_id": 0, **row}, _make_client(vf, self), "policy", {})
 
         def run() -> None:
             try:
-                self._prompts.put((None, asyncio.run(work)))
+                with runner:
+                    self._prompts.put((None, runner.run(work)))
             except BaseException as error:
                 self._prompts.put((None, error))
 
@@ -210,16 +216,17 @@ class _Rollout:
 
     def say(self, text: str, calls: Sequence[Any]) -> None:
         """Give the policy's turn."""
-        self._turns.put((text, calls))
+        self._loop.call_soon_threadsafe(self._turns.put_nowait, (text, calls))
 
     def stop(self) -> None:
-        """End the rollout, if it waits."""
-        self._turns.put(None)
+        """End the rollout, if it has not ended by itself."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._turns.put_nowait, None)
 
     async def turn(self, prompt: Sequence[Any]) -> tuple[str, Sequence[Any]]:
         """Show a prompt to the episode and wait for the policy; called by verifiers' loop."""
         self._prompts.put(([{"role": one.role, "content": one.content or ""} for one in prompt], None))
-        turn = await asyncio.to_thread(self._turns.get)
+        turn = await self._turns.get()
         if turn is None:
             raise asyncio.CancelledError
         return turn
