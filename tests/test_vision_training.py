@@ -12,7 +12,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from trainer_tools import settings  # noqa: E402
-from vision_tools import ENV, PICTURES, load_model, loaded_processor, noise, plain_logprobs  # noqa: E402
+from vision_tools import (  # noqa: E402
+    ENV,
+    PICTURES,
+    load_model,
+    loaded_processor,
+    noise,
+    plain_logprobs,
+    vision_folder,
+)
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import EpisodeSpec  # noqa: E402
@@ -32,7 +40,7 @@ def make(folder: Path, *, env: str = PICTURES, model: Any = None, processor: Any
         load_model() if model is None else model,
         env,
         settings(folder, **values),
-        processing_class=processor or loaded_processor(),
+        processing_class=None if isinstance(model, str) else processor or loaded_processor(),
     )
 
 
@@ -154,3 +162,32 @@ def test_a_checkpoint_holds_the_processor(tmp_path: Path) -> None:
     trainer.save_model(str(tmp_path / "out"))
     again = load_processor(tmp_path / "out")
     assert again.image_token_id == trainer.vision.token_id and again.image_processor.patch_size == 14
+
+
+def test_the_expert_is_imitated_with_its_images(tmp_path: Path) -> None:
+    """No token of an image has a label, and the loss moves the eye."""
+    from trl import SFTConfig
+
+    from agent_gym.trainers.sft import expert_episodes, sft_dataset, train_sft
+
+    processor, model = loaded_processor(), load_model(shaken=False)
+    episodes = expert_episodes(ENV, None, processor, episodes=6)
+    rows = [row for episode in episodes for row in episode.rows]
+    assert len(rows) == 6 and all(row.images for row in rows)
+    for example, row in zip(sft_dataset(rows, "all"), rows, strict=True):
+        assert example["labels"].count(-100) == sum(stop - start for _, start, stop in row.images)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    args = SFTConfig(
+        str(tmp_path), max_steps=4, per_device_train_batch_size=3, learning_rate=3e-3, use_cpu=True, bf16=False,
+        gradient_checkpointing=False, report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=1,
+    )  # fmt: skip
+    trainer = train_sft(model, processor, rows, args)
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    assert losses[-1] < losses[0]
+    assert any("visual" in n for n, p in model.named_parameters() if not torch.equal(p, before[n]))
+
+
+def test_a_model_is_named_and_its_processor_found(tmp_path: Path) -> None:
+    trainer = make(tmp_path, model=vision_folder(), max_steps=1, model_init_kwargs={"dtype": "float32"})
+    trainer.train()
+    assert type(trainer.model).__name__ == "Qwen2VLForConditionalGeneration" and trainer.vision is not None

@@ -19,6 +19,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.agreement import together
 from agent_gym.policies.base import Engine, Policy
+from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.ahead import RolloutAhead
 from agent_gym.trainers.config import AgentGRPOConfig
@@ -75,6 +76,7 @@ class EpisodeTrainer(RowTrainer):
         check_task_columns(train_dataset, "train_dataset")
         if eval_dataset is not None:
             check_task_columns(eval_dataset, "eval_dataset")
+        let_videos_be_missing()  # a model that is named may need it for its processor
         # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
         wants_vllm, args.use_vllm = args.use_vllm, False
         try:

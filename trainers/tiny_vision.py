@@ -103,10 +103,10 @@ def make_tiny_vision_model(
             Any,
             {
                 "depth": 2,
-                "embed_dim": 64,
+                "embed_dim": 128,
                 "hidden_size": width,
                 "mlp_ratio": 2,
-                "num_heads": 2,
+                "num_heads": 4,
                 "patch_size": PATCH,
                 "spatial_merge_size": MERGE,
             },
