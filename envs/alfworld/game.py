@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from agent_gym.envs.alfworld.logic import task_of
@@ -131,8 +132,9 @@ def _type_of(goal: Goal) -> str:
 def _names(facts: Mapping[str, Sequence[Fact]]) -> dict[str, str]:
     """Name things as ALFWorld does: by class and number, where the first id in the alphabet gets the highest number."""
     # What takes what is half of the facts, and says nothing of things but only of their kinds.
-    mentioned = {x for predicate, found in facts.items() if predicate != "cancontain" for fact in found for x in fact}
-    classes = {thing: _class_of(thing) for thing in sorted(mentioned) if _CLASS_ENDS in thing}
+    told = (found for predicate, found in facts.items() if predicate != "cancontain")
+    mentioned = set(chain.from_iterable(chain.from_iterable(told)))
+    classes = {thing: _class_of(thing) for thing in sorted([x for x in mentioned if _CLASS_ENDS in x])}
     left = Counter(classes.values())
     names = {}
     for thing, kind in classes.items():
