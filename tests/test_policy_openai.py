@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -249,6 +250,25 @@ def test_an_aborted_request_is_not_heard_of(tokenizer: Any) -> None:
             found += policy.poll()
         policy.close()
     assert sorted(generation.id for generation in found) == [1, 3]
+
+
+def test_an_answer_to_an_aborted_request_is_not_that_to_the_next_of_its_id(tokenizer: Any) -> None:
+    (spec,) = counting(1)
+    episode = Episode(spec, rows=[Row()], messages=[{"role": "user", "content": "x"}])
+    renderer = ChatRenderer.of(tokenizer)
+    with serving(Server(says("old"), says("new"))) as url:
+        policy = OpenAIPolicy(url, "m", renderer, token_ids=False)
+        policy.submit(Request(0, [1], SamplingParams(5), episode))
+        stop = time.monotonic() + 30
+        while policy._news.empty() and time.monotonic() < stop:
+            time.sleep(0.01)
+        policy.abort(0)
+        policy.submit(Request(0, [1], SamplingParams(5), episode))
+        found = []
+        while policy.pending:
+            found += policy.poll()
+        policy.close()
+    assert [renderer.decode_action(generation.token_ids) for generation in found] == ["new"]
 
 
 def test_only_the_whole_conversation_can_be_sent_as_messages(tokenizer: Any) -> None:

@@ -112,6 +112,21 @@ def test_what_is_aborted_ends_on_the_server_too(policy: VLLMServerPolicy, model:
     assert len(run(policy, make_requests(2))) == 2
 
 
+@through_files
+def test_the_answer_to_an_aborted_request_is_not_that_to_the_next_of_its_id(
+    policy: VLLMServerPolicy, model: Any
+) -> None:
+    policy.sync(model.named_parameters())
+    old, new = (Request(0, prompt, SamplingParams(4, seed=1)) for prompt in ([3, 4], [50, 60, 70]))
+    expected = run(policy, [new])
+    policy.submit(old)
+    stop = time.monotonic() + 60
+    while policy._finished.empty() and time.monotonic() < stop:
+        time.sleep(0.01)
+    policy.abort(0)
+    assert run(policy, [new]) == expected != run(policy, [old])
+
+
 def test_weights_of_another_model_are_refused_and_the_server_lives_on(policy: VLLMServerPolicy, model: Any) -> None:
     policy.submit(Request(0, [3, 4], SamplingParams(200)))
     with pytest.raises(RolloutError, match="1 requests are pending"):

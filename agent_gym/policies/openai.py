@@ -63,7 +63,8 @@ class OpenAIPolicy:
         self._client = client(url, "/completions" if token_ids else "/chat/completions", concurrency, retries)
         self._workers = Workers(concurrency)
         self._pending: dict[int, Request] = {}
-        self._news: queue.SimpleQueue[tuple[int, list[int] | Generation | Exception]] = queue.SimpleQueue()
+        # With the request and not its id: ids come again, and the answer to an aborted request may still come.
+        self._news: queue.SimpleQueue[tuple[Request, list[int] | Generation | Exception]] = queue.SimpleQueue()
 
     @property
     def pending(self) -> int:
@@ -82,14 +83,14 @@ class OpenAIPolicy:
         self._pending[request.id] = request
 
         def work() -> None:
-            if request.id not in self._pending:  # aborted while it was queued
+            if not self._waits_for(request):  # aborted while it was queued
                 return
             try:
                 choice = self._ask(content) if request.on_token is None else self._listen(content, request)
                 read = self._read_ids if self._token_ids else self._read_text
-                self._news.put((request.id, read(request, choice)))
+                self._news.put((request, read(request, choice)))
             except Exception as error:  # it is raised where somebody hears it, in `poll`
-                self._news.put((request.id, error))
+                self._news.put((request, error))
 
         self._workers.submit(work)
 
@@ -102,18 +103,17 @@ class OpenAIPolicy:
         found: list[Generation] = []
         while self._pending:
             try:
-                request_id, news = self._news.get(timeout=None if found else _POLL_S, block=not found)
+                request, news = self._news.get(timeout=None if found else _POLL_S, block=not found)
             except queue.Empty:
                 break
-            request = self._pending.get(request_id)
-            if request is None:
+            if not self._waits_for(request):
                 continue  # aborted when its answer was on the way
             if isinstance(news, list):
                 for token in news:
                     assert request.on_token is not None
                     request.on_token(token)
                 continue
-            del self._pending[request_id]
+            del self._pending[request.id]
             if isinstance(news, Exception):
                 raise news
             found.append(news)
@@ -130,6 +130,9 @@ class OpenAIPolicy:
         self._client.close()
 
     # One request.
+
+    def _waits_for(self, request: Request) -> bool:
+        return self._pending.get(request.id) is request
 
     def _ids_content(self, request: Request) -> dict[str, Any]:
         params = request.params
@@ -173,8 +176,8 @@ class OpenAIPolicy:
             streamed = StreamedChoice(self._renderer, token_ids=self._token_ids, stop=request.params.stop)
             for event in read_events(answer):
                 if tokens := streamed.add(event):
-                    self._news.put((request.id, tokens))
-                if streamed.whole or request.id not in self._pending:
+                    self._news.put((request, tokens))
+                if streamed.whole or not self._waits_for(request):
                     return streamed.choice
         except urllib3.exceptions.HTTPError as error:
             raise RolloutError(f"{self._client.url} broke off in the middle of an answer: {error}") from error

@@ -85,7 +85,8 @@ class VLLMServerPolicy:
         self._retries, self.context = retries, context
         self._pending: dict[int, tuple[str, Any]] = {}  # its name at the server, and its future
         self._names = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count())
-        self._finished: queue.SimpleQueue[tuple[int, Generation | Exception]] = queue.SimpleQueue()
+        # With the name of the request, not its id: ids come again, and the answer to an aborted request may still come.
+        self._finished: queue.SimpleQueue[tuple[str, int, Generation | Exception]] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-server", daemon=True)
@@ -147,12 +148,15 @@ class VLLMServerPolicy:
         timeout = _POLL_S
         while self._pending:
             try:
-                request_id, answer = self._finished.get(timeout=timeout) if timeout else self._finished.get_nowait()
+                name, request_id, answer = (
+                    self._finished.get(timeout=timeout) if timeout else self._finished.get_nowait()
+                )
             except queue.Empty:
                 break
             timeout = 0.0
-            if self._pending.pop(request_id, None) is None:
+            if self._pending.get(request_id, ("",))[0] != name:
                 continue  # aborted when its answer was on the way
+            del self._pending[request_id]
             if isinstance(answer, Exception):
                 raise answer
             found.append(answer)
@@ -201,10 +205,11 @@ class VLLMServerPolicy:
                 reason: FinishReason = "abort"
             else:
                 reason = finish_reason(token_ids, self._eos_token_ids, stopped=stopped)
-            self._finished.put((request_id, Generation(request_id, token_ids, logprobs, reason)))
+            self._finished.put((content["request_id"], request_id, Generation(request_id, token_ids, logprobs, reason)))
         except (RolloutError, KeyError, TypeError, IndexError) as error:
             known = isinstance(error, RolloutError)
-            self._finished.put((request_id, error if known else RolloutError(f"{url} answered strangely: {error!r}")))
+            failure = error if known else RolloutError(f"{url} answered strangely: {error!r}")
+            self._finished.put((content["request_id"], request_id, failure))
         finally:
             self._load[url] -= 1
 
