@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import signal
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ import toy_envs
 from hypothesis import settings
 
 toy_envs.register()
+
+# A shell starts what it puts into the background with Ctrl-C switched off, and processes inherit that; those that the
+# tests interrupt would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A failing check in a helper must show its values, as one in a test does.
 pytest.register_assert_rewrite("contract", "rollout_tools")
