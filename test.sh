@@ -2,7 +2,7 @@
 #
 # Run the tests, after setting up the environment where that is still to be done.
 #
-#   ./test.sh               the default suite: no GPU, no network, nothing slow
+#   ./test.sh               the default suite, two files at a time: no GPU, no network, nothing slow
 #   ./test.sh --slow        the slow tests
 #   ./test.sh --lint        ruff, mypy, the import contract, shellcheck
 #   ./test.sh -k spans -x   whatever else is given goes to pytest
@@ -35,5 +35,7 @@ case ${1:-} in
     shift
     exec "$bin/python" -m pytest -m "slow and not gpu and not network" "$@"
     ;;
+  # Tests of one file share what they have started (an engine, a server), so that they stay together.
+  '') exec "$bin/python" -m pytest -n 2 --dist loadfile ;;
   *) exec "$bin/python" -m pytest "$@" ;;
 esac
