@@ -153,7 +153,7 @@ def text_of(content: Content) -> str:
     """Return the words of a content, with `PLACEHOLDER` for each image."""
     if isinstance(content, str):
         return content
-    return "".join(part["text"] if part["type"] == "text" else PLACEHOLDER for part in content)
+    return "".join(str(part["text"]) if "text" in part else f"<{part.get('type', 'part')}>" for part in content)
 
 
 def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:

@@ -132,7 +132,7 @@ def test_parts_of_a_message_that_are_no_text_are_named(tokenizer: Any) -> None:
     (record,) = records(tokenizer, play(tokenizer, 1))
     record["messages"][1]["content"] = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
     data = compact([record], "t")
-    assert data["texts"][data["episodes"][0]["opening"][1][1]] == "[image]\nWhat is this?"
+    assert data["texts"][data["episodes"][0]["opening"][1][1]] == "<image>What is this?"
 
 
 def test_records_without_token_texts_and_failed_episodes_are_shown(tokenizer: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,34 @@ def test_a_budget_that_ends_within_an_image_leaves_the_image_out() -> None:
         runner.close()
         assert episode.truncation == "tokens"
         check(episode)
+
+
+def test_the_viewers_show_them(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from agent_gym.viewer.compact import compact
+    from agent_gym.viewer.terminal import episode_view
+
+    episodes = play(ENV, expert, count=2)
+    stored = [to_record(episode, tiny_processor()) for episode in episodes]
+    data = compact(stored, "mazes")
+    assert set(data["images"]) == {url for record in stored for url in record["images"]}
+    for shown, episode, record in zip(data["episodes"], episodes, stored, strict=True):
+        numbers = [n for *_, images in shown["opening"] for n in images]
+        numbers += [n for step in shown["steps"] for n in step.get("images", [])]
+        assert [data["images"][n] for n in numbers] == [image.url() for image in images_of(episode.messages)]
+        console = Console(record=True, width=80, file=(tmp_path / "out").open("w"))
+        console.print(episode_view(record))
+        assert console.export_text().count("<image>") == len(numbers)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+def test_the_page_draws_them(tmp_path: Path) -> None:
+    from agent_gym.viewer.page import write_html
+
+    (episode,) = play(ENV, expert, count=1)
+    page = write_html(tmp_path / "page.html", [to_record(episode, tiny_processor())])
+    assert "img-src data:;" in page.read_text()
+    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page)]
+    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert drawn.count("img.shown") == len(images_of(episode.messages))

@@ -16,10 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from agent_gym.images import text_of
+
 _SOURCES = ("system", "user", "agent", "env")
 _KEPT = ("task_id", "reward", "reward_terms", "success", "terminated", "truncated", "truncation", "failure", "seconds")
 _KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
-_RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows"}
+_RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows", "images"}
 _PER_TOKEN = ("advantages", "values")
 
 Records = Iterable[Mapping[str, Any]]
@@ -50,29 +52,32 @@ def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, A
         A JSON-ready object without NaN: numbers that are not finite become null.
     """
     runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
-    tokens, texts = _Table(), _Table()
+    tokens, texts, images = _Table(), _Table(), _Table()
     episodes = [
-        {"run": number, **_episode(record, tokens, texts)}
+        {"run": number, **_episode(record, tokens, texts, images)}
         for number, played in enumerate(runs.values())
         for record in played
     ]
     data = {"title": title, "runs": list(runs), "tokens": tokens.values, "texts": texts.values, "episodes": episodes}
-    return _clean(data)
+    return _clean({**data, "images": images.values} if images.values else data)
 
 
-def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table) -> dict[str, Any]:
+def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _Table) -> dict[str, Any]:
     opening = []
+    shown = [images.number(url) for url in record.get("images", ())]
     for message in record["messages"]:
         if message["role"] == "assistant":
             break
-        opening.append([message["role"], texts.number(_plain(message["content"]))])
+        entry = [message["role"], texts.number(_plain(message["content"]))]
+        seen = [shown[part["image"]] for part in _parts(message) if isinstance(part.get("image"), int)]
+        opening.append([*entry, seen] if seen else entry)
     return {
         **{key: record.get(key) for key in _KEPT},
         "spec": record["spec"],
         "extra": {key: value for key, value in record.items() if key not in _RECORDED and value != {}},
         "opening": opening,
         "tools": [tool["function"]["name"] for tool in record["tools"]],
-        "steps": [_step(k, step, record["rows"][step["row"]], texts) for k, step in enumerate(record["steps"])],
+        "steps": [_step(k, step, record["rows"][step["row"]], texts, shown) for k, step in enumerate(record["steps"])],
         "rows": [
             _row(row, [step for step in record["steps"] if step["row"] == i], tokens)
             for i, row in enumerate(record["rows"])
@@ -82,16 +87,24 @@ def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table) -> dict[s
 
 def _plain(content: Any) -> str:
     """Return the text of a message; parts that are not text are named."""
-    if not isinstance(content, list):
-        return str(content)
-    return "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in content)
+    return text_of(content) if isinstance(content, list) else str(content)
 
 
-def _step(number: int, step: Mapping[str, Any], row: Mapping[str, Any], texts: _Table) -> dict[str, Any]:
+def _parts(message: Mapping[str, Any]) -> list[Any]:
+    return message["content"] if isinstance(message["content"], list) else []
+
+
+def _step(
+    number: int, step: Mapping[str, Any], row: Mapping[str, Any], texts: _Table, images: Sequence[int]
+) -> dict[str, Any]:
     # Files written before there were summaries or process rewards do not hold them.
     entry = {key: step[key] for key in _KEPT_OF_STEPS} | {"kind": step.get("kind", "act")}
     if step.get("process_reward"):
         entry["process_reward"] = step["process_reward"]
+    answers = [(a, b) for a, b, source, k in row["spans"] if k == number and source != "agent"]
+    shown = [images[i] for i, start, _ in row.get("images", ()) if any(a <= start < b for a, b in answers)]
+    if shown:
+        entry["images"] = shown
     for name, is_said in (("action", True), ("observation", False)):
         spans = [(a, b) for a, b, source, k in row["spans"] if k == number and (source == "agent") == is_said]
         spelled = "".join(text for a, b in spans for text in row["tokens"][a:b]) if "tokens" in row else ""

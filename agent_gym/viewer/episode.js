@@ -62,7 +62,17 @@ const block = (source, name, ...children) => el("div", "block " + source, el("b"
 function opening(episode, rows) {
   const prompt = rows.length ? promptTokens(rows[0]) : [];
   if (showsTokens(prompt)) return [block("system", "prompt", tokenLine(prompt))];
-  return episode.opening.map(([role, text]) => block(role, role, heard(DATA.texts[text])));
+  return episode.opening.map(([role, text, images]) => block(role, role, heard(DATA.texts[text]), ...pictures(images)));
+}
+
+// The page loads nothing: an image is in its data or is not shown.
+function pictures(numbers) {
+  return (numbers || []).map((number) => {
+    const picture = el("img", "shown");
+    picture.src = DATA.images[number];
+    picture.alt = "image";
+    return picture;
+  });
 }
 
 function promptTokens(row) {
@@ -117,6 +127,6 @@ function turn(episode, row, number) {
   const answer = tokens(false);
   const heardText = stepText(episode, number, "observation");
   if (showsTokens(answer)) section.append(block("env", "world", tokenLine(answer)));
-  else if (heardText && !summary) section.append(block("env", "world", heard(heardText)));
+  else if (heardText && !summary) section.append(block("env", "world", heard(heardText), ...pictures(step.images)));
   return section;
 }

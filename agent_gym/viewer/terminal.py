@@ -15,6 +15,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from agent_gym.images import text_of
+
 STYLES = {
     "system": "dim",
     "user": "green",
@@ -51,7 +53,7 @@ def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = Non
     for number in range(1, len(records) + 1) if numbers is None else numbers:
         record = records[number - 1]
         mark, colour = _OUTCOMES[_outcome(record)]
-        question = next((m["content"] for m in reversed(_opening(record))), "")
+        question = next((text_of(m["content"]) for m in reversed(_opening(record))), "")
         cells: list[Any] = [number, Text(mark, colour), _number(record["reward"]), len(_acts(record)), _sampled(record)]
         cells.append(record["task_id"] or record["spec"]["env_id"])
         asked = plain(" ".join(str(question).split()))
@@ -74,7 +76,7 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
         plain("  ".join(str(fact) for fact in facts if fact), "dim"),
     ]
     for message in _opening(record):
-        parts += _said(message["role"], message["content"])
+        parts += _said(message["role"], text_of(message["content"]))
     turns = 0
     for step in record["steps"]:
         is_turn = step.get("kind", "act") == "act"
@@ -159,5 +161,5 @@ def _number(value: float | None) -> str:
 
 
 def _all_text(record: Record) -> str:
-    said = [str(message["content"]) for message in record["messages"]]
+    said = [text_of(message["content"]) for message in record["messages"]]
     return "\n".join([record["task_id"], record["spec"]["env_id"], *said]).lower()
