@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError
-from agent_gym.rewards import answer_format, exact_match, final_answer, number_match
+from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
 
@@ -43,7 +43,8 @@ class QuestionEnv(ToolEnv):
     answer, at its end.
 
     ## Episode end
-    `terminated` with the answer, `truncated` after `max_turns` turns.
+    `terminated` with the answer, `truncated` after `max_turns` turns. With the answer `info["metrics"]` has its `em`
+    and `f1`, as HotpotQA computes them, whatever `score` says.
 
     Args:
         questions: rows with `question` and `answer`, or such rows by split. Rows may have more columns, for `score`.
@@ -93,7 +94,10 @@ class QuestionEnv(ToolEnv):
         """Score a turn without a call."""
         stated = final_answer(text)
         score = 0.0 if stated is None else float(self._score(stated, self._row))
-        return Reply(terms={"answer": score, "format": answer_format(text)}, terminated=True, success=score >= 1.0)
+        gold = str(self._row["answer"])
+        metrics = {"em": exact_match(stated, gold), "f1": f1_score(stated, gold)[0]}
+        terms = {"answer": score, "format": answer_format(text)}
+        return Reply(terms=terms, metrics=metrics, terminated=True, success=score >= 1.0)
 
 
 def same_answer(stated: str, row: Question) -> float:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 pytest.importorskip("transformers")
@@ -20,7 +21,8 @@ from cli_tools import complaint  # noqa: E402
 from rollout_tools import counting, scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 
-from agent_gym import ConfigError  # noqa: E402
+import agent_gym  # noqa: E402
+from agent_gym import ConfigError, EnvEntry  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.cli.players import variant  # noqa: E402
 from agent_gym.evaluate import EpisodeFile, evaluate, make_specs, summarize  # noqa: E402
@@ -291,3 +293,33 @@ def test_the_page_explains_every_field_of_a_line(played: Path) -> None:
     for field, parts in (("spec", record["spec"]), ("steps", record["steps"][0]), ("rows", record["rows"][0])):
         assert set(re.findall(r"`(\w+)`", rows[field])) == set(parts)
     assert all(set(call) == {"name", "arguments", "error", "seconds"} for call in record["steps"][0]["tool_calls"])
+
+
+def test_em_and_f1_are_columns_wherever_answers_are_words(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("bm25s")
+    variants = ["", "-Direct", "-NaiveRAG", "-ReAct"]
+    ids = [*(f"AgentR1/HotpotQA{variant}-v0" for variant in variants), "AgentR1/MultiHopQA-v0"]
+    assert main(["eval", *ids, GSM8K, "--expert", "--episodes", "2", *TOKENS]) == 0
+    names, cells = (re.split("  +", line) for line in capsys.readouterr().out.splitlines()[:2])
+    short = [*(f"HotpotQA{variant}" for variant in variants), "MultiHopQA"]
+    assert names == ["policy", *(n + what for n in short for what in ("", " EM", " F1")), "GSM8K"]
+    assert len(cells) == len(names) and "-" not in cells
+
+
+def test_em_and_f1_of_questions_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    from test_policy_openai import Server, says, serving
+
+    rows = [{"question": "Where is Gouda?", "answer": "the Netherlands"}]
+    agent_gym.register(
+        EnvEntry("Mine/Words-v0", "agent_gym:QuestionEnv", "words", (), "a row", {"questions": {"test": rows}})
+    )
+    try:
+        with serving(Server(says("<answer>in the Netherlands</answer>"))) as url:
+            assert main(["eval", "Mine/Words-v0", "--endpoint", url, *TOKENS]) == 0
+    finally:
+        agent_gym.registry._registered.pop("Mine/Words-v0")
+        gymnasium.registry.pop("Mine/Words-v0")
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert re.split("  +", head) == ["policy", "Words", "Words EM", "Words F1"]
+    # Success is a matter of words, too, and one of three too many.
+    assert re.split("  +", row)[1:] == ["0.0% [0.0%, 79.3%]", "0.0% [0.0%, 79.3%]", "0.6667"]

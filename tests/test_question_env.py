@@ -56,6 +56,11 @@ def test_two_sources_then_an_answer() -> None:
     assert env.step(call("capital_of", country="the Netherlands"))[0] == "Amsterdam"
     _, reward, terminated, _, info = env.step("It is <answer>amsterdam.</answer>")
     assert (reward, terminated, info["is_success"]) == (1.0, True, True)
+    assert info["metrics"] == {"em": 1.0, "f1": 1.0}
+    env.reset(options={"index": 0})
+    assert env.step("<answer>old Amsterdam</answer>")[4]["metrics"] == {"em": 0.0, "f1": pytest.approx(2 / 3)}
+    env.reset(options={"index": 0})
+    assert env.step("I do not know.")[4]["metrics"] == {"em": 0.0, "f1": 0.0}
     check_env(QuestionEnv(QUESTIONS, [country_of]))
 
 

@@ -9,13 +9,15 @@ from agent_gym.evaluate.statistics import Measure
 
 Results = Mapping[tuple[str, str], EvalResult]
 """Results by policy and environment."""
+ANSWERS = {"env/em": "EM", "env/f1": "F1"}
+"""What papers report of answers in words, and how they call it: columns wherever an environment tells them."""
 _FIRST = ("episode/success", "pass@", "reward", "reward/", "env/", "episode/", "tool/")
 
 
 def table(results: Results, metrics: Sequence[str] = ()) -> str:
-    """Return the success of each policy in each environment, and further measures, with 95% intervals.
+    """Return the success of each policy in each environment, EM and F1 of its answers, and further measures.
 
-    The shape is that of the tables of Agent-R1: a row per policy, columns per environment.
+    The shape is that of the tables of Agent-R1: a row per policy, columns per environment. Intervals are of 95%.
 
     Args:
         results: what to show.
@@ -25,7 +27,7 @@ def table(results: Results, metrics: Sequence[str] = ()) -> str:
     columns = [
         (env_id, name)
         for env_id in dict.fromkeys(env_id for _, env_id in results)
-        for name in dict.fromkeys(("episode/success", *metrics))
+        for name in dict.fromkeys(("episode/success", *ANSWERS, *metrics))
         if name == "episode/success" or any(name in results[p, e].measures for p, e in results if e == env_id)
     ]
     rows = [["policy", *(_short(env_id) + _label(name, results) for env_id, name in columns)]]
@@ -86,7 +88,7 @@ def _cell(name: str, result: EvalResult | None) -> str:
 
 def _label(name: str, results: Results) -> str:
     if name != "episode/success":
-        return f" {name}"
+        return f" {ANSWERS.get(name, name)}"
     attempts = max(result.attempts for result in results.values())
     return f" avg@{attempts}" if attempts > 1 else ""
 
