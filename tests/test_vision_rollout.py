@@ -194,3 +194,24 @@ def test_the_page_draws_them(tmp_path: Path) -> None:
     command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page)]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert drawn.count("img.shown") == len(images_of(episode.messages))
+
+
+def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
+    import gymnasium
+
+    from agent_gym.adapters.opening import opening_text
+    from agent_gym.chatting.context import ChatContext
+    from agent_gym.trainers.export.trajectories import export_trajectories
+
+    env = gymnasium.make(ENV).unwrapped
+    _, info = env.reset(seed=0)
+    with pytest.raises(ConfigError, match="adapters hand over text only"):
+        opening_text(env, info)
+    with pytest.raises(ConfigError, match="which a chat does not"):
+        ChatContext(env, info, renderer(), EpisodeSpec(ENV))
+    stored = [to_record(episode) for episode in play(ENV, expert, count=1)]
+    for form in ("sft", "messages"):
+        with pytest.raises(ConfigError, match="no place for images"):
+            export_trajectories(stored, tmp_path / form, form=form)
+    (row,) = export_trajectories(stored, tmp_path / "whole")
+    assert json.loads(row["extra"])["images"] == stored[0]["images"]

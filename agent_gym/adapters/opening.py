@@ -6,11 +6,19 @@ from typing import Any
 
 from agent_gym.chat import Message
 from agent_gym.env import TextEnv
+from agent_gym.errors import ConfigError
+from agent_gym.images import images_of
 from agent_gym.tool_env import ToolEnv
 
 
 def opening_messages(env: TextEnv, info: dict[str, Any]) -> list[Message]:
-    """Return the messages of `reset`, with the tools described where a chat template would have shown them."""
+    """Return the messages of `reset`, with the tools described where a chat template would have shown them.
+
+    Raises:
+        ConfigError: if there are images, for which those libraries have no place here.
+    """
+    if images_of(info["messages"]):
+        raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")
     messages = [dict(message) for message in info["messages"]]
     if not (isinstance(env, ToolEnv) and env.tools and env.parser.in_templates):
         return messages

@@ -11,6 +11,8 @@ from typing import Any
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError
+from agent_gym.images import images_of
 from agent_gym.policies.base import Generation
 from agent_gym.rollout import Episode, EpisodeSpec, Row
 from agent_gym.rollout.recording import record_said
@@ -29,6 +31,8 @@ class ChatContext:
 
     def __init__(self, env: TextEnv, info: Mapping[str, Any], renderer: ChatRenderer, spec: EpisodeSpec) -> None:
         self._env, self._renderer = env, renderer
+        if images_of(info["messages"]):
+            raise ConfigError(f"{spec.env_id} shows images, which a chat does not: use agent-gym rollout and view")
         *before, question = info["messages"]
         self.opening = str(question["content"])
         """What the environment itself would have asked, or the state that it begins with."""

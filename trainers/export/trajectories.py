@@ -90,6 +90,8 @@ def export_trajectories(
     kept = [record for record in every if _is_wanted(record, form, min_reward, successful)]
     if not kept:
         raise ConfigError(f"none of {len(every)} episodes is left; ask for less than --min_reward or --successful do")
+    if form != "trajectories" and any(record.get("images") for record in kept):
+        raise ConfigError(f"format {form!r} has no place for images; take 'trajectories', which has them in `extra`")
     make = {"trajectories": _whole, "sft": _contexts, "messages": _talk}[form]
     dataset = Dataset.from_list([row for record in kept for row in make(record)])
     (out / "data").mkdir(parents=True)
