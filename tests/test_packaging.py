@@ -92,6 +92,28 @@ print(*[name for name in ("envs", "trainers", "registry") if importlib.util.find
     assert generic_names == ""
 
 
+@pytest.mark.slow
+def test_an_editable_install_imports_beside_the_clone(tmp_path):
+    """Where Python looks first at the folder that holds the clone, `agent_gym` must not be the clone itself."""
+    clone, site = tmp_path / "agent_gym", tmp_path / "site"
+    ignored = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs")
+    shutil.copytree(ROOT, clone, symlinks=True, ignore=ignored)
+    run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_editable({str(site)!r})", cwd=clone)
+    with zipfile.ZipFile(next(site.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    code = f"""
+import site
+site.addsitedir({str(site)!r})
+import agent_gym, agent_gym.envs.gsm8k, agent_gym.trainers
+print(agent_gym.__file__)
+"""
+    # Without this environment's own installation of the package, and with what that needs.
+    packages = str(Path(pytest.__file__).parents[1])
+    assert run(sys.executable, "-S", "-c", code, cwd=tmp_path, PYTHONPATH=packages).strip() == str(
+        clone / "agent_gym" / "__init__.py"
+    )
+
+
 def test_constraints_and_pins_do_not_overlap():
     """Each version is written down once: in pyproject.toml if it is pinned there, else in constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
