@@ -167,7 +167,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 def test_a_server_of_texts_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_policy_openai import Server, delta, says, serving, streams
+    from openai_tools import Server, delta, says, serving, streams
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is 48/2?\nThanks.\n"))
     call = streams(*map(delta, CALL), delta(None, "stop"))

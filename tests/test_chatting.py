@@ -268,7 +268,7 @@ def test_a_stream_shows_whole_characters_and_all_of_them(tokenizer: Any, text: s
 
 def test_a_server_of_texts_is_heard_live_and_calls_tools(tokenizer: Any) -> None:
     pytest.importorskip("transformers")
-    from test_policy_openai import Server, delta, serving, streams
+    from openai_tools import Server, delta, serving, streams
 
     from agent_gym.policies import OpenAIPolicy
 

@@ -307,7 +307,7 @@ def test_em_and_f1_are_columns_wherever_answers_are_words(capsys: pytest.Capture
 
 
 def test_em_and_f1_of_questions_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    from test_policy_openai import Server, says, serving
+    from openai_tools import Server, says, serving
 
     rows = [{"question": "Where is Gouda?", "answer": "the Netherlands"}]
     agent_gym.register(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ pytest.importorskip("transformers")
 
 from cli_tools import complaint  # noqa: E402
 from model_server import free_port, model_server  # noqa: E402
+from openai_tools import Server, says, serving, watch  # noqa: E402
 from rollout_tools import EOS, counting  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
@@ -32,110 +29,6 @@ from agent_gym.policies.openai_server import find_model  # noqa: E402
 from agent_gym.rollout import Budget, Episode, Row, Runner, read_trajectories  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
-
-
-class Server:
-    """Answers from a list, the last answer again and again, and remembers what it was asked."""
-
-    def __init__(self, *answers: tuple[int, Any], models: Any = None) -> None:
-        self.answers, self.models = list(answers), models
-        self.asked: list[tuple[str, Any, str | None]] = []
-        self.lock, self.left = threading.Lock(), threading.Event()
-
-    def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
-        with self.lock:
-            self.asked.append((path, content, key))
-            if path.endswith("/models"):
-                return self.models or (200, {"data": [{"id": "m"}]})
-            if path.endswith("/chat/completions"):
-                return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-            return 400, {"error": "no such parameter: return_token_ids"}
-
-
-@contextmanager
-def serving(server: Server) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:  # noqa: N802
-            self.reply(None)
-
-        def do_POST(self) -> None:  # noqa: N802
-            self.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def reply(self, content: Any) -> None:
-            status, answer = server.answer(self.path, content, self.headers.get("Authorization"))
-            if isinstance(answer, Iterator):
-                return self.stream(answer)
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def stream(self, pieces: Iterator[str]) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            try:
-                for piece in pieces:
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece.encode()), piece.encode()))
-                self.wfile.write(b"0\r\n\r\n")
-            except OSError:
-                self.close_connection = True
-                server.left.set()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{http.server_address[1]}/v1"
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
-
-
-def says(text: str | None, finish_reason: str = "stop") -> tuple[int, Any]:
-    return 200, {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]}
-
-
-def streams(*pieces: Any) -> tuple[int, Any]:
-    """Answer with events: texts as they stand, the rest as JSON, and what can be called is called in between."""
-
-    def events() -> Iterator[str]:
-        for piece in pieces:
-            if callable(piece):
-                piece()
-            else:
-                yield piece if isinstance(piece, str) else f"data: {json.dumps(piece)}\n\n"
-
-    return 200, events()
-
-
-def delta(text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
-    return {"choices": [{"delta": {} if text is None else {"content": text}, "finish_reason": finish_reason}]}
-
-
-def watch(
-    url: str, tokenizer: Any, *, model: str = "m", token_ids: bool = False, **sampling: Any
-) -> tuple[list[int], Generation]:
-    """Send one request that somebody watches, and return what was heard and what it came to."""
-    heard: list[int] = []
-    policy = OpenAIPolicy(url, model, ChatRenderer.of(tokenizer), token_ids=token_ids, concurrency=1)
-    episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
-    found: list[Generation] = []
-    try:
-        policy.submit(Request(0, [1], SamplingParams(50, **sampling), episode, heard.append))
-        while not found:
-            found += policy.poll()
-    finally:
-        policy.close()
-    return heard, found[0]
 
 
 def play(url: str, tokenizer: Any, specs: list[Any], **settings: Any) -> list[Any]:
@@ -326,106 +219,6 @@ def test_eval_at_an_endpoint_of_texts(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "calculator" in chats[0]["messages"][0]["content"], "the tools stand in the system prompt"
     nobody = f"http://127.0.0.1:{free_port()}/v1"
     assert f"no model server at {nobody}" in complaint(capsys, "eval", GSM8K, "--endpoint", nobody)
-
-
-def test_a_stream_is_heard_while_it_comes(tokenizer: Any) -> None:
-    heard: list[int] = []
-    first = threading.Event()
-
-    def hear(token: int) -> None:
-        heard.append(token)
-        first.set()
-
-    def wait() -> None:
-        assert first.wait(60), "the first piece must be heard before the second one is sent"
-
-    server = Server(streams(": hello\n\n", delta(None), delta("It is "), wait, delta("24 🙂"), delta("", "stop")))
-    with serving(server) as url:
-        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
-        episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
-        policy.submit(Request(0, [1], SamplingParams(50), episode, hear))
-        found: list[Generation] = []
-        while not found:
-            found += policy.poll()
-        policy.close()
-    assert tokenizer.decode(heard) == "It is 24 🙂"
-    assert tokenizer.decode(found[0].token_ids[:-1]) == "It is 24 🙂" and found[0].token_ids[-1] == EOS
-    assert found[0].finish_reason == "stop" and server.asked[0][1]["stream"] is True
-
-
-def test_a_stream_of_token_ids(tokenizer: Any) -> None:
-    def ids(token_ids: list[int], finish_reason: str | None = None) -> dict[str, Any]:
-        logprobs = {"token_logprobs": [-0.5] * len(token_ids)}
-        return {"choices": [{"token_ids": token_ids, "logprobs": logprobs, "finish_reason": finish_reason}]}
-
-    class Ids(Server):
-        def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
-            assert path.endswith("/completions") and content["stream"] and content["prompt"] == [1]
-            return streams(ids([5]), ids([6, 7]), {"choices": [], "usage": {}}, ids([EOS], "stop"), "data: [DONE]\n\n")
-
-    with serving(Ids()) as url:
-        heard, found = watch(url, tokenizer, token_ids=True)
-    assert heard == found.token_ids == [5, 6, 7, EOS] and found.logprobs == [-0.5] * 4
-    assert found.finish_reason == "stop"
-
-
-def test_a_stream_ends_at_a_stop_string_that_comes_in_pieces(tokenizer: Any) -> None:
-    server = Server(streams(delta("a</co"), delta("de>b"), *[delta("never heard")] * 1000, delta("", "length")))
-    with serving(server) as url:
-        heard, found = watch(url, tokenizer, stop=("</code>",))
-    assert tokenizer.decode(heard) == tokenizer.decode(found.token_ids) == "a</code>"
-    assert found.finish_reason == "stop_string"
-
-
-def test_a_stream_that_is_cut_at_the_limit(tokenizer: Any) -> None:
-    with serving(Server(streams(delta("on and"), delta(" on", "length")))) as url:
-        heard, found = watch(url, tokenizer)
-    assert tokenizer.decode(heard) == "on and on" and found.finish_reason == "length"
-
-
-def test_a_server_that_cannot_stream_answers_as_a_whole(tokenizer: Any) -> None:
-    with serving(Server(says("It is 24."))) as url:
-        heard, found = watch(url, tokenizer)
-    assert heard == [] and tokenizer.decode(found.token_ids[:-1]) == "It is 24."
-
-
-@pytest.mark.parametrize(
-    ("pieces", "words"),
-    [
-        ((delta("a"), {"error": {"message": "out of memory"}}), "out of memory"),
-        ((delta("a"), "data: {nothing\n\n"), "answered strangely"),
-        (("data: 7\n\n",), "answered strangely"),
-        (({"choices": [{"text": "a"}]},), "answered strangely"),
-        ((delta("a"),), "without saying why"),
-        ((delta("a"), "data: [DONE]\n\n"), "without saying why"),
-    ],
-)
-def test_a_broken_stream_is_an_error(tokenizer: Any, pieces: tuple[Any, ...], words: str) -> None:
-    with serving(Server(streams(*pieces))) as url, pytest.raises(RolloutError, match=words):
-        watch(url, tokenizer)
-    with serving(Server((401, {"error": "who"}))) as url, pytest.raises(RolloutError, match="set OPENAI_API_KEY"):
-        watch(url, tokenizer)
-
-
-def test_a_stopped_turn_breaks_the_stream_off(tokenizer: Any) -> None:
-    class Enough(Exception):
-        pass
-
-    def hear(token: int) -> None:
-        raise Enough
-
-    server = Server(streams(*[delta("and on ")] * 200_000))
-    with serving(server) as url:
-        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
-        episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
-        policy.submit(Request(0, [1], SamplingParams(50), episode, hear))
-        with pytest.raises(Enough):
-            while True:
-                policy.poll()
-        policy.abort(0)
-        assert server.left.wait(60), "the server goes on writing"
-        assert policy.pending == 0 and policy.poll() == []
-        policy.close()
 
 
 @pytest.mark.vllm
