@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
+from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.rollout import Runner, read_trajectories
+from agent_gym.rollout.images import shows_images
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.dashboard import watch
 from agent_gym.trainers.engine import build_policy
@@ -30,6 +32,7 @@ from agent_gym.trainers.live_curve import tool_calls
 from agent_gym.trainers.presets import Imitation, Preset, get_preset
 from agent_gym.trainers.tasks import task_dataset
 from agent_gym.trainers.tiny import make_tiny_model
+from agent_gym.trainers.tiny_vision import make_tiny_vision_model
 from agent_gym.trainers.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.trainers.weights import named_weights
 from agent_gym.viewer import write_html
@@ -90,8 +93,8 @@ class _Speedrun:
         )
         init = cast(dict[str, Any], self.args.model_init_kwargs or {})
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(source)
-            self.model = AutoModelForCausalLM.from_pretrained(source, **init)
+            self.tokenizer = load_encoder(source)
+            self.model = model_class(source).from_pretrained(source, **init)
         except OSError as error:
             raise ConfigError(f"cannot load the model {source!r}; is the hub within reach?") from error
         size = sum(parameter.numel() for parameter in self.model.parameters())
@@ -127,7 +130,8 @@ class _Speedrun:
 
     def _make_model(self) -> Path:
         preset = self.preset
-        return make_tiny_model(self.folder / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed, **preset.tiny)
+        make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
+        return make(self.folder / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed, **preset.tiny)
 
     def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()

@@ -11,7 +11,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import one_line
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
-from agent_gym.policies.processors import load_processor, reads_images
+from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.vllm_environment import set_environment
 from agent_gym.rollout.images import shows_images
 
@@ -27,7 +27,8 @@ def load_tokenizer(model: str) -> Any:
     check_folder(model)
     transformers = require("transformers", "train")
     try:
-        return (load_processor if _sees(model) else transformers.AutoTokenizer.from_pretrained)(model)
+        # An adapter has the tokenizer of its model, and no configuration of a model.
+        return transformers.AutoTokenizer.from_pretrained(model) if _is_adapter(model) else load_encoder(model)
     except (OSError, ValueError) as error:
         raise ConfigError(_cannot_load(model, error)) from error
 
@@ -144,7 +145,7 @@ def _load_model(model: str) -> Any:
     torch, transformers = require("torch", "train"), require("transformers", "train")
     gpu = torch.cuda.is_available()
     try:
-        kind = transformers.AutoModelForImageTextToText if _sees(model) else transformers.AutoModelForCausalLM
+        kind = transformers.AutoModelForCausalLM if _is_adapter(model) else model_class(model)
         loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32)
     except (OSError, ValueError) as error:
         raise ConfigError(_cannot_load(model, error)) from error
@@ -158,10 +159,6 @@ def _longest_context(model: str) -> int | None:
 
 def _is_adapter(model: str) -> bool:
     return (Path(model).expanduser() / "adapter_config.json").is_file()
-
-
-def _sees(model: str) -> bool:
-    return not _is_adapter(model) and reads_images(model)
 
 
 def _cannot_load(model: str, error: Exception) -> str:

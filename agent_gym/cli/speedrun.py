@@ -16,11 +16,11 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("speedrun", summary)
     parser.add_argument(
         "--preset",
-        choices=("cpu", "gpu", "alfworld", "hotpotqa", "retool", "webshop"),
+        choices=("cpu", "gpu", "alfworld", "hotpotqa", "maze", "retool", "webshop"),
         default="cpu",
         help="cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
-        "GSM8K; alfworld: as cpu, learning to look for things; hotpotqa: as cpu, learning to search; retool: as cpu, "
-        "learning to run programs; webshop: as cpu, learning to shop",
+        "GSM8K; alfworld: as cpu, learning to look for things; hotpotqa: as cpu, learning to search; maze: as cpu, "
+        "with a model that reads images; retool: as cpu, learning to run programs; webshop: as cpu, learning to shop",
     )
     parser.add_argument("--env", metavar="ID", help="an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()

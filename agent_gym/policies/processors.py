@@ -1,4 +1,4 @@
-"""The processor of a vision-language model, or the tokenizer of a model for text.
+"""The processor of a vision-language model, and what else differs between such a model and one for text.
 
 Without torchvision transformers has image processors that work with Pillow, which is all that images need, but no video
 processors, and a processor whose class names one is then refused as a whole. `let_videos_be_missing` mends that. Facts:
@@ -24,8 +24,21 @@ def reads_images(model: str | Path) -> bool:
     return hasattr(config, "vision_config")
 
 
+def model_class(model: str | Path) -> Any:
+    """Return the class of transformers that loads a model."""
+    transformers = require("transformers", "train")
+    return transformers.AutoModelForImageTextToText if reads_images(model) else transformers.AutoModelForCausalLM
+
+
+def load_encoder(model: str | Path) -> Any:
+    """Load what encodes for a model: its processor if it reads images, else its tokenizer."""
+    if reads_images(model):
+        return load_processor(model)
+    return require("transformers", "train").AutoTokenizer.from_pretrained(str(model))
+
+
 def load_processor(model: str | Path) -> Any:
-    """Load what encodes for a model: its processor if it reads images, else its tokenizer.
+    """Load the processor of a model that reads images.
 
     Args:
         model: a folder or a hub id.

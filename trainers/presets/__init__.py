@@ -4,6 +4,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.trainers.presets.alfworld import ALFWORLD
 from agent_gym.trainers.presets.gsm8k import CPU, GPU
 from agent_gym.trainers.presets.hotpotqa import HOTPOTQA
+from agent_gym.trainers.presets.maze import MAZE
 from agent_gym.trainers.presets.own import own_preset
 from agent_gym.trainers.presets.preset import Imitation, Preset
 from agent_gym.trainers.presets.retool import RETOOL
@@ -14,6 +15,7 @@ PRESETS = {
     "gpu": GPU,
     "alfworld": ALFWORLD,
     "hotpotqa": HOTPOTQA,
+    "maze": MAZE,
     "retool": RETOOL,
     "webshop": WEBSHOP,
 }
@@ -35,6 +37,7 @@ __all__ = [
     "CPU",
     "GPU",
     "HOTPOTQA",
+    "MAZE",
     "PRESETS",
     "RETOOL",
     "WEBSHOP",
