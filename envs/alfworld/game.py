@@ -134,15 +134,12 @@ def _names(facts: Mapping[str, Sequence[Fact]]) -> dict[str, str]:
     # What takes what is half of the facts, and says nothing of things but only of their kinds.
     told = (found for predicate, found in facts.items() if predicate != "cancontain")
     mentioned = set(chain.from_iterable(chain.from_iterable(told)))
-    classes = {thing: _class_of(thing) for thing in sorted([x for x in mentioned if _CLASS_ENDS in x])}
-    left = Counter(classes.values())
+    things = sorted([x for x in mentioned if _CLASS_ENDS in x])
+    # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and what is put into the sink is put there.
+    kinds = [thing.partition(_CLASS_ENDS)[0] + ("basin" if "basin" in thing else "") for thing in things]
+    left = Counter(kinds)
     names = {}
-    for thing, kind in classes.items():
+    for thing, kind in zip(things, kinds, strict=True):
         names[thing] = f"{kind} {left[kind]}"
         left[kind] -= 1
     return names
-
-
-def _class_of(thing: str) -> str:
-    # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and what is put into the sink is put there.
-    return thing.split(_CLASS_ENDS, 1)[0] + ("basin" if "basin" in thing else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from agent_gym.envs.alfworld import rooms
@@ -83,42 +83,62 @@ _ALL_OBJECTS = sorted(
     | {rooms.LAMP}
 )
 
-# What takes what is half of a game's facts, and the same in all of them but for what there is.
-_CAN_CONTAIN: Mapping[str, list[tuple[str, Fact]]] = {
-    kind: [(held, (f"{kind}Type", f"{held}Type")) for held in sorted(kinds)] for kind, kinds in rooms.HOLDS.items()
-}
+
+class _Words:
+    """How kinds are written in facts.
+
+    Attributes:
+        types: kind to the name of its type.
+        takes: kind of receptacle to the kinds it takes, each with the fact that says so. These are half of a game's
+            facts, and the same in all of them but for what there is.
+    """
+
+    def __init__(self, spell: Callable[[str], str]) -> None:
+        """Write all of them once."""
+        self.types = {kind: sys.intern(spell(f"{kind}Type")) for kind in (*_ALL_RECEPTACLES, *_ALL_OBJECTS)}
+        self.takes: Mapping[str, list[tuple[str, Fact]]] = {
+            kind: [(held, (self.types[kind], self.types[held])) for held in sorted(kinds)]
+            for kind, kinds in rooms.HOLDS.items()
+        }
 
 
-class _Lower(dict[str, str]):
-    """Ids as the engine has them. Each stands in a dozen facts, so that looking them up is faster than lowering."""
-
-    def __missing__(self, name: str) -> str:
-        low = self[name] = sys.intern(name.lower())
-        return low
-
-
-_LOWER_TYPES = {f"{kind}Type": sys.intern(f"{kind}Type".lower()) for kind in (*_ALL_RECEPTACLES, *_ALL_OBJECTS)}
-_LOWER_PAIRS: Mapping[Fact, Fact] = {
-    pair: (_LOWER_TYPES[pair[0]], _LOWER_TYPES[pair[1]]) for pairs in _CAN_CONTAIN.values() for _, pair in pairs
-}
+_AS_IN_FILES, _IN_LOWER_CASE = _Words(str), _Words(str.lower)
 
 
 def problem(setting: Setting) -> Problem:
     """Return the problem, without the way over its text that `read_problem(problem_text(...))` would be."""
-    lower = _Lower(_LOWER_TYPES)
-    facts: dict[str, list[Fact]] = {
-        predicate.lower(): list(map(_LOWER_PAIRS.__getitem__, found))
-        if predicate == "canContain"
-        else [tuple(map(lower.__getitem__, fact)) for fact in found]
-        for predicate, found in _facts(setting)
-    }
-    facts = {predicate: found for predicate, found in facts.items() if found}
+    found = _facts(_in_lower_case(setting), _IN_LOWER_CASE)
+    facts = {predicate.lower(): those for predicate, those in found if those}
     return Problem(facts, Goal(_goal_text(setting), facts))
+
+
+def _in_lower_case(setting: Setting) -> Setting:
+    """Write the ids as the engine has them: here and not in the facts, a dozen of which name the same id."""
+    plan = setting.plan
+    ids = (*plan.receptacles, *plan.places.values(), *setting.objects, *setting.places.values(), setting.agent)
+    low = {name: sys.intern(name.lower()) for name in ids}
+    receptacles = {low[receptacle]: kind for receptacle, kind in plan.receptacles.items()}
+    return setting._replace(
+        plan=plan._replace(receptacles=receptacles, places=_lowered(_in_order(plan.places), low)),
+        objects={low[thing]: kind for thing, kind in setting.objects.items()},
+        inside=_lowered(setting.inside, low),
+        places=_lowered(setting.places, low),
+        agent=low[setting.agent],
+    )
+
+
+def _lowered(pairs: Mapping[str, str], low: Mapping[str, str]) -> dict[str, str]:
+    return {low[one]: low[other] for one, other in pairs.items()}
+
+
+def _in_order(places: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(places.items()))
 
 
 def problem_text(name: str, setting: Setting) -> str:
     """Write a problem under a name."""
-    plan = setting.plan
+    plan = setting.plan._replace(places=_in_order(setting.plan.places))
+    setting = setting._replace(plan=plan)
     locations = sorted({*plan.places.values(), *setting.places.values(), setting.agent})
     objects = [
         "agent1 - agent",
@@ -129,7 +149,9 @@ def problem_text(name: str, setting: Setting) -> str:
         *(f"{receptacle} - receptacle" for receptacle in sorted(plan.receptacles)),
         *(f"{location} - location" for location in locations),
     ]
-    facts = [f"({' '.join((predicate, *fact))})" for predicate, found in _facts(setting) for fact in found]
+    facts = [
+        f"({' '.join((predicate, *fact))})" for predicate, found in _facts(setting, _AS_IN_FILES) for fact in found
+    ]
     parts = [f"(define (problem plan_{name})", "(:domain alfred)", "(:objects", *_indented(objects), ")"]
     parts += ["(:init", *_indented(facts), ")", _goal_text(setting), ")"]
     return "\n".join(parts) + "\n"
@@ -141,17 +163,17 @@ def _goal_text(setting: Setting) -> str:
     return f"(:goal (and\n  {form.format(**words)}))"
 
 
-def _facts(setting: Setting) -> Iterator[tuple[str, list[Fact]]]:
-    plan, objects, inside = setting.plan, setting.objects, setting.inside
-    yield "receptacleType", [(receptacle, f"{kind}Type") for receptacle, kind in plan.receptacles.items()]
-    yield "objectType", [(thing, f"{kind}Type") for thing, kind in objects.items()]
+def _facts(setting: Setting, words: _Words) -> Iterator[tuple[str, list[Fact]]]:
+    plan, objects, inside, types = setting.plan, setting.objects, setting.inside, words.types
+    yield "receptacleType", [(receptacle, types[kind]) for receptacle, kind in plan.receptacles.items()]
+    yield "objectType", [(thing, types[kind]) for thing, kind in objects.items()]
     present = set(objects.values())
     yield (
         "canContain",
         [
-            pair
+            fact
             for kind in sorted(set(plan.receptacles.values()))
-            for held, pair in _CAN_CONTAIN[kind]
+            for held, fact in words.takes[kind]
             if held in present
         ],
     )
@@ -161,7 +183,7 @@ def _facts(setting: Setting) -> Iterator[tuple[str, list[Fact]]]:
     yield "openable", [(receptacle,) for receptacle, kind in plan.receptacles.items() if kind in rooms.OPENABLE]
     yield "atLocation", [("agent1", setting.agent)]
     yield "inReceptacle", list(inside.items())
-    yield "receptacleAtLocation", sorted(plan.places.items())
+    yield "receptacleAtLocation", list(plan.places.items())
     yield "objectAtLocation", list(setting.places.items())
 
 
