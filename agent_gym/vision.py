@@ -76,7 +76,7 @@ class Vision:
         if sum(counts) != len(positions):
             raise ConfigError(
                 f"{len(positions)} image tokens for {images}, which take {counts}: the environment rendered them with "
-                "another processor"
+                "another processor, or answers inside of the policy's turn, where no image can stand"
             )
         shown, used = [], 0
         for image, count in zip(images, counts, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ pytest.importorskip("trl")
 
 from trainer_tools import settings  # noqa: E402
 from vision_tools import (  # noqa: E402
+    CONTEXT,
     ENV,
     PICTURES,
     load_model,
@@ -22,8 +24,10 @@ from vision_tools import (  # noqa: E402
     vision_folder,
 )
 
+from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.rollout import EpisodeSpec  # noqa: E402
+from agent_gym.policies import ScriptedPolicy  # noqa: E402
+from agent_gym.rollout import Budget, EpisodeSpec, Runner  # noqa: E402
 from agent_gym.trainers import AgentGRPOTrainer, AgentPPOTrainer  # noqa: E402
 from agent_gym.trainers.batching import RowImages, take, training_episode  # noqa: E402
 
@@ -154,6 +158,19 @@ def test_what_does_not_go_with_images_is_refused(tmp_path: Path) -> None:
         make(tmp_path, processor=loaded_processor().tokenizer).rollout(specs(1, ENV), 1.0)
 
 
+def test_states_that_look_different_are_different() -> None:
+    """Credit that compares steps in the same state (GiGPO) must not take two mazes with the same words for one."""
+    renderer = ChatRenderer.of(loaded_processor())
+    policy = ScriptedPolicy(lambda episode: ("Go up.", "Go down.")[episode.turns % 2], renderer.encode_action)
+    runner = Runner(policy, loaded_processor(), Budget(max_tokens=1000), workers=2)
+    first, again, other = runner.run([EpisodeSpec(ENV, seed=seed) for seed in (3, 3, 4)])
+    runner.close()
+    anchors = [training_episode(episode, i).anchors for i, episode in enumerate((first, again, other))]
+    assert anchors[0] == anchors[1] and not set(anchors[0]) & set(anchors[2])
+    # Up and down and up again: what was seen before is the same state, unless a wall was in between.
+    assert len({step.observation for step in first.steps}) <= 2 < len(set(anchors[0]))
+
+
 def test_a_checkpoint_holds_the_processor(tmp_path: Path) -> None:
     from agent_gym.policies.processors import load_processor
 
@@ -191,3 +208,13 @@ def test_a_model_is_named_and_its_processor_found(tmp_path: Path) -> None:
     trainer = make(tmp_path, model=vision_folder(), max_steps=1, model_init_kwargs={"dtype": "float32"})
     trainer.train()
     assert type(trainer.model).__name__ == "Qwen2VLForConditionalGeneration" and trainer.vision is not None
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vllm_samples_what_the_trainer_scores_through_updates(tmp_path: Path) -> None:
+    trainer = make(tmp_path, use_vllm=True, max_steps=3, vllm_max_model_length=CONTEXT, max_num_seqs=8)
+    trainer.train()
+    trainer._policy.close()
+    gaps = [log["sampling/logp_difference_max"] for log in trainer.state.log_history if "loss" in log]
+    assert len(gaps) == 3 and max(gaps) < 1e-4
