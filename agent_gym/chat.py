@@ -65,7 +65,7 @@ class ChatRenderer:
     ) -> None:
         """Probe the template once: which role carries observations, and whether it shows tool schemas."""
         self.source, template = tokenizer, _template_of(tokenizer)
-        self.vision = Vision(tokenizer) if hasattr(tokenizer, "image_processor") else None
+        self.vision = Vision.of(tokenizer)
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         if template is None:
             raise ConfigError(
@@ -260,8 +260,8 @@ class ChatRenderer:
             return self.vision.expand(text, messages)
         if images_of(messages):
             raise ConfigError(
-                "this environment shows images, and a tokenizer knows text only: hand over the processor of a "
-                "vision-language model instead (agent_gym.policies.processors.load_processor)"
+                f"this environment shows images, and {type(self.source).__name__} does not say what stands for one: "
+                "hand over the processor of a vision-language model (agent_gym.policies.processors.load_processor)"
             )
         return text
 

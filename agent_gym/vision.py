@@ -30,24 +30,21 @@ class Vision:
         token: the text of an image token.
         token_id: its id.
         stand_in: what a model is shown for an image token that the policy sampled.
-
-    Raises:
-        ConfigError: if the processor does not say what stands for an image.
     """
 
     def __init__(self, processor: Any) -> None:
         """Look up the image token."""
         self.processor = processor
-        tokenizer, token = processor.tokenizer, getattr(processor, "image_token", None)
-        if not isinstance(token, str) or not hasattr(processor, "replace_image_token"):
-            raise ConfigError(
-                f"{type(processor).__name__} does not say which tokens stand for an image (image_token and "
-                "replace_image_token): take a model whose processor does, such as Qwen2-VL"
-            )
-        self.token: str = token
-        self.token_id: int = tokenizer.convert_tokens_to_ids(token)
-        self.stand_in: int = tokenizer.eos_token_id
+        self.token: str = processor.image_token
+        self.token_id: int = processor.tokenizer.convert_tokens_to_ids(self.token)
+        self.stand_in: int = processor.tokenizer.eos_token_id
         self._expansions: dict[tuple[int, int], str] = {}
+
+    @classmethod
+    def of(cls, encoder: Any) -> Vision | None:
+        """Return the image side of what encodes for a model; None for a tokenizer."""
+        sees = hasattr(encoder, "image_processor") and isinstance(getattr(encoder, "image_token", None), str)
+        return cls(encoder) if sees else None
 
     def expand(self, text: str, messages: Sequence[Mapping[str, Any]]) -> str:
         """Write out the image tokens of a rendered text.
@@ -117,5 +114,11 @@ class Vision:
         # A function of the size alone: what is on the image does not matter to any processor.
         if image.size not in self._expansions:
             found = self.processor.image_processor([image.pixels], return_tensors="np")
-            self._expansions[image.size] = self.processor.replace_image_token(found, 0)
+            try:
+                self._expansions[image.size] = self.processor.replace_image_token(found, 0)
+            except NotImplementedError as error:
+                raise ConfigError(
+                    f"{type(self.processor).__name__} does not say how many tokens an image takes "
+                    "(replace_image_token): take a model whose processor does, such as Qwen2-VL"
+                ) from error
         return self._expansions[image.size]

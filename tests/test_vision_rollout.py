@@ -215,3 +215,21 @@ def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
             export_trajectories(stored, tmp_path / form, form=form)
     (row,) = export_trajectories(stored, tmp_path / "whole")
     assert json.loads(row["extra"])["images"] == stored[0]["images"]
+
+
+def test_a_processor_that_does_not_count_is_named_when_it_matters() -> None:
+    """Text goes through any processor; an image needs one that says how many tokens it takes."""
+
+    class Silent:
+        def __init__(self, **own: Any) -> None:
+            self.tokenizer, self.image_processor = tiny_processor().tokenizer, tiny_processor().image_processor
+            self.__dict__ |= own
+
+        def replace_image_token(self, inputs: Any, index: int) -> str:
+            raise NotImplementedError
+
+    for silent, complaint in ((Silent(), "what stands for one"), (Silent(image_token=PAD), "how many tokens")):
+        eyes = ChatRenderer(silent)
+        assert eyes.prompt([{"role": "user", "content": "a"}]) == renderer().prompt([{"role": "user", "content": "a"}])
+        with pytest.raises(ConfigError, match=complaint):
+            eyes.prompt([{"role": "user", "content": parts(noise(28, 28))}])

@@ -154,7 +154,7 @@ def test_what_does_not_go_with_images_is_refused(tmp_path: Path) -> None:
         make(tmp_path, packing=True)
     with pytest.raises(ConfigError, match="'append'"):
         make(tmp_path, context="window:2").rollout(specs(1, ENV), 1.0)
-    with pytest.raises(ConfigError, match="hand over the processor"):
+    with pytest.raises(ConfigError, match="hand over the processor of"):
         make(tmp_path, processor=loaded_processor().tokenizer).rollout(specs(1, ENV), 1.0)
 
 
