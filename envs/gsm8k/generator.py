@@ -22,8 +22,11 @@ SIZES = {"train": 7473, "validation": 500, "test": 1319}  # train and test have 
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
 LARGEST = 2000  # no multiplication goes beyond it
 
-_OPENINGS = tuple(family for family in FAMILIES if family.before == "nothing")
 _QUESTIONS = {family.before: family for family in FAMILIES if family.after == "end"}
+_FOLLOWING = {
+    state: [family for family in FAMILIES if family.before == state and family.after != "end"]
+    for state in {family.before for family in FAMILIES}
+}
 
 
 class GeneratedProblems(GeneratedRows):
@@ -94,15 +97,14 @@ def _choose(
 ) -> tuple[Family, dict[str, int]]:
     """Choose what happens next, and with which numbers, among all that can."""
     possible: dict[str, list[tuple[Family, dict[str, int]]]] = {}
-    for family in FAMILIES:
-        if family.before != state or family.after == "end" or (family.after in ("shares", "payouts") and not last):
+    for family in _FOLLOWING[state]:
+        if family.after in ("shares", "payouts") and not last:
             continue
-        if all(_pattern_id(family, split, k) in used for k in range(len(family.wordings[split]))):
+        if set(family.ids[split]) <= set(used):
             continue
         numbers = _draw(rng, family.expression, quantity)
         if numbers is not None:
-            operation = "".join(sign for sign in family.expression if sign in "+-*/")
-            possible.setdefault(operation, []).append((family, numbers))
+            possible.setdefault(family.operation, []).append((family, numbers))
     # First the operation, then the family: otherwise the operation with most families would be the most frequent.
     return rng.choice(possible[rng.choice(sorted(possible))])
 
@@ -138,14 +140,10 @@ def _draw(rng: random.Random, expression: str, quantity: int) -> dict[str, int] 
 
 def _say(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
     """Pick a wording that this problem has not used yet, and note its id."""
-    numbers = [k for k in range(len(family.wordings[split])) if _pattern_id(family, split, k) not in used]
-    number = rng.choice(numbers)
-    used.append(_pattern_id(family, split, number))
+    ids = family.ids[split]
+    number = rng.choice([number for number, pattern in enumerate(ids) if pattern not in used])
+    used.append(ids[number])
     return family.wordings[split][number]
-
-
-def _pattern_id(family: Family, split: str, number: int) -> str:
-    return f"{family.name}/{split}/{number}"
 
 
 def _value(expression: str) -> int:

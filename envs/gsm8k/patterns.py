@@ -33,6 +33,8 @@ class Family:
         expression: the calculation, or "" where the wording only states `{a}` or asks.
         worked: its line of the worked answer, or "" without a calculation.
         wordings: split -> the wordings of that split, in the order of their numbers.
+        ids: split -> the ids (`family/split/number`) of these wordings.
+        operation: the signs of the calculation, "" without one.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Family:
     expression: str
     worked: str
     wordings: dict[str, tuple[str, ...]]
+    ids: dict[str, tuple[str, ...]]
+    operation: str
 
 
 def _read_table(table: str) -> tuple[Family, ...]:
@@ -51,7 +55,9 @@ def _read_table(table: str) -> tuple[Family, ...]:
         before, after = states.split(" -> ")
         said = [line.split(maxsplit=1) for line in lines]
         wordings = {split: tuple(text for at, text in said if at == split) for split in SPLITS}
-        families.append(Family(name, before, after, expression, worked, wordings))
+        ids = {split: tuple(f"{name}/{split}/{k}" for k in range(len(wordings[split]))) for split in SPLITS}
+        operation = "".join(sign for sign in expression if sign in "+-*/")
+        families.append(Family(name, before, after, expression, worked, wordings, ids, operation))
     return tuple(families)
 
 
