@@ -58,13 +58,12 @@ class Sampled(str):
 
 @dataclass(slots=True)
 class Reply:
-    """What the world answers to one action.
+    """What the world answers to one action. Lists and dicts are passed on as they are: make new ones for each reply.
 
     Attributes:
         text: the observation, or its parts if there are images among them (`images.parts`). Empty is fine for an
             action that ends the episode.
         messages: the same as chat messages where one text is not enough (several tool calls); `text` then stays empty.
-            They are passed on as they are: new ones for each reply.
         terms: raw reward terms by name; the environment multiplies them by its weights and sums.
         terminated: the task itself is over (answered, won, bought).
         success: whether the task was solved; only read when the episode ends.
