@@ -1,8 +1,7 @@
 """What a step reports in `info`: noted down when it happens, written out when somebody wants to read it.
 
 `TextEnv.step` writes it at once, so that `info` is an ordinary dict. A vector environment keeps the notes of its
-environments, because writing them out and merging them takes about as long as the steps themselves, and many of those
-who step dozens of environments read little of it.
+environments until somebody looks (vector/lazy.py).
 """
 
 from __future__ import annotations

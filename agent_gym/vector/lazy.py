@@ -12,8 +12,8 @@ from agent_gym.vector.infos import batch_infos
 class LazyInfos(dict[str, Any]):
     """A dict that is filled at the first look at it, and from then on a dict like any other.
 
-    Writing out and merging the infos of a step takes as long as the step, and most of those who step many environments
-    read them only where an episode ends.
+    Writing out and merging infos takes a fifth of the time of cheap environments, and many of those who step dozens of
+    them read little of it.
 
     Args:
         infos: one info, or the report that it can be written from, per environment.
