@@ -39,12 +39,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def make(folder: Path, *, env: str = PICTURES, model: Any = None, processor: Any = None, **changes: Any) -> Any:
+    adapter = changes.pop("peft_config", None)
     values = {"max_episode_tokens": 400, "max_turn_tokens": 8, "model_init_kwargs": None, **changes}
     return (AgentPPOTrainer if changes.get("ppo") else AgentGRPOTrainer)(
         load_model() if model is None else model,
         env,
         settings(folder, **values),
         processing_class=None if isinstance(model, str) else processor or loaded_processor(),
+        peft_config=adapter,
     )
 
 
@@ -208,6 +210,27 @@ def test_a_model_is_named_and_its_processor_found(tmp_path: Path) -> None:
     trainer = make(tmp_path, model=vision_folder(), max_steps=1, model_init_kwargs={"dtype": "float32"})
     trainer.train()
     assert type(trainer.model).__name__ == "Qwen2VLForConditionalGeneration" and trainer.vision is not None
+
+
+def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    from agent_gym.policies.processors import load_processor, model_class
+    from agent_gym.trainers.export.checkpoint import find_checkpoint
+    from agent_gym.trainers.export.model import export_model
+    from agent_gym.trainers.weights import named_weights
+
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj", "qkv"], r=2)
+    options = {"max_steps": 2, "model_init_kwargs": {"dtype": "float32"}, "peft_config": config}
+    trainer = make(tmp_path / "run", model=vision_folder(), **options)
+    trainer.train()
+    trainer.save_model()
+    merged = export_model(find_checkpoint(tmp_path / "run"), tmp_path / "out", merge_adapter=True)
+    model = model_class(merged).from_pretrained(merged, dtype=torch.float32)
+    expected, base = dict(named_weights(trainer.model)), dict(load_model(shaken=False).named_parameters())
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, expected[name])
+    assert not torch.equal(model.model.visual.blocks[0].attn.qkv.weight, base["model.visual.blocks.0.attn.qkv.weight"])
+    assert load_processor(merged).image_token_id == trainer.vision.token_id
 
 
 @pytest.mark.vllm

@@ -11,9 +11,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, GenerationConfig
 
 from agent_gym.errors import ConfigError
+from agent_gym.policies.processors import let_videos_be_missing, model_class
 from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.export.checkpoint import Checkpoint
 from agent_gym.trainers.weights import named_weights
@@ -71,8 +72,10 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
 def _merge(checkpoint: Checkpoint, out: Path) -> None:
     from peft import PeftModel
 
+    let_videos_be_missing()
+    kind = model_class(str(checkpoint.base))
     try:
-        base: Any = AutoModelForCausalLM.from_pretrained(str(checkpoint.base), dtype="auto")
+        base: Any = kind.from_pretrained(str(checkpoint.base), dtype="auto")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot load the base model {checkpoint.base!r} of the adapter; correct base_model_name_or_path in "
@@ -82,7 +85,7 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
     adapted = PeftModel.from_pretrained(base, str(checkpoint.folder))
     merged = {name: weight.contiguous() for name, weight in named_weights(adapted)}
     # A fresh model of the same kind: PEFT has put layers of its own into the one it was given.
-    plain: Any = AutoModelForCausalLM.from_config(config, dtype=base.dtype)
+    plain: Any = kind.from_config(config, dtype=base.dtype)
     missing, unexpected = plain.load_state_dict(merged, strict=False)
     tied = set(plain.all_tied_weights_keys)
     if unexpected or set(missing) - tied:
@@ -90,4 +93,5 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
     plain.tie_weights()
     plain.generation_config = generation_config
     plain.save_pretrained(out)
-    AutoTokenizer.from_pretrained(checkpoint.folder).save_pretrained(out)
+    encoder = AutoTokenizer if kind is AutoModelForCausalLM else AutoProcessor
+    encoder.from_pretrained(checkpoint.folder).save_pretrained(out)
