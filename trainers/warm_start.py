@@ -62,12 +62,14 @@ def imitate(
         seed=settings.seed,
         styles=phase.styles,
     )
-    # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns to
-    # copy numbers from them. RL afterwards trains on the policy's tokens only.
     rows = [row for episode in episodes for row in episode.rows]
+    # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns to
+    # copy numbers from them. RL afterwards trains on the policy's tokens only. A world that shows images says little
+    # beside them, and always the same.
+    train_on = "policy" if any(row.images for row in rows) else "all"
     if phase.until_loss is not None:
         callbacks = [*callbacks, _Until(phase.until_loss)]
-    train_sft(model, tokenizer, rows, settings, train_on="all", callbacks=callbacks)
+    train_sft(model, tokenizer, rows, settings, train_on=train_on, callbacks=callbacks)
 
 
 class _Until(TrainerCallback):
