@@ -97,8 +97,12 @@ class WholeCheckpoints(Trainer):
 
     def way_on(self) -> str:
         """Say what a run that ends here can be resumed from."""
-        folder = Path(self.args.output_dir)
-        last = get_last_checkpoint(folder) if folder.is_dir() else None
-        if last is None:
-            return "There is no checkpoint yet"
-        return f"Resume from {last} with --resume_from_checkpoint true"
+        return way_on(self.args.output_dir)
+
+
+def way_on(output_dir: str | Path) -> str:
+    """Say what a run in a folder can be resumed from."""
+    last = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+    if last is None:
+        return "There is no checkpoint yet"
+    return f"Resume from {last} with --resume_from_checkpoint true"

@@ -110,7 +110,14 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
 
 
 def train_sft(
-    model: Any, tokenizer: Any, rows: Sequence[Row], args: SFTConfig, *, train_on: str = "policy", **kwargs: Any
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    args: SFTConfig,
+    *,
+    train_on: str = "policy",
+    resume: str | bool | None = None,
+    **kwargs: Any,
 ) -> SFTTrainer:
     """Imitate the rows and return the trainer, trained.
 
@@ -121,6 +128,7 @@ def train_sft(
         args: TRL's settings. A demonstration longer than `args.max_length`, if there is one, is an error here, not cut
             short: the end of an episode is its answer.
         train_on: see `sft_dataset`.
+        resume: a checkpoint to go on from, True for the last one.
         **kwargs: everything else `trl.SFTTrainer` takes: peft_config, callbacks, ...
 
     Raises:
@@ -148,5 +156,5 @@ def train_sft(
         )
     if kwargs.get("callbacks"):
         trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own says what there is to say
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return trainer

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_gym.cli.parser import Parser
+from agent_gym.cli.reading import reading
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.compare import Comparison, Run, compare, read_runs, same_kind
 from agent_gym.evaluate.paired import Difference
 from agent_gym.evaluate.report import align, number
-from agent_gym.rollout import read_trajectories
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 def _read(files: Sequence[str]) -> list[Run]:
     stems = [Path(file).stem for file in files]
     names = stems if len(set(stems)) == len(stems) else list(files)
-    parts = [read_runs(read_trajectories(file), name) for file, name in zip(files, names, strict=True)]
+    parts = [read_runs(reading([file]), name) for file, name in zip(files, names, strict=True)]
     policies = [policy for part in parts for policy in {run.policy for run in part}]
     # A policy that several files have is told apart by the file.
     return [

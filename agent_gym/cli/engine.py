@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.cli.notes import note
 from agent_gym.cli.parser import one_line
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
@@ -76,6 +77,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
         ConfigError: if the model or the engine is not there.
     """
     engine = choose_engine(engine, model)
+    note(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
     if engine == "vllm":
         set_environment()
     tokenizer = load_tokenizer(model)
@@ -133,6 +135,7 @@ def stand_in(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: if the environment has no expert.
     """
+    note(f"making a small tokenizer from demonstrations of {env_id}")
     require("transformers", "train")
     from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
     from agent_gym.trainers.tiny_vision import make_tiny_processor

@@ -6,7 +6,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent_gym.cli.notes import note
 from agent_gym.cli.parser import Kind, Parser, run_kind
+from agent_gym.cli.reading import reading
 from agent_gym.errors import require
 
 
@@ -38,6 +40,7 @@ def _model_parser() -> Parser:
 
 
 def _export_model(arguments: Namespace) -> int:
+    note("importing torch and transformers")
     require("transformers", "train")
     from agent_gym.trainers.export.card import model_card, read_evaluations
     from agent_gym.trainers.export.checkpoint import find_checkpoint
@@ -81,10 +84,7 @@ def _trajectories_parser() -> Parser:
 
 def _export_trajectories(arguments: Namespace) -> int:
     require("datasets", "train")
-    from itertools import chain
-
     from agent_gym.errors import ConfigError
-    from agent_gym.rollout import read_trajectories
     from agent_gym.trainers.export.hub import check_name, push
     from agent_gym.trainers.export.trajectories import export_trajectories
 
@@ -94,7 +94,7 @@ def _export_trajectories(arguments: Namespace) -> int:
     if arguments.push_to_hub:
         check_name(arguments.push_to_hub)
     dataset = export_trajectories(
-        chain.from_iterable(map(read_trajectories, files)),
+        reading(files),
         out,
         form=arguments.format,
         min_reward=arguments.min_reward,

@@ -53,7 +53,8 @@ class TrainingFlags:
         """Add to a parser of the settings what is no setting, and the defaults."""
         parser.set_defaults(**self.defaults)
         for action in parser._actions:
-            if action.dest == "bf16":  # the help must not depend on the machine, and finding a GPU takes torch
+            # The help must not depend on the machine, and to find a GPU takes torch (launch.py).
+            if action.dest in ("bf16", "dataloader_pin_memory") and action.help:
                 action.help = f"{action.help} Without a GPU it is off."
         launcher = parser.add_argument_group("several processes")
         launcher.add_argument("--config", metavar="FILE", help="A yaml file with any of these arguments.")

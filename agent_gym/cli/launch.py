@@ -48,8 +48,9 @@ class TrainingParser(TrlParser):
             ConfigError: for anything that does not fit, in one line.
         """
         if not torch.cuda.is_available():
-            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU.
-            self.set_defaults(bf16=False)
+            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; and torch warns of pinned
+            # memory at the beginning of each epoch.
+            self.set_defaults(bf16=False, dataloader_pin_memory=False)
         arguments = with_underscores(argv)
         if arguments and not arguments[0].startswith("-"):
             arguments.insert(0, "--env_id")

@@ -10,9 +10,10 @@ from typing import Any
 from tqdm import tqdm
 
 from agent_gym.cli.parser import Parser, check_output, json_object
+from agent_gym.cli.reading import reading
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.report import align, number
-from agent_gym.rollout import Episode, Replay, from_record, make_env, play_again, read_trajectories, write_trajectories
+from agent_gym.rollout import Episode, Replay, from_record, make_env, play_again, write_trajectories
 
 _SHOWN = 10
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     changes = {**arguments.env_kwargs}
     if arguments.reward_weights:
         changes["reward_weights"] = arguments.reward_weights
-    records = list(read_trajectories(arguments.file))
+    records = list(reading([arguments.file]))
     before = [from_record({**record, "rows": []}) for record in records]
     again = list(_replay(records, changes))
     after = [from_record({**replay.record, "rows": []}) for replay in again]

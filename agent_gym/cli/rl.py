@@ -19,6 +19,7 @@ from agent_gym.cli.arguments import RLArguments, kwargs_by_env
 from agent_gym.cli.engine import load_tokenizer
 from agent_gym.cli.fast_help import answer_help
 from agent_gym.cli.flags import TrainingFlags
+from agent_gym.cli.notes import note
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm_environment import set_environment
 
@@ -50,6 +51,7 @@ class RLCommand:
     def main(self, argv: Sequence[str]) -> int:
         """Train as the arguments say."""
         answer_help(self.flags, argv)
+        note("importing torch and TRL")
         set_environment()
         require("trl", "train")
         from agent_gym.cli.launch import run
@@ -80,7 +82,7 @@ class RLCommand:
     def train(self, env: RLArguments, args: Any, model: ModelConfig) -> None:
         """Train and save."""
         from agent_gym import trainers
-        from agent_gym.cli.training import finish, resume_point, use_model
+        from agent_gym.cli.training import finish, resume_point, telling_what_is_left, use_model
         from agent_gym.trainers.dashboard import watch
 
         name = str(model.model_name_or_path)
@@ -94,7 +96,7 @@ class RLCommand:
             processing_class=tokenizer,
             **use_model(args, model),
         )
-        with watch(trainer):
+        with telling_what_is_left(args), watch(trainer):
             trainer.train(resume_from_checkpoint=resume_point(args))
         finish(trainer, args)
 

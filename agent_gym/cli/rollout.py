@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from agent_gym.cli.episodes import add_limits, add_player, check_player, open_runner
 from agent_gym.cli.parser import Parser, check_output, positive
 from agent_gym.evaluate import EvalResult, make_specs, summarize
-from agent_gym.rollout import RolloutStats, to_record, write_trajectories
+from agent_gym.rollout import Episode, RolloutStats, to_record, write_trajectories
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,10 +35,22 @@ def main(argv: Sequence[str]) -> int:
         seed=arguments.seed,
     )
     with open_runner(arguments, arguments.env_id, player.engine) as (tokenizer, runner):
-        episodes = runner.run(specs, temperature=arguments.temperature)
-    write_trajectories(arguments.output, (to_record(episode, tokenizer) for episode in episodes))
+        finished: list[Episode] = []
+        try:
+            episodes = runner.run(specs, temperature=arguments.temperature, on_end=finished.append)
+        except KeyboardInterrupt:
+            if finished:
+                _write(arguments.output, finished, tokenizer)
+                done = f"{len(finished)} of {len(specs)} episodes were finished"
+                print(f"agent-gym: {done}; they are in {arguments.output}", file=sys.stderr)
+            raise
+    _write(arguments.output, episodes, tokenizer)
     print("\n".join([*_report(summarize(episodes)), *_speed(runner.stats), f"trajectories: {arguments.output}"]))
     return 0
+
+
+def _write(path: str, episodes: Sequence[Episode], tokenizer: Any) -> None:
+    write_trajectories(path, (to_record(episode, tokenizer) for episode in episodes))
 
 
 def _report(result: EvalResult) -> list[str]:

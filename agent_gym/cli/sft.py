@@ -10,6 +10,7 @@ from agent_gym.cli.arguments import SFTArguments
 from agent_gym.cli.engine import load_tokenizer
 from agent_gym.cli.fast_help import answer_help
 from agent_gym.cli.flags import TrainingFlags
+from agent_gym.cli.notes import note
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import make_specs
 
@@ -33,6 +34,7 @@ FLAGS = TrainingFlags(
 def main(argv: Sequence[str]) -> int:
     """Train as the arguments say."""
     answer_help(FLAGS, argv)
+    note("importing torch and TRL")
     require("trl", "train")
     from agent_gym.cli.launch import run
 
@@ -48,7 +50,7 @@ def make_parser() -> TrainingParser:
 
 def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     """Find the cheap mistakes."""
-    from agent_gym.cli.training import check_model
+    from agent_gym.cli.training import check_model, resume_point
     from agent_gym.trainers.sft import TRAIN_ON
 
     if env.train_on not in TRAIN_ON:
@@ -57,13 +59,14 @@ def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
         raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
     if not env.tiny:
         check_model(model)
+    resume_point(args)
     env.shares  # noqa: B018  (a bad value is found here)
     make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
 
 
 def train(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     """Play the expert, train and save."""
-    from agent_gym.cli.training import finish, use_model
+    from agent_gym.cli.training import finish, resume_point, telling_what_is_left, use_model
     from agent_gym.trainers.sft import expert_episodes, train_sft
 
     name = model.model_name_or_path or _make_tiny(env, args)
@@ -78,7 +81,10 @@ def train(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
         styles=env.shares,
     )
     rows = [row for episode in episodes for row in episode.rows]
-    finish(train_sft(name, tokenizer, rows, args, train_on=env.train_on, **use_model(args, model)), args)
+    with telling_what_is_left(args):
+        resume = resume_point(args)
+        trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **use_model(args, model))
+    finish(trained, args)
 
 
 def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:

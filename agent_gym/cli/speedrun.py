@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent_gym.cli.engine import ENGINES
+from agent_gym.cli.notes import note
 from agent_gym.cli.parser import Parser
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm_environment import set_environment
@@ -30,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
         "--engine", choices=ENGINES, default="auto", help="what samples; auto takes vLLM where it is installed"
     )
     arguments = parser.parse(argv)
+    note("importing torch and TRL")
     set_environment()
     require("trl", "train")
     from agent_gym.trainers.presets import own_preset

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from agent_gym.cli.engine import check_folder
 from agent_gym.errors import ConfigError
+from agent_gym.trainers.checkpoints import way_on
 
 
 def check_model(model: ModelConfig) -> None:
@@ -57,6 +61,17 @@ def resume_point(args: Any) -> str | bool | None:
     if not Path(wanted).is_dir():
         raise ConfigError(f"there is no checkpoint at {wanted}")
     return str(wanted)
+
+
+@contextmanager
+def telling_what_is_left(args: Any) -> Iterator[None]:
+    """Say what to resume from when somebody presses Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if args.process_index == 0:
+            print(f"agent-gym: {way_on(args.output_dir)}", file=sys.stderr)
+        raise
 
 
 def finish(trainer: Any, args: Any) -> None:

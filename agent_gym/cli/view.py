@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import webbrowser
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 from agent_gym.cli.parser import Parser, check_output, positive
+from agent_gym.cli.reading import reading
 from agent_gym.errors import ConfigError, require
-from agent_gym.rollout import read_trajectories
 from agent_gym.viewer import write_html
 
 
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     first = Path(arguments.files[0])
     output = Path(arguments.output) if arguments.output else first.with_suffix(".html")
     check_output(str(output))
-    records = {name: chain.from_iterable(map(read_trajectories, files)) for name, files in runs.items()}
+    records = {name: reading(files) for name, files in runs.items()}
     write_html(output, records, arguments.title or " and ".join(runs))
     print(output)
     if arguments.open and not webbrowser.open(output.resolve().as_uri()):
@@ -64,7 +63,7 @@ def _show(files: Sequence[Path], number: int | None) -> None:
 
     from agent_gym.viewer.terminal import browse, episode_table, episode_view
 
-    records = list(chain.from_iterable(map(read_trajectories, files)))
+    records = list(reading(files))
     if number is not None and number > len(records):
         raise ConfigError(f"--episode is {number}, but there are {len(records)} episodes")
     console = Console(highlight=False)
