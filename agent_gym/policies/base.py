@@ -73,8 +73,8 @@ class Request:
         prompt_ids: Everything the policy sees, as token ids; not empty.
         params: How to sample.
         episode: The live episode, for scripted policies. Engines never look at it.
-        on_token: Called with each token as soon as it is sampled, by the engines that run in this process, for somebody
-            who watches. What it raises goes through `poll`; the request is then to be aborted.
+        on_token: Called with each token as soon as it is sampled, in `poll`, for somebody who watches; by all but the
+            policies of a trainer's servers. What it raises goes through `poll`; the request is then to be aborted.
         images: What the prompt shows, in order. No image token stands outside of them.
     """
 
