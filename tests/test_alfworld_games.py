@@ -16,6 +16,7 @@ from agent_gym.envs.alfworld.export import write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.games import game_names, load_game
 from agent_gym.envs.alfworld.generator import SPLIT_SIZES
+from agent_gym.envs.alfworld.problem import read_problem
 from agent_gym.envs.alfworld.world import World
 
 
@@ -156,3 +157,12 @@ def test_files_and_folders_that_hold_no_game_are_refused(tmp_path: Path) -> None
     (tmp_path / "train").mkdir()
     with pytest.raises(ConfigError, match="no solvable game"):
         game_names(str(tmp_path))
+
+
+def test_facts_are_read_with_any_space_between_their_words() -> None:
+    written = (
+        "(:init\n  (atLocation agent1 loc_1)\n (canContain  FridgeType\n AppleType)(a b) )(:goal (and (holds x y)))"
+    )
+    spread = "(:init(  atLocation\tagent1\n loc_1 )\n(\ncanContain FridgeType  AppleType )( a\n b)() )(:goal (and (holds x y)))"
+    expected = {"atlocation": [("agent1", "loc_1")], "cancontain": [("fridgetype", "appletype")], "a": [("b",)]}
+    assert read_problem(written).facts == read_problem(spread).facts == expected

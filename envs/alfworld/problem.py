@@ -153,9 +153,12 @@ def read_problem(text: str) -> Problem:
     text = text.lower()
     start, end = text.index("(:init"), text.index("(:goal")
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
-    for piece in text[start + len("(:init") : end].split(")"):
+    for piece in text[start + len("(:init") : end].replace(")", " ").split("("):
+        predicate, _, words = piece.partition(" ")
+        if not predicate.isalpha():  # PDDL may have any space there, which files of ALFWorld do not
+            predicate, _, words = " ".join(piece.split()).partition(" ")
         # What takes what is half of a file, and the same in many files.
-        predicate, arguments = _shared_fact(piece) if "(cancontain " in piece else _fact(piece)
+        arguments = _shared_arguments(words) if predicate == "cancontain" else _arguments(words)
         if arguments:
             facts[predicate].append(arguments)
     if "atlocation" not in facts:
@@ -163,14 +166,12 @@ def read_problem(text: str) -> Problem:
     return Problem(dict(facts), Goal(text[end:], facts))
 
 
-def _fact(text: str) -> tuple[str, Fact]:
-    """Read what stands before a closing bracket, from the last opening one on."""
+def _arguments(words: str) -> Fact:
     # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
-    predicate, *arguments = map(sys.intern, text[text.rfind("(") + 1 :].split() or [""])
-    return predicate, tuple(arguments)
+    return tuple(map(sys.intern, words.split()))
 
 
-_shared_fact = functools.lru_cache(maxsize=1 << 12)(_fact)
+_shared_arguments = functools.lru_cache(maxsize=1 << 12)(_arguments)
 
 
 def _expression(text: str) -> Any:
