@@ -160,9 +160,8 @@ def test_files_and_folders_that_hold_no_game_are_refused(tmp_path: Path) -> None
 
 
 def test_facts_are_read_with_any_space_between_their_words() -> None:
-    written = (
-        "(:init\n  (atLocation agent1 loc_1)\n (canContain  FridgeType\n AppleType)(a b) )(:goal (and (holds x y)))"
-    )
-    spread = "(:init(  atLocation\tagent1\n loc_1 )\n(\ncanContain FridgeType  AppleType )( a\n b)() )(:goal (and (holds x y)))"
+    goal = "(:goal (and (holds x y)))"
+    written = "(:init\n  (atLocation agent1 loc_1)\n (canContain  FridgeType\n AppleType)(a b) )"
+    spread = "(:init(  atLocation\tagent1\n loc_1 )\n(\ncanContain FridgeType  AppleType )( a\n b)() )"
     expected = {"atlocation": [("agent1", "loc_1")], "cancontain": [("fridgetype", "appletype")], "a": [("b",)]}
-    assert read_problem(written).facts == read_problem(spread).facts == expected
+    assert read_problem(written + goal).facts == read_problem(spread + goal).facts == expected
