@@ -233,3 +233,14 @@ def test_a_processor_that_does_not_count_is_named_when_it_matters() -> None:
         assert eyes.prompt([{"role": "user", "content": "a"}]) == renderer().prompt([{"role": "user", "content": "a"}])
         with pytest.raises(ConfigError, match=complaint):
             eyes.prompt([{"role": "user", "content": parts(noise(28, 28))}])
+
+
+def test_the_command_line_plays_and_scores_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a model an environment that shows images gets a processor made on the spot."""
+    from agent_gym.cli.main import main
+
+    path = tmp_path / "mazes.jsonl"
+    assert main(["rollout", ENV, "--expert", "--episodes", "2", "--output", str(path)]) == 0
+    assert all(record["images"] and record["success"] for record in read_trajectories(path))
+    assert main(["rescore", str(path)]) == 0
+    assert "the world answers otherwise in 0 of them" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Mazes that are only seen: imitation until the policy finds the way in half of them, then RL.
 
-The imitation is short on purpose: with 500 steps of it a tiny model leaves RL nothing to do. In mazes of sixteen cells
-and more it takes longer until the model has found out how to look.
+The imitation ends on purpose when the model has found out how to look: 500 steps of it leave RL nothing to do. In mazes
+of sixteen cells and more that takes longer.
 """
 
 from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
@@ -16,8 +16,10 @@ MAZE = Preset(
             name="expert imitation",
             episodes=2000,
             styles={"default": 1.0},
-            steps=50,
+            steps=400,
             batch=32,
+            # How to look is found out all at once, after 30 to 100 steps.
+            until_loss=0.15,
             settings={"learning_rate": 3e-3, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 20, **ADAM},
         ),
     ),
@@ -29,7 +31,7 @@ MAZE = Preset(
         **TINY_GRPO,
         "max_steps": 30,
         # In mazes of sixteen cells success fell at the 5e-4 of the other tiny models.
-        "learning_rate": 1e-4,
+        "learning_rate": 2e-4,
         "micro_batch_size": 32,
         "max_turn_tokens": 6,
         "eval_steps": 5,
