@@ -107,13 +107,12 @@ class Vision:
         """
         if not images:
             return {}
-        found = self.processor.image_processor([image.pixels for image in images], return_tensors="pt")
-        return dict(found)
+        return dict(self._read(images, "pt"))
 
     def _expansion(self, image: Image) -> str:
         # A function of the size alone: what is on the image does not matter to any processor.
         if image.size not in self._expansions:
-            found = self.processor.image_processor([image.pixels], return_tensors="np")
+            found = self._read([image], "np")
             try:
                 self._expansions[image.size] = self.processor.replace_image_token(found, 0)
             except NotImplementedError as error:
@@ -122,3 +121,8 @@ class Vision:
                     "(replace_image_token): take a model whose processor does, such as Qwen2-VL"
                 ) from error
         return self._expansions[image.size]
+
+    def _read(self, images: Sequence[Image], tensors: str) -> Any:
+        # Otherwise an image of three lines would be taken for one of three colours.
+        layout = {"input_data_format": "channels_last"}
+        return self.processor.image_processor([image.pixels for image in images], return_tensors=tensors, **layout)

@@ -244,3 +244,14 @@ def test_the_command_line_plays_and_scores_again(tmp_path: Path, capsys: pytest.
     assert all(record["images"] and record["success"] for record in read_trajectories(path))
     assert main(["rescore", str(path)]) == 0
     assert "the world answers otherwise in 0 of them" in capsys.readouterr().out
+
+
+def test_an_image_of_three_lines_is_read_as_an_image() -> None:
+    """(3, W, 3) could as well be three colours of W lines."""
+    pillow = pytest.importorskip("PIL.Image")
+    eyes, image = renderer(), noise(3, 84)
+    assert eyes.vision is not None
+    found = eyes.vision.inputs([image])
+    wanted = tiny_processor().image_processor([pillow.fromarray(image.pixels)], return_tensors="pt")
+    assert (found["pixel_values"] == wanted["pixel_values"]).all()
+    assert eyes.vision.count(image) == int(wanted["image_grid_thw"].prod()) // 4

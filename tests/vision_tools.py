@@ -69,7 +69,9 @@ def image_requests(renderer: ChatRenderer, count: int, *, max_tokens: int = 12, 
     for i in range(count):
         pieces: list[Any] = ["go " * rng.randint(1, 9)]
         for k in range(i % 4):
-            pieces.append(noise(28 * rng.randint(1, 4), 28 * rng.randint(1, 4), seed=10 * i + k))
+            # Also of three lines, which look like three colours, and of sizes that no patch divides.
+            height = 3 if k == 2 else 28 * rng.randint(1, 4) + i % 3
+            pieces.append(noise(height, 28 * rng.randint(1, 4), seed=10 * i + k))
             pieces += ["then"] * rng.randint(0, 1)
         messages = [{"role": "user", "content": parts(*pieces)}]
         assert renderer.vision is not None
