@@ -18,8 +18,8 @@ MAZE = Preset(
             styles={"default": 1.0},
             steps=400,
             batch=32,
-            # How to look is found out all at once, after 30 to 100 steps.
-            until_loss=0.15,
+            # How to look is found out all at once, after 30 to 200 steps.
+            until_loss=0.25,
             settings={"learning_rate": 3e-3, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 20, **ADAM},
         ),
     ),
