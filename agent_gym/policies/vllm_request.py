@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from agent_gym.errors import require
 from agent_gym.policies.base import FinishReason, Request, SamplingParams
 from agent_gym.vision import Vision
 
@@ -56,12 +57,11 @@ def prompt(request: Request, vision: Vision | None) -> dict[str, Any]:
     """Make the prompt of a request: its ids, and its images as those of Pillow, whose axes nobody has to guess."""
     if vision is None or not request.images:
         return {"prompt_token_ids": request.prompt_ids}
-    from PIL import Image
-
+    pillow = require("PIL.Image", "train")
     return {
         # vLLM writes out the tokens of images itself.
         "prompt_token_ids": vision.collapse(request.prompt_ids, request.images),
-        "multi_modal_data": {"image": [Image.fromarray(image.pixels) for image, *_ in request.images]},
+        "multi_modal_data": {"image": [pillow.fromarray(image.pixels) for image, *_ in request.images]},
     }
 
 
