@@ -1,7 +1,7 @@
 """Mazes that are only seen: imitation until the policy finds the way in half of them, then RL.
 
-The imitation ends on purpose when the model has found out how to look: 500 steps of it leave RL nothing to do. In mazes
-of sixteen cells and more that takes longer.
+The imitation ends on purpose when the model has found out how to look, or it would leave RL nothing to do. In mazes of
+sixteen cells and more that takes longer.
 """
 
 from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
