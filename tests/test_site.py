@@ -44,6 +44,15 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
 
 @needs_site
 @needs_training
+def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        prose = re.sub(r"^```.*?^``` *$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        shown = (site / page.with_suffix(".html").name).read_text()
+        assert len(re.findall("<h[123] ", shown)) == len(re.findall("^#{1,3} ", prose, re.MULTILINE)), page.name
+
+
+@needs_site
+@needs_training
 def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links begin at the server's root
     places = {page: set(re.findall(r'\b(?:id|name)="?([^"\s>]+)', page.read_text())) for page in pages}

@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = "docs"
 
 LINK = re.compile(r"(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+FIRST_LINE = re.compile(r"\A( *(?:```+|~~~+)\w*)[^\n]*")
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(
     r'(?<!">)<code>((?:agent_gym|envs|trainers|registry|tests|benchmarks)/[\w/]+\.py)(?:::(\w+))?</code>'
@@ -107,10 +108,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def outside_of_fences(markdown: str, change: object) -> str:
-    """Apply a function to what stands between the fenced blocks."""
+    """Apply a function to what stands between the fenced blocks, and leave of their first lines the language.
+
+    A word behind it, as in "python run", is for the tests; to the renderer of the site such a block is none.
+    """
     parts, last = [], 0
     for fence in FENCE.finditer(markdown):
-        parts += [change(markdown[last : fence.start()]), fence[0]]  # type: ignore[operator]
+        parts += [change(markdown[last : fence.start()]), FIRST_LINE.sub(r"\1", fence[0])]  # type: ignore[operator]
         last = fence.end()
     return "".join([*parts, change(markdown[last:])])  # type: ignore[operator]
 
