@@ -60,9 +60,17 @@ def adventure(game: Game, rng: random.Random, length: int) -> list[str]:
             commands.append(command)
             view = world.step(command)
 
+    # What no receptacle takes back fills the hand for good, and nothing else can be done after that.
+    kept = {
+        f"take {game.names[thing]} from"
+        for thing in game.pickupable
+        if not any(world.can_hold(place, thing) for place in game.place)
+    }
     for _ in range(length):
         hostile = rng.random() < 0.2
-        do(rng.choice(HOSTILE if hostile else view.admissible))
+        command = rng.choice(HOSTILE if hostile else view.admissible)
+        if command.rpartition(" ")[0].rpartition(" ")[0] not in kept:
+            do(command)
     put_away(world, do)
     open_and_close(world, do)
     slice_and_treat(world, rng, do)

@@ -181,7 +181,9 @@ if __name__ == "__main__":
 def test_nothing_is_left_behind_and_nothing_imports_torch(ending: str, code: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(_SCRIPT).format(tests=str(Path(__file__).parent), ending=ending))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    # Without the libraries that an engine of an earlier test has had loaded into every process from then on.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == code, done.stderr
     torch, *pids = done.stdout.split()
     assert torch == "none" and len(pids) == 3

@@ -278,7 +278,7 @@ def test_the_table_of_a_paper_is_one_command(capsys: pytest.CaptureFixture[str])
     assert main(arguments) == 0
     head, row, *_ = capsys.readouterr().out.splitlines()
     columns = dict(zip(re.split("  +", head), re.split("  +", row), strict=True))
-    assert {"HotpotQA-Direct env/f1", "HotpotQA-ReAct tool/search/calls"} < set(columns)
+    assert {"HotpotQA-Direct F1", "HotpotQA-ReAct tool/search/calls"} < set(columns)
     assert "HotpotQA-Direct tool/search/calls" not in columns, "no tool, no column"
     assert main([*arguments, "--json"]) == 0
     found = {result["env_id"]: result["measures"] for result in json.loads(capsys.readouterr().out)["results"]}

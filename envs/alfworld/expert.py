@@ -162,6 +162,9 @@ def _put_away(world: World) -> str:
     """Empty the hand, here if something takes what is in it."""
     game, hand = world.game, world.hand or ""
     takers = [r for r in game.place if world.can_hold(r, hand)]
+    if not takers:
+        # Some official games have things that no receptacle takes back: whoever took one carries it to the end.
+        return "inventory"
     taker = min(takers, key=lambda r: (game.place[r] != world.location, not _is_open(world, r)))
     return _reach(world, taker) or game.put_command(hand, taker)
 
