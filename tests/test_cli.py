@@ -215,3 +215,14 @@ def test_eval_with_vllm(model: str) -> None:
     limits = ["--episodes", "4", "--max_turn_tokens", "8", "--max_tokens", "1024"]
     done = command("eval", ENV_ID, "--model", model, "--engine", "vllm", *limits)
     assert "95% interval" in done.stdout and ": 4 tasks" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("list", "--json"), ("list",)])
+def test_output_that_nobody_reads_is_no_crash(words: tuple[str, ...]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent_gym", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == ("", 141)
+    process.stderr.close()

@@ -1,12 +1,14 @@
 """The entry point of `agent-gym`: finds the command, runs it, and turns what the user got wrong into one line.
 
 A command's module is imported only when it is called, so that `agent-gym --help` and `agent-gym list` load neither
-torch nor TRL. Exit codes: 0 done, 1 the run failed, 2 the user's mistake, 130 interrupted.
+torch nor TRL. Exit codes: 0 done, 1 the run failed, 2 the user's mistake, 130 interrupted, 141 nobody reads the output.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -65,7 +67,13 @@ def guarded(run: Callable[[], int]) -> int:
     Everything else is a defect of ours and keeps its traceback.
     """
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        return 128 + signal.SIGPIPE
     except ConfigError as error:
         print(f"agent-gym: {one_line(error)}", file=sys.stderr)
         return 2
@@ -75,6 +83,17 @@ def guarded(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("agent-gym: interrupted", file=sys.stderr)
         return 130
+
+
+def _unread() -> bool:
+    """Whether nobody reads the output any more (`| head` has enough); what is left of it then goes nowhere."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # a broken pipe is told without being asked for
+    broken = bool(output.poll(0))
+    if broken:
+        # Python writes the rest when it ends, and would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return broken
 
 
 def _run(command: str, arguments: list[str]) -> int:
