@@ -82,6 +82,9 @@ def test_long_episodes_are_as_frequent_as_without_and_would_not_be_if_the_rest_w
     specs = [spec(group, member) for group in range(begun) for member in range(2)]
     all_of_them = sum(map(worth, specs)) / len(specs)
     assert mean(trained) == pytest.approx(all_of_them, abs=1e-12)
+    late = [e for n, batch in enumerate(batches) for e in batch if n > max(0, (e.spec.group - 4) // 6)]
+    in_time = [episode for episode in trained if episode not in late]
+    assert mean(in_time) < all_of_them < mean(late), "long ones come late"
     # Dropping what is not done when a batch is full trains on the first batch of each rollout only.
     kept, dropping = [], 0
     for first in range(0, 40, 10):
