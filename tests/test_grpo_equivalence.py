@@ -7,6 +7,7 @@ of small gradients, which SGD hides.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from trainer_tools import (  # noqa: E402
     train,
     weights,
 )
+
+from agent_gym.errors import RolloutError  # noqa: E402
 
 TOLERANCE = 1e-6
 MOVED = 1e-4  # what a run changes at least, so that equal weights say something
@@ -180,6 +183,22 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
     assert distance(one, other) == 0.0
     same(straight["sgd"], one)
     assert any(log["rollout/failed"] for log in logs)
+
+
+def run_with_bad_ranks(folder: str, bad: list[int]) -> list[float] | str:
+    rank = int(os.environ["RANK"])
+    trainer = make_trainer(folder, env_kwargs={"fail": int(rank in bad)}, max_steps=2)
+    try:
+        trainer.train()
+    except RolloutError as error:
+        return str(error)
+    return [log["rollout/failed"] for log in trainer.state.log_history if "reward" in log]
+
+
+def test_ranks_where_every_episode_failed(tmp_path: Path) -> None:
+    assert in_ranks(run_with_bad_ranks, 2, str(tmp_path), [1]) == [[0.5, 0.5]] * 2
+    message = "all 16 episodes failed; the first: EnvFailure: the machinery broke"
+    assert in_ranks(run_with_bad_ranks, 2, str(tmp_path), [0, 1]) == [message] * 2
 
 
 # Sixteen episodes per step, shared by two or four ranks.

@@ -249,7 +249,7 @@ def kill_ranks(function: Callable[..., Any], processes: int, *arguments: Any, ti
         AssertionError: if a rank ended by itself.
     """
     with tempfile.TemporaryDirectory() as folder, _ranks(folder, processes, function, arguments) as ranks:
-        _wait(lambda: len(list(Path(folder).iterdir())) == processes, timeout_s)
+        _wait(lambda: len(list(Path(folder).glob("*.*"))) == processes, timeout_s)
         for result in Path(folder).glob("*.pkl"):
             raise AssertionError(f"a rank ended before it was killed: {pickle.loads(result.read_bytes())}")
         assert len(list(Path(folder).glob("*.ready"))) == processes, f"not ready to be killed in {timeout_s} s"
@@ -299,6 +299,9 @@ class _Failure(NamedTuple):
 def _rank(folder: str, rank: int, processes: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
     """Run one rank and leave its result in a file."""
     os.environ["AGENT_GYM_TEST_RANK"] = str(Path(folder, str(rank)))
+    # What a rank leaves behind goes with the folder: it ends without cleaning up.
+    tempfile.tempdir = str(Path(folder, f"{rank}"))
+    os.mkdir(tempfile.tempdir)
     if processes > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}

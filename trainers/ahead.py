@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from agent_gym.policies.agreement import together
 from agent_gym.rollout import Episode, EpisodeSpec
+from agent_gym.trainers.failures import check_failures_everywhere
 
 if TYPE_CHECKING:
     from agent_gym.trainers.episodes import EpisodeTrainer
@@ -56,7 +57,7 @@ class RolloutAhead:
 
         def play() -> None:
             try:
-                future.set_result(trainer.runner.run(specs, temperature=trainer.temperature))
+                future.set_result(trainer.runner.run_share(specs, temperature=trainer.temperature))
             except BaseException as error:  # raised again where the result is asked for
                 future.set_exception(error)
 
@@ -82,5 +83,6 @@ class RolloutAhead:
         played, self._playing = self._playing, None
         with together(self._trainer.accelerator.num_processes > 1):
             episodes = played.future.result()
+        check_failures_everywhere(episodes)
         self._trainer.log_rollout()
         return episodes if played.specs == list(specs) else None

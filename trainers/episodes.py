@@ -25,6 +25,7 @@ from agent_gym.trainers.ahead import RolloutAhead
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import build_policy
+from agent_gym.trainers.failures import check_failures_everywhere
 from agent_gym.trainers.logs import TokenCredit, write_episodes
 from agent_gym.trainers.metrics import eval_metrics
 from agent_gym.trainers.mixture import Mixture
@@ -133,10 +134,14 @@ class EpisodeTrainer(RowTrainer):
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights and log where the time went."""
-        return self.with_engine(lambda: self.runner.run(specs, temperature=temperature))
+        return self.with_engine(lambda: self.runner.run_share(specs, temperature=temperature))
 
     def with_engine(self, play: Callable[[], list[Episode]]) -> list[Episode]:
-        """Call something that plays episodes when the engine has the current weights, in all processes at once."""
+        """Call something that plays episodes when the engine has the current weights, in all processes at once.
+
+        Raises:
+            RolloutError: if it failed in a process, or if every episode failed in all of them.
+        """
         self.ahead.wait()
         self.ready_engine()
         training = self.model.training
@@ -147,6 +152,7 @@ class EpisodeTrainer(RowTrainer):
             policy.sleep()
         self.model.train(training)
         self.log_rollout()
+        check_failures_everywhere(episodes)
         return episodes
 
     def ready_engine(self) -> None:

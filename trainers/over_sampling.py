@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 from accelerate.utils import gather_object
 
 from agent_gym.errors import ConfigError
-from agent_gym.rollout import Episode, EpisodeSpec, Loop, Runner, check_failures
+from agent_gym.rollout import Episode, EpisodeSpec, Loop, Runner
 
 if TYPE_CHECKING:
     from agent_gym.trainers.collect import Collector
@@ -74,9 +74,6 @@ class GroupsInPlay:
         Returns:
             The episodes of the groups that are due, and of the first of the others that are done; together `wanted`
             groups, or all if there are fewer.
-
-        Raises:
-            RolloutError: if all episodes that ended failed.
         """
         for episode in self._loop.add(specs):
             group = self._groups.setdefault(episode.spec.group, _Group([], 0))
@@ -84,11 +81,9 @@ class GroupsInPlay:
             group.missing += 1
         done = sum(not group.missing for group in self._groups.values())
         awaited = sum(self._groups[number].missing > 0 for number in due)
-        ended: list[Episode] = []
 
         def on_end(episode: Episode) -> None:
             nonlocal awaited, done
-            ended.append(episode)
             number = episode.spec.group
             self._groups[number].missing -= 1
             if not self._groups[number].missing:
@@ -97,7 +92,6 @@ class GroupsInPlay:
 
         self._loop.play(temperature, until=lambda: not awaited and done >= wanted, on_end=on_end)
         self._runner.stats = self._loop.stats
-        check_failures(ended)
         others = [n for n, group in self._groups.items() if n not in due and not group.missing]
         chosen = [*due, *others[: wanted - len(due)]]
         return [episode for number in chosen for episode in self._groups.pop(number).episodes]

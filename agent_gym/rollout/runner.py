@@ -98,11 +98,25 @@ class Runner:
         Raises:
             RolloutError: if every episode failed, since the cause is then in the set-up and not in an episode.
         """
+        episodes = self.run_share(specs, temperature=temperature, on_end=on_end)
+        check_failures([episode.failure for episode in episodes])
+        return episodes
+
+    def run_share(
+        self,
+        specs: Sequence[EpisodeSpec],
+        *,
+        temperature: float = 1.0,
+        on_end: Callable[[Episode], None] | None = None,
+    ) -> list[Episode]:
+        """Play one process's share of a rollout: as `run`, but all of it may fail while other processes succeed.
+
+        Whoever divides a rollout among processes calls `check_failures` for all of them together.
+        """
         loop = Loop(self)
         episodes = loop.add(specs)
         loop.play(temperature, on_end=on_end)
         self.stats = loop.stats
-        check_failures(episodes)
         return episodes
 
     def close(self) -> None:
@@ -111,8 +125,11 @@ class Runner:
         self._envs.close()
 
 
-def check_failures(episodes: Sequence[Episode]) -> None:
-    """Raise `RolloutError` if every one of these episodes failed: the cause is then in the set-up."""
-    failures = [episode.failure for episode in episodes if episode.failure]
-    if failures and len(failures) == len(episodes):
-        raise RolloutError(f"all {len(episodes)} episodes failed; the first: {failures[0]}")
+def check_failures(failures: Sequence[str | None]) -> None:
+    """Raise `RolloutError` if every episode of a rollout failed: the cause is then in the set-up.
+
+    Args:
+        failures: `Episode.failure` of every episode, None where it went well.
+    """
+    if failures and all(failures):
+        raise RolloutError(f"all {len(failures)} episodes failed; the first: {failures[0]}")
