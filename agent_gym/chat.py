@@ -49,7 +49,7 @@ class ChatRenderer:
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template, or the processor of a vision-language model.
         observation_role: the role that carries the world's answers, "tool" or "user". By default "tool" where the
-            template can render a tool message after a plain assistant message, else "user".
+            template knows of tools and can render a tool message after a plain assistant message, else "user".
         template_kwargs: handed to every template call, for example `{"enable_thinking": False}`.
 
     Raises:
@@ -275,6 +275,10 @@ class ChatRenderer:
             raise ConfigError(f"the chat template cannot render a conversation of {roles}: {error}") from error
 
     def _probe_observation_role(self) -> str:
+        # A template that prints whatever role it is given (Qwen2, Qwen2-VL, SmolLM2) would print this one, too, in a
+        # header that its model has never read.
+        if "tool" not in str(self._template):
+            return "user"
         # A template may refuse a tool message, skip it silently, or print it. Only the last is of use. The probe goes
         # through `_render` with two answers in a row, because parallel calls give several.
         self.observation_role = "tool"

@@ -108,6 +108,14 @@ def test_observation_role_can_be_chosen() -> None:
         ChatRenderer(tokenizer, observation_role="narrator")
 
 
+def test_a_template_that_prints_any_role_knows_no_tools() -> None:
+    prints = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer = make_tiny_tokenizer(chat_template=prints)
+    assert ChatRenderer(tokenizer).observation_role == "user"
+    text = tokenizer.decode(ChatRenderer(tokenizer).reply([], [{"role": "tool", "content": "A"}]))
+    assert text == "<|im_end|>\n<|im_start|>user\nA<|im_end|>\n"
+
+
 def test_template_arguments_reach_the_template() -> None:
     tokenizer = tokenizer_of(next(case for case in CASES if case.name == "qwen3"))
     silent = ChatRenderer(tokenizer, template_kwargs={"enable_thinking": False})

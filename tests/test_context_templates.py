@@ -17,6 +17,10 @@ from agent_gym.rollout import Budget, Episode, Runner, make_context, replay, to_
 pytest.importorskip("transformers")
 from tiny import make_tiny_tokenizer  # noqa: E402 - needs transformers
 
+RESPONSE = (
+    "{%- if message.role == 'tool' %}{%- set content = '<tool_response>' + content + '</tool_response>' %}{%- endif %}"
+)
+
 
 def template(*, tools: bool = False, strips: bool = True, prefill: str = "") -> str:
     """A chat template in the manner of Qwen3's.
@@ -37,7 +41,7 @@ def template(*, tools: bool = False, strips: bool = True, prefill: str = "") -> 
         "{%- if message.role == 'assistant' and loop.index0 < ns.last %}"
         "{%- set content = " + stripped + " %}"
         "{%- endif %}"
-        + ("" if tools else "{%- if message.role != 'tool' %}")
+        + (RESPONSE if tools else "{%- if message.role != 'tool' %}")
         + "{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}"
         + ("" if tools else "{%- endif %}")
         + "{%- endfor %}"

@@ -80,7 +80,8 @@ class HotpotQAEnv(ToolEnv):
     - `retrieve_question`: whether what a search for the question finds stands before it, in the user's message.
     - `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
-      tokens of `tokenizer`, or of four bytes each without one.
+      tokens of `tokenizer`, or of four bytes each without one. Rollouts make environments without one, so that a
+      stored episode can be played again without its model.
     - `levels`: only questions of these levels ("easy", "medium", "hard").
     - `reward`: see above.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
