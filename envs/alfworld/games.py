@@ -119,10 +119,10 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
     name = os.fspath(game)
     if name.startswith((f"{EMBEDDED}/", f"{EMBEDDED}-")):
         return _generated(name, grammar)
-    path = Path(name).expanduser()
+    path = Path(os.path.abspath(Path(name).expanduser()))
     path = path / GAME_FILE if path.is_dir() else path
     try:
-        return _from_file(str(path.resolve()), path.stat().st_mtime_ns, grammar)
+        return _from_file(str(path), path.stat().st_mtime_ns, grammar)
     except OSError as error:
         raise ConfigError(f"no game at {name!r} ({error.strerror}); expected the path of a {GAME_FILE}") from error
 

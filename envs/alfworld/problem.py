@@ -10,7 +10,7 @@ import functools
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -154,24 +154,23 @@ def read_problem(text: str) -> Problem:
     start, end = text.index("(:init"), text.index("(:goal")
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
     for piece in text[start + len("(:init") : end].replace(")", " ").split("("):
-        predicate, _, words = piece.partition(" ")
-        if not predicate.isalpha():  # PDDL may have any space there, which files of ALFWorld do not
-            predicate, _, words = " ".join(piece.split()).partition(" ")
-        # What takes what is half of a file, and the same in many files.
-        arguments = _shared_arguments(words) if predicate == "cancontain" else _arguments(words)
-        if arguments:
-            facts[predicate].append(arguments)
+        if piece.startswith("cancontain "):  # half of a file, and the same in many files
+            facts["cancontain"].append(_shared_arguments(piece))
+        elif len(words := piece.split()) > 1:
+            facts[words[0]].append(_interned(words[1:]))
     if "atlocation" not in facts:
         raise ValueError("nothing says where the agent is")
     return Problem(dict(facts), Goal(text[end:], facts))
 
 
-def _arguments(words: str) -> Fact:
+def _interned(words: Iterable[str]) -> Fact:
     # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
-    return tuple(map(sys.intern, words.split()))
+    return tuple(map(sys.intern, words))
 
 
-_shared_arguments = functools.lru_cache(maxsize=1 << 12)(_arguments)
+@functools.lru_cache(maxsize=1 << 12)
+def _shared_arguments(fact: str) -> Fact:
+    return _interned(fact.split()[1:])
 
 
 def _expression(text: str) -> Any:
