@@ -116,6 +116,12 @@ def test_files_stay_small():
     assert {name: size for name, size in sizes.items() if size > 400} == {}
 
 
+def test_no_pattern_that_older_pythons_misread():
+    """Possessive groups miss matches before Python 3.11.5 (its issue 106052); single characters may be possessive."""
+    tricky = re.compile(r"\)[*+?]\+|\(\?>")
+    assert [str(file) for file in product_files("*.py") if tricky.search(file.read_text(encoding="utf-8"))] == []
+
+
 def test_importing_the_package_is_light():
     heavy = ("torch", "transformers", "trl", "datasets", "vllm", "matplotlib", "pandas", "scipy")
     done = run(sys.executable, "-c", f"import agent_gym, sys; print(*sys.modules.keys() & set({heavy}))")
