@@ -55,7 +55,8 @@ def alfworld_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no official games of ALFWorld: {archive} does not exist (set AGENT_GYM_DATA)")
     folder = tmp_path_factory.mktemp("alfworld")
     with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+        # Python before 3.11.4 has no filters.
+        file.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return folder
 
 
