@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from sys import intern
 from typing import Any
 
 Fact = tuple[str, ...]
@@ -153,24 +153,25 @@ def read_problem(text: str) -> Problem:
     text = text.lower()
     start, end = text.index("(:init"), text.index("(:goal")
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
+    contains = facts["cancontain"]
     for piece in text[start + len("(:init") : end].replace(")", " ").split("("):
         if piece.startswith("cancontain "):  # half of a file, and the same in many files
-            facts["cancontain"].append(_shared_arguments(piece))
-        elif len(words := piece.split()) > 1:
-            facts[words[0]].append(_interned(words[1:]))
+            contains.append(_shared_arguments(piece))
+            continue
+        words = piece.split()
+        # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
+        if len(words) == 3:  # nearly all of them
+            facts[words[0]].append((intern(words[1]), intern(words[2])))
+        elif len(words) > 1:
+            facts[words[0]].append(tuple(map(intern, words[1:])))
     if "atlocation" not in facts:
         raise ValueError("nothing says where the agent is")
     return Problem(dict(facts), Goal(text[end:], facts))
 
 
-def _interned(words: Iterable[str]) -> Fact:
-    # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
-    return tuple(map(sys.intern, words))
-
-
 @functools.lru_cache(maxsize=1 << 12)
 def _shared_arguments(fact: str) -> Fact:
-    return _interned(fact.split()[1:])
+    return tuple(map(intern, fact.split()[1:]))
 
 
 def _expression(text: str) -> Any:
