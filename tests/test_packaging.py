@@ -27,6 +27,13 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout
 
 
+def run_without_install(code: str, *, cwd: Path, first: Path | None = None) -> str:
+    """Run code without this environment's own installation of the package, and with what that needs."""
+    packages = Path(pytest.__file__).parents[1]
+    path = os.pathsep.join(str(folder) for folder in (first, packages) if folder)
+    return run(sys.executable, "-S", "-c", code, cwd=cwd, PYTHONPATH=path)
+
+
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The source archive of this checkout, and the wheel made from that archive and not from the checkout."""
@@ -87,7 +94,7 @@ for module in (agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers
 print(*[name for name in ("envs", "trainers", "registry") if importlib.util.find_spec(name)])
 """
     site = tmp_path / "site"
-    *files, generic_names = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
+    *files, generic_names = run_without_install(code, cwd=tmp_path, first=site).splitlines()
     assert [file for file in files if not Path(file).is_relative_to(site)] == []
     assert generic_names == ""
 
@@ -107,11 +114,7 @@ site.addsitedir({str(site)!r})
 import agent_gym, agent_gym.envs.gsm8k, agent_gym.trainers
 print(agent_gym.__file__)
 """
-    # Without this environment's own installation of the package, and with what that needs.
-    packages = str(Path(pytest.__file__).parents[1])
-    assert run(sys.executable, "-S", "-c", code, cwd=tmp_path, PYTHONPATH=packages).strip() == str(
-        clone / "agent_gym" / "__init__.py"
-    )
+    assert run_without_install(code, cwd=tmp_path).strip() == str(clone / "agent_gym" / "__init__.py")
 
 
 def test_constraints_and_pins_do_not_overlap():
