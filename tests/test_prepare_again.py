@@ -227,13 +227,15 @@ def test_a_few_of_these_kills(tmp_path, hotpot):
 @pytest.mark.slow
 def test_kills_at_random_times_in_a_larger_data_set(tmp_path):
     source = write_list(tmp_path / "hotpot_train_v1.1.json", multi_hop_rows(20_000))
+    begun = time.monotonic()
     assert run(tmp_path / "whole", source)[0] == 0
+    seconds = time.monotonic() - begun
     expected, rng, killed = contents(tmp_path / "whole"), random.Random(0), 0
     code = -signal.SIGKILL
     for _ in range(12):
         process = start(tmp_path / "out", source, 10**9)
         try:
-            process.wait(rng.uniform(0.5, 6))
+            process.wait(seconds * rng.uniform(0.1, 0.6))
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             killed += 1
