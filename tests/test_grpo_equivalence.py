@@ -185,9 +185,9 @@ def test_two_ranks(tmp_path: Path, straight: Any) -> None:
     assert any(log["rollout/failed"] for log in logs)
 
 
-def run_with_bad_ranks(folder: str, bad: list[int]) -> list[float] | str:
+def run_with_bad_ranks(folder: str, bad: list[int], options: dict[str, Any]) -> list[float] | str:
     rank = int(os.environ["RANK"])
-    trainer = make_trainer(folder, env_kwargs={"fail": int(rank in bad)}, max_steps=2)
+    trainer = make_trainer(folder, env_kwargs={"fail": int(rank in bad)}, max_steps=2, **options)
     try:
         trainer.train()
     except RolloutError as error:
@@ -195,10 +195,11 @@ def run_with_bad_ranks(folder: str, bad: list[int]) -> list[float] | str:
     return [log["rollout/failed"] for log in trainer.state.log_history if "reward" in log]
 
 
-def test_ranks_where_every_episode_failed(tmp_path: Path) -> None:
-    assert in_ranks(run_with_bad_ranks, 2, str(tmp_path), [1]) == [[0.5, 0.5]] * 2
+@pytest.mark.parametrize("options", [{}, {"overlap": True}, {"over_sampling": 0.5}], ids=str)
+def test_ranks_where_every_episode_failed(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert in_ranks(run_with_bad_ranks, 2, str(tmp_path), [1], options) == [[0.5, 0.5]] * 2
     message = "all 16 episodes failed; the first: EnvFailure: the machinery broke"
-    assert in_ranks(run_with_bad_ranks, 2, str(tmp_path), [0, 1]) == [message] * 2
+    assert in_ranks(run_with_bad_ranks, 2, str(tmp_path), [0, 1], options) == [message] * 2
 
 
 # Sixteen episodes per step, shared by two or four ranks.
