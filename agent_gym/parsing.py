@@ -15,6 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_MAX_DEPTH = 30  # of an argument
+_NOT_JSON = (ValueError, TypeError)  # TypeError: text that has no UTF-8
+
 ToolSchema = Mapping[str, Any]
 """An OpenAI-style function schema: {"type": "function", "function": {"name", "description", "parameters"}}."""
 
@@ -51,38 +55,48 @@ class HermesParser:
 
     stop: tuple[str, ...] = ()
     in_templates = True
-    _open, _close = "<tool_call>", "</tool_call>"
+
+    def __init__(self) -> None:
+        """Take pydantic's reader: three times as fast as Python's, and without NaN and halves of surrogate pairs.
+
+        It is imported here since many a command that imports this module parses nothing.
+        """
+        from pydantic_core import from_json
+
+        self._from_json = from_json
 
     def parse(self, text: str) -> list[ToolCall]:
         """Return the calls of one turn in order, broken ones with their error."""
-        calls = []
-        start = text.find(self._open)
-        while start >= 0:
-            start += len(self._open)
-            stop = text.find(self._close, start)
+        calls: list[ToolCall] = []
+        stop = 0
+        while (start := text.find(_OPEN, stop)) >= 0:
+            start += len(_OPEN)
+            stop = text.find(_CLOSE, start)
             if stop < 0:
-                calls.append(ToolCall("", error=f"the tool call is not closed by {self._close}"))
+                calls.append(ToolCall("", error=f"the tool call is not closed by {_CLOSE}"))
                 break
             calls.append(self._parse_body(text[start:stop]))
-            start = text.find(self._open, stop)
         return calls
 
     def _parse_body(self, body: str) -> ToolCall:
         try:
-            call = _read_json(body)
-        except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets
-            return ToolCall("", error=f"the tool call is not valid JSON: {_brief(error)}")
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            call = self._from_json(body, allow_inf_nan=False)
+        except _NOT_JSON:
+            return ToolCall("", error=f"the tool call is not valid JSON: {_problem(body)}")
+        if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
             return ToolCall("", error='a tool call is a JSON object with "name" and "arguments"')
         arguments = call.get("arguments", {})
         if isinstance(arguments, str):  # some models quote the arguments once more
             try:
-                arguments = _read_json(arguments)
-            except (ValueError, RecursionError):
+                arguments = self._from_json(arguments, allow_inf_nan=False)
+            except _NOT_JSON:
                 arguments = None
         if not isinstance(arguments, dict):
-            return ToolCall(call["name"], error='"arguments" must be a JSON object')
-        return ToolCall(call["name"], arguments)
+            return ToolCall(name, error='"arguments" must be a JSON object')
+        for value in arguments.values():
+            if not isinstance(value, str) and (problem := _unfit(value)):
+                return ToolCall(name, error=f"the tool call is not valid JSON: {problem}")
+        return ToolCall(name, arguments)
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Write a call with the line breaks of Qwen's chat template."""
@@ -138,50 +152,33 @@ class TagParser:
         return "You may call a tool by writing one of these tags:\n" + "\n".join(lines)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+def _unfit(value: Any) -> str | None:
+    """Say what keeps an argument from being written, copied and sent on as JSON again, if anything does.
 
-
-def _read_float(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"{digits[:20]} is too large")
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_read_float)
-_SPACE = " \t\n\r"  # what JSON counts as such
-_MAX_DEPTH = 32
-
-
-def _read_json(text: str) -> Any:
-    """Read what a policy wrote as JSON, and only what can be written, copied and sent on as JSON again.
-
-    Python's own reader takes NaN, numbers that overflow to infinity, halves of surrogate pairs, and nesting that is
-    just short of its own recursion limit but not of pickle's; each of them would break a file or a pipe much later.
+    The reader takes numbers that overflow to infinity, and nesting that is too deep for pickle; either would break a
+    file or a pipe much later.
     """
-    # `decode` does the same, but skips the space before and after with a regular expression each.
-    value, stop = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
-    if rest := text[stop:].lstrip(_SPACE):
-        raise json.JSONDecodeError("Extra data", text, len(text) - len(rest))
-    if text.count("{") + text.count("[") > _MAX_DEPTH and _deeper_than(_MAX_DEPTH, value):
-        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
-    if "\\u" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("half of a surrogate pair") from None
-    return value
-
-
-def _deeper_than(limit: int, value: Any) -> bool:
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(_MAX_DEPTH):
+        if any(isinstance(node, float) and math.isinf(node) for node in level):
+            return "a number is too large"
         nodes = [node for node in level if isinstance(node, dict | list)]
         level = [child for node in nodes for child in (node.values() if isinstance(node, dict) else node)]
-    return bool(level)
+        if not level:
+            return None
+    return f"nested more than {_MAX_DEPTH} deep"
 
 
-def _brief(error: Exception, limit: int = 80) -> str:
-    text = str(error) or type(error).__name__
-    return text if len(text) <= limit else text[:limit] + "..."
+def _problem(text: str, limit: int = 80) -> str:
+    """Say what keeps a text from being JSON in the words of Python's reader, which are the better known ones."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not a JSON number")
+
+    try:
+        json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets
+        said = str(error) or type(error).__name__
+        return said if len(said) <= limit else said[:limit] + "..."
+    # Python takes both of these, and the reader above neither.
+    return "nested too deeply" if text.count("[") + text.count("{") > _MAX_DEPTH else "half of a surrogate pair"
