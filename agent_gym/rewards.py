@@ -29,9 +29,8 @@ def final_answer(text: str) -> str | None:
     It is the content of the last `<answer>...</answer>`, else the rest of the line after the last `####`, which is
     how GSM8K ends its own solutions (arXiv:2110.14168).
     """
-    tagged = tagged_answer(text)
-    if tagged is not None:
-        return tagged
+    if tagged := _tagged(text):
+        return tagged[-1].strip()
     _, mark, rest = text.rpartition("####")
     return rest.strip().split("\n")[0].strip() if mark else None
 

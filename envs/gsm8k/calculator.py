@@ -182,6 +182,8 @@ _BINARY: dict[str, Callable[[Any, Any], Number]] = {
 
 def _show(value: Number) -> str:
     """Write a number as calculate() promises: an integer, or a decimal without trailing zeros."""
+    if isinstance(value, int) and -_LIMIT < value < _LIMIT:
+        return str(value)
     size = abs(value)
     if size >= _LIMIT or 0 < size * _LIMIT < 1:
         raise _Problem(f"the result needs more than {MAX_DIGITS} digits")
