@@ -21,7 +21,9 @@ import gymnasium
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.images import Content, fit_parts, text_of
-from agent_gym.reports import StepReport
+from agent_gym.parsing import ToolCall
+from agent_gym.picking import known_split, pick_task
+from agent_gym.reports import ResetReport, StepReport, call_messages
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 
@@ -29,9 +31,9 @@ MAX_OBSERVATION_CHARS = 1 << 16
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 _CUT = "\n[cut: too long]"
-CATEGORY_FIELDS = ("type", "level", "kind", "category")
+CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that say what kind of task it is."""
-_OPTIONS = frozenset({"split", "index", "task"})
+_content = operator.itemgetter("content")
 _new = tuple.__new__  # makes a named tuple in half of the time that calling its class takes
 
 
@@ -63,11 +65,11 @@ class Reply:
     Attributes:
         text: the observation, or its parts if there are images among them (`images.parts`). Empty is fine for an
             action that ends the episode.
-        messages: the same as chat messages where one text is not enough (several tool calls); `text` then stays empty.
+        messages: the same as chat messages where one text is not enough; `text` then stays empty.
         terms: raw reward terms by name; the environment multiplies them by its weights and sums.
         terminated: the task itself is over (answered, won, bought).
         success: whether the task was solved; only read when the episode ends.
-        tool_calls: records of the calls that ran: name, arguments, error, seconds.
+        tool_calls: the calls that ran. Where there is neither a text nor messages, their answers are the observation.
         metrics: numbers for the log.
         error: what the policy did wrong, in a word or two, if anything.
     """
@@ -77,7 +79,7 @@ class Reply:
     terms: dict[str, float] = field(default_factory=dict)
     terminated: bool = False
     success: bool = False
-    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
 
@@ -122,7 +124,7 @@ class TextEnv(gymnasium.Env[str, str]):
     ) -> None:
         """Check the settings; nothing is drawn before `reset`."""
         self.tasks = tasks
-        self.split = self._known_split(split)
+        self.split = known_split(split, tasks)
         if max_turns < 1:
             raise ConfigError(f"max_turns is {max_turns}; an episode needs at least 1 turn")
         self.max_turns = max_turns
@@ -160,8 +162,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def categories(self, task: Any) -> dict[str, str]:
         """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
-        row = task if isinstance(task, Mapping) else {}
-        return {name: str(row[name]) for name in CATEGORY_FIELDS if name in row and isinstance(row[name], str | int)}
+        if not isinstance(task, Mapping) or CATEGORY_FIELDS.isdisjoint(task):
+            return {}
+        return {name: str(task[name]) for name in task if name in CATEGORY_FIELDS and isinstance(task[name], str | int)}
 
     def expert_action(self) -> str:
         """Return the next action of the environment's own expert.
@@ -207,35 +210,32 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             ConfigError: for unknown options, an unknown split or an index out of range.
         """
+        observation, report = self.reset_and_note(seed=seed, options=options)
+        return observation, report.info()
+
+    def reset_and_note(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, ResetReport]:
+        """Do a `reset` with a report in the place of `info`, which can be written out later or not at all."""
         super().reset(seed=seed)
-        task, self.task_id = self._pick(options or {})
+        task, self.task_id = pick_task(self.tasks, self.split, options, self.np_random)
         self.transcript = Transcript()
         self._turn = 0
         self._over = False
-        opening: list[Message] = [{"role": "user", "content": self.begin(task)}]
-        system = self.opening_system_prompt()
-        if system:
-            opening.insert(0, {"role": "system", "content": system})
-        opening, observation = _fit(opening, "\n\n")
+        question, system = self.begin(task), self.opening_system_prompt()
+        observation = f"{system}\n\n{question}" if system else str(question)
+        tokens = self.renderer is not None
+        messages: list[Message] | None = None
         ids: list[int] = []
-        if self.renderer is not None:
-            # The template renders the opening as a whole, so its ids cannot be split by message without guessing:
-            # they all stand in the last segment. None of them is the policy's.
-            ids = self.renderer.prompt(opening, self.template_tools)
-        *before, question = opening
-        spans = [self.transcript.append(message["role"], PROMPT_STEP, message["content"]) for message in before]
-        spans.append(self.transcript.append("user", PROMPT_STEP, text_of(question["content"]), ids))
-        info = {
-            "messages": opening,
-            "tools": [*self.tool_schemas],
-            "stop": list(self.stop),
-            "task_id": self.task_id,
-            "categories": self.categories(task),
-            "spans": spans,
-        }
-        if self.renderer is not None:
-            info["token_ids"], info["token_spans"] = ids, self.transcript.newest_token_spans(1)
-        return observation, info
+        if tokens or not isinstance(question, str) or not _is_plain(observation):
+            messages = [{"role": "system", "content": system}] if system else []
+            messages, observation = _fit([*messages, {"role": "user", "content": question}], "\n\n")
+            system, question = messages[0]["content"] if system else "", text_of(messages[-1]["content"])
+            if self.renderer is not None:
+                ids = self.renderer.prompt(messages, self.template_tools)
+        noted = self.transcript.open(system, question, ids)
+        about = noted, messages, self.tool_schemas, self.stop, self.task_id, self.categories(task), tokens
+        return observation, _new(ResetReport, about)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Let the policy say something and return what the world answers.
@@ -260,7 +260,9 @@ class TextEnv(gymnasium.Env[str, str]):
         """Do a `step` with a report in the place of `info`, which can be written out later or not at all."""
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        text, turn = _encodable(str(action)), self._turn
+        text, turn = str(action), self._turn
+        if not text.isascii():
+            text = _encodable(text)
         reply = self.respond(text)
         self._turn = turn + 1
         terminated = reply.terminated
@@ -274,15 +276,18 @@ class TextEnv(gymnasium.Env[str, str]):
             reward += paid
             if name in self.process_terms:
                 process_reward += paid
-        answers, observation = self.as_messages(reply)
+        answers: list[Message] | None
         if self.renderer is None:
+            answers, observation = self._observe(reply)
             noted = self.transcript.append_turn(turn, text, observation)
         else:
+            answers, observation = self.as_messages(reply)
             sampled, logprobs = self._action_ids(action, text)
             ids = self._answer_ids(sampled, answers, observation, terminated)
-            noted = self.transcript.append_turn(turn, text, observation, sampled, logprobs, ids)
-        tokens = self.renderer is not None
-        report = _new(StepReport, (noted, answers, reply, terms, process_reward, over, tokens))
+            noted = self.transcript.append_turn(turn, text, observation, tuple(sampled), tuple(logprobs), tuple(ids))
+        success, tokens = reply.success if over else None, self.renderer is not None
+        said = noted, answers, reply.tool_calls, self.tool_schemas
+        report = _new(StepReport, (*said, terms, process_reward, reply.metrics, reply.error, success, tokens))
         return observation, float(reward), terminated, truncated, report
 
     def render(self) -> str | None:
@@ -332,40 +337,30 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the world's answer as messages, and the same as one text."""
         if reply.messages is not None:
             return _fit(reply.messages, "\n")
+        if reply.tool_calls and not reply.text:
+            return _fit(call_messages(reply.tool_calls, self.tool_schemas), "\n")
         if reply.terminated and not reply.text:
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
         return _fit([{"role": role, "content": reply.text}], "")
 
-    def _known_split(self, split: str) -> str:
-        if split not in self.tasks:
-            raise ConfigError(f"unknown split {split!r}; this environment has: {', '.join(self.tasks)}")
-        return split
+    def _observe(self, reply: Reply) -> tuple[list[Message] | None, str]:
+        """The same for a step, with None for messages that are the answers of the calls and can be written later."""
+        if reply.tool_calls and not reply.text and reply.messages is None:
+            said = "\n".join([call.answer for call in reply.tool_calls])
+            if _is_plain(said):
+                return None, said
+        return self.as_messages(reply)
 
-    def _pick(self, options: Mapping[str, Any]) -> tuple[Any, str]:
-        if not options.keys() <= _OPTIONS:
-            unknown = sorted(options.keys() - _OPTIONS)
-            raise ConfigError(f"unknown reset options {unknown}; known: split, index, task")
-        if options.get("task") is not None:
-            return options["task"], "given"
-        split = self._known_split(options.get("split") or self.split)
-        tasks = self.tasks[split]
-        index = options.get("index")
-        if index is None:
-            index = int(self.np_random.integers(len(tasks)))
-            return tasks[index], f"{split}/{index}"
-        try:
-            index = operator.index(index)
-        except TypeError:
-            raise ConfigError(f"index is {index!r}; it must be an integer from 0 to {len(tasks) - 1}") from None
-        if not 0 <= index < len(tasks):
-            raise ConfigError(f"index {index} is out of range: split {split!r} has {len(tasks)} tasks, 0 first")
-        return tasks[index], f"{split}/{index}"
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing can be wrong with it that `_fit` would mend."""
+    return text.isascii() and len(text) < MAX_OBSERVATION_CHARS
 
 
 def _encodable(text: str) -> str:
     """Replace lone surrogates, which no tokenizer and no file can encode."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
@@ -375,7 +370,7 @@ def _fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
         The messages, those given if nothing is wrong with them, and their texts as one.
     """
     try:
-        said = messages[0]["content"] if len(messages) == 1 else joint.join([one["content"] for one in messages])
+        said = messages[0]["content"] if len(messages) == 1 else joint.join(map(_content, messages))
         plain = said.isascii()
     except (AttributeError, TypeError):  # parts, with images among them
         return fit_parts(messages, joint, MAX_OBSERVATION_CHARS, lambda text, limit: _encodable(_cut(text, limit)))
@@ -385,7 +380,7 @@ def _fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
     elif plain:
         return messages, said
     messages = [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
-    return messages, joint.join([message["content"] for message in messages])
+    return messages, joint.join(map(_content, messages))
 
 
 def _cut(text: str, limit: int) -> str:

@@ -25,11 +25,28 @@ ToolSchema = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call as the policy wrote it; `error` says why it cannot run, if it cannot."""
+    """One call as the policy wrote it and, once it ran, what it gave.
+
+    Attributes:
+        name: which tool.
+        arguments: by name.
+        error: why it cannot run, if it cannot.
+        answer: what the policy reads of it; an environment may shorten or extend what the tool said.
+        failed: whether it failed, through the policy's fault.
+        seconds: how long it took. Calls of one turn run together, and each is charged its share.
+    """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    answer: str = ""
+    failed: bool = False
+    seconds: float = 0.0
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `info["tool_calls"]` and trajectories have of it."""
+        return {"name": self.name, "arguments": self.arguments, "error": self.failed, "seconds": self.seconds}
 
 
 class Parser(Protocol):

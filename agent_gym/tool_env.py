@@ -6,13 +6,12 @@ turn without a tool call means, usually the final answer and its score).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from agent_gym.chat import Message
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.guesses import random_arguments, random_words, words_of
@@ -31,7 +30,7 @@ class ToolEnv(TextEnv):
         **kwargs: see `TextEnv`.
 
     Raises:
-        ConfigError: if two tools share a name.
+        ConfigError: if two tools share a name, or no call is allowed.
     """
 
     def __init__(
@@ -48,6 +47,8 @@ class ToolEnv(TextEnv):
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[tool.name for tool in tools]}")
+        if max_calls_per_turn < 1:
+            raise ConfigError(f"max_calls_per_turn is {max_calls_per_turn}; a turn needs at least 1 call")
         self.parser = parser or HermesParser()
         self.max_calls_per_turn = max_calls_per_turn
         self.stop = self.parser.stop
@@ -90,39 +91,34 @@ class ToolEnv(TextEnv):
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
             return self.answer(action)
-        beyond = len(calls) - self.max_calls_per_turn
-        if beyond > 0:
-            # One answer for all of them: a megabyte of empty calls must not become several megabytes of answers.
-            problem = f"only {self.max_calls_per_turn} tool calls are allowed per turn; {beyond} more did not run"
-            calls = [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
-        started = time.perf_counter()
-        results = self._run(calls)
-        # Calls of one turn run together, so that each is charged its share of the time.
-        seconds = (time.perf_counter() - started) / len(calls)
-        messages: list[Message] = []
-        records = []
-        metrics: dict[str, float] = {}
-        failed = None
+        started = perf_counter()
+        if len(calls) == 1 and not (call := calls[0]).error and call.name in self.tools:  # most turns: nothing to sort
+            results = self._run_batch(call.name, [call.arguments])
+        else:
+            calls = self._allowed(calls)
+            results = self._run(calls)
+        seconds = (perf_counter() - started) / len(calls)
+        reply = Reply(tool_calls=calls, terms=self.score_calls(calls, results))
         for call, result in zip(calls, results, strict=True):
-            # A name that the policy made up stays out of the template, which would print it as it stands.
-            name = call.name if call.name in self.tools else "error"
-            messages.append({"role": "tool", "name": name, "content": result.text})
-            records.append({"name": call.name, "arguments": call.arguments, "error": result.error, "seconds": seconds})
+            call.answer, call.failed, call.seconds = result.text, result.error, seconds
             if result.metrics:
-                metrics.update(result.metrics)
-            if result.error and failed is None:
-                failed = result.text
-        return Reply(
-            messages=messages,
-            terms=self.score_calls(calls, results),
-            tool_calls=records,
-            metrics=metrics,
-            error=failed,
-        )
+                reply.metrics |= result.metrics
+            if result.error and reply.error is None:
+                reply.error = result.text
+        return reply
+
+    def _allowed(self, calls: list[ToolCall]) -> list[ToolCall]:
+        """Put one error in the place of the calls that are too many.
+
+        One answer for all of them: a megabyte of empty calls must not become several megabytes of answers.
+        """
+        beyond = len(calls) - self.max_calls_per_turn
+        if beyond <= 0:
+            return calls
+        problem = f"only {self.max_calls_per_turn} tool calls are allowed per turn; {beyond} more did not run"
+        return [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        if len(calls) == 1 and not (call := calls[0]).error and call.name in self.tools:  # most turns: nothing to sort
-            return self._run_batch(call.name, [call.arguments])
         refusals = [self._refusal(call) for call in calls]
         batches: dict[str, list[Mapping[str, Any]]] = {}
         for call, refusal in zip(calls, refusals, strict=True):

@@ -60,6 +60,36 @@ class Segment(NamedTuple):
     logprobs: tuple[float, ...] = ()
 
 
+class Opening(NamedTuple):
+    """What stands before the policy's first turn: the system's words, if there are any, then the user's.
+
+    A chat template renders both as one, so that the ids cannot be split between them without guessing: all of them
+    stand in the user's segment. None of them is the policy's.
+    """
+
+    system: str
+    user: str
+    token_ids: tuple[int, ...]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """One or two segments."""
+        user = Segment("user", PROMPT_STEP, self.user, self.token_ids)
+        return (Segment("system", PROMPT_STEP, self.system), user) if self.system else (user,)
+
+    @property
+    def spans(self) -> list[Span]:
+        """The character span of each segment; the user's may be empty."""
+        middle = len(self.system)
+        user = Span(middle, middle + len(self.user), "user", PROMPT_STEP)
+        return [Span(0, middle, "system", PROMPT_STEP), user] if self.system else [user]
+
+    @property
+    def token_spans(self) -> list[Span]:
+        """One span, of all ids."""
+        return [Span(0, len(self.token_ids), "user", PROMPT_STEP)]
+
+
 class Turn(NamedTuple):
     """An action and the world's answer to it: two segments that stand one after the other.
 
@@ -112,76 +142,52 @@ _new = tuple.__new__
 
 @dataclass(slots=True)
 class Transcript:
-    """An append-only list of segments with running lengths, so that the newest spans cost O(new)."""
+    """The opening and the turns of an episode, with running lengths, so that the newest spans cost O(new)."""
 
     n_chars: int = 0
     n_tokens: int = 0
     _segments: list[Segment] = field(default_factory=list)
-    # Turns become segments when somebody reads them, which in most episodes of a vector environment nobody does.
-    _noted: list[Turn] = field(default_factory=list)
+    # They become segments when somebody reads them, which in most episodes of a vector environment nobody does.
+    _noted: list[Opening | Turn] = field(default_factory=list)
 
     @property
     def segments(self) -> list[Segment]:
         """All segments in order."""
-        for turn in self._noted:
-            self._segments += turn.segments
+        for noted in self._noted:
+            self._segments += noted.segments
         self._noted.clear()
         return self._segments
 
-    def append(
-        self,
-        source: Source,
-        step: int,
-        text: str,
-        token_ids: Sequence[int] = (),
-        logprobs: Sequence[float] = (),
-    ) -> Span:
-        """Add a segment and return its character span (which may be empty); `newest_token_spans` counts tokens.
-
-        Raises:
-            ValueError: if there are logprobs that cannot be matched to ids.
-        """
-        if logprobs:
-            _check_logprobs(logprobs, token_ids)
-        segments = self.segments if self._noted else self._segments
-        segments.append(_new(Segment, (source, step, text, tuple(token_ids), tuple(logprobs))))
-        start = self.n_chars
-        self.n_chars = stop = start + len(text)
-        self.n_tokens += len(token_ids)
-        return _new(Span, (start, stop, source, step))
+    def open(self, system: str, user: str, token_ids: Sequence[int] = ()) -> Opening:
+        """Begin with these words, see `Opening`; `system` is "" where there is no such message."""
+        opening = _new(Opening, (system, user, tuple(token_ids)))
+        self._noted.append(opening)
+        self.n_chars = len(system) + len(user)
+        self.n_tokens = len(token_ids)
+        return opening
 
     def append_turn(
         self,
         step: int,
         action: str,
         answer: str,
-        action_ids: Sequence[int] = (),
-        logprobs: Sequence[float] = (),
-        answer_ids: Sequence[int] = (),
+        action_ids: tuple[int, ...] = (),
+        logprobs: tuple[float, ...] = (),
+        answer_ids: tuple[int, ...] = (),
     ) -> Turn:
         """Add the policy's segment and the world's, see `Turn`.
 
         Raises:
             ValueError: if there are logprobs that cannot be matched to ids.
         """
-        if logprobs:
-            _check_logprobs(logprobs, action_ids)
-        ids = tuple(action_ids), tuple(logprobs), tuple(answer_ids)
-        turn = _new(Turn, (step, action, answer, *ids, self.n_chars, self.n_tokens))
+        if logprobs and len(logprobs) != len(action_ids):
+            raise ValueError(f"{len(logprobs)} logprobs for {len(action_ids)} token ids")
+        start, first_token = self.n_chars, self.n_tokens
+        turn = _new(Turn, (step, action, answer, action_ids, logprobs, answer_ids, start, first_token))
         self._noted.append(turn)
-        self.n_chars += len(action) + len(answer)
-        self.n_tokens += len(action_ids) + len(answer_ids)
+        self.n_chars = start + len(action) + len(answer)
+        self.n_tokens = first_token + len(action_ids) + len(answer_ids)
         return turn
-
-    def newest_token_spans(self, count: int) -> list[Span]:
-        """Return the token spans (any may be empty) of the `count` segments that were appended last, in order."""
-        spans: list[Span] = []
-        stop = self.n_tokens
-        for source, step, _, ids, _ in reversed(self.segments[-count:]):
-            start = stop - len(ids)
-            spans.append(Span(start, stop, source, step))
-            stop = start
-        return spans[::-1]
 
     @property
     def text(self) -> str:
@@ -207,11 +213,6 @@ class Transcript:
     def action_mask(self) -> list[bool]:
         """`action_mask` of the whole transcript, one flag per id of `token_ids`."""
         return action_mask(self.token_spans, self.n_tokens)
-
-
-def _check_logprobs(logprobs: Sequence[float], token_ids: Sequence[int]) -> None:
-    if len(logprobs) != len(token_ids):
-        raise ValueError(f"{len(logprobs)} logprobs for {len(token_ids)} token ids")
 
 
 def _tile(sized: Iterable[tuple[int, Segment]]) -> list[Span]:

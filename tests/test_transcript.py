@@ -7,40 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import Span, Transcript, action_mask
-from agent_gym.transcript import Segment, check_tiling
+from agent_gym.transcript import Opening, Segment, Turn, check_tiling
 
-segments = st.lists(
-    st.builds(
-        Segment,
-        source=st.sampled_from(["system", "user", "agent", "env"]),
-        step=st.integers(-1, 5),
-        text=st.text(max_size=6),
-        token_ids=st.lists(st.integers(0, 99), max_size=6).map(tuple),
-        logprobs=st.just(()),
-    ),
-    max_size=12,
-)
+words = st.text(max_size=6)
+ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
+Said = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
-@given(segments)
-def test_spans_tile_and_the_mask_marks_exactly_the_agent(parts: list[Segment]) -> None:
+@given(st.tuples(words, words, ids), st.lists(st.tuples(words, words, ids, ids), max_size=6))
+def test_spans_tile_and_the_mask_marks_exactly_the_agent(
+    said: tuple[str, str, tuple[int, ...]], turns: list[Said]
+) -> None:
+    system, user, prompt_ids = said
     transcript = Transcript()
-    reported = [(transcript.append(*part), *transcript.newest_token_spans(1)) for part in parts]
-    assert transcript.newest_token_spans(len(parts)) == [tokens for _, tokens in reported]
+    noted: list[Opening | Turn] = [transcript.open(*said)]
+    parts = [Segment("system", -1, system)] if system else []
+    parts.append(Segment("user", -1, user, prompt_ids))
+    for step, (action, answer, action_ids, answer_ids) in enumerate(turns):
+        noted.append(transcript.append_turn(step, action, answer, action_ids, (), answer_ids))
+        parts += Segment("agent", step, action, action_ids), Segment("env", step, answer, answer_ids)
+        if step % 2:  # whoever reads on the way gets and changes nothing
+            assert transcript.segments == parts
+
     assert transcript.segments == parts and all(type(part) is Segment for part in transcript.segments)
     assert transcript.text == "".join(part.text for part in parts)
     assert transcript.token_ids == [i for part in parts for i in part.token_ids]
     check_tiling(transcript.spans, transcript.n_chars)
     check_tiling(transcript.token_spans, transcript.n_tokens)
     assert all(span.stop > span.start for span in transcript.spans + transcript.token_spans)
-    # What `append` returned tiles too, empty spans included, and cuts out each part's own text and ids.
-    for part, (chars, tokens) in zip(parts, reported, strict=True):
-        assert transcript.text[chars.start : chars.stop] == part.text
-        assert tuple(transcript.token_ids[tokens.start : tokens.stop]) == part.token_ids
-        assert (chars.source, chars.step) == (tokens.source, tokens.step) == (part.source, part.step)
+    # What was reported tiles too, empty spans included, and cuts out each part's own text and ids.
+    chars = [span for note in noted for span in note.spans]
+    tokens = [span for note in noted for span in note.token_spans]
+    check_tiling(chars, transcript.n_chars)
+    check_tiling(tokens, transcript.n_tokens)
+    assert [(transcript.text[c.start : c.stop], c.source, c.step) for c in chars] == [
+        (part.text, part.source, part.step) for part in parts
+    ]
+    rendered = [part for part in parts if part.source != "system"]  # the opening's ids stand in the user's segment
+    assert [(tuple(transcript.token_ids[t.start : t.stop]), t.source, t.step) for t in tokens] == [
+        (part.token_ids, part.source, part.step) for part in rendered
+    ]
     expected = [part.source == "agent" for part in parts for _ in part.token_ids]
-    assert transcript.action_mask == expected
-    assert action_mask([tokens for _, tokens in reported], transcript.n_tokens) == expected
+    assert transcript.action_mask == action_mask(tokens, transcript.n_tokens) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,8 +77,8 @@ def test_empty_transcript() -> None:
 
 def test_logprobs_must_match_the_ids() -> None:
     transcript = Transcript()
-    transcript.append("agent", 0, "ab", [1, 2], [-0.1, -0.2])
-    transcript.append("agent", 0, "ab", (1, 2))
+    transcript.append_turn(0, "ab", "", (1, 2), (-0.1, -0.2))
+    transcript.append_turn(1, "ab", "", (1, 2))
     with pytest.raises(ValueError, match="1 logprobs for 2"):
-        transcript.append("agent", 0, "ab", (1, 2), (-0.1,))
+        transcript.append_turn(2, "ab", "", (1, 2), (-0.1,))
     assert transcript.n_tokens == 4

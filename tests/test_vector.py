@@ -141,7 +141,7 @@ def test_sampled_ids_get_through(tokenizer: Any) -> None:
 def test_gymnasiums_wrappers_find_what_they_look_for() -> None:
     made = [CountingEnv, TwoToolEnv]
     vector = DictInfoToList(RecordEpisodeStatistics(TextVectorEnv(made, AutoresetMode.SAME_STEP)))
-    assert [info["task_id"] for info in vector.reset(seed=0)[1]] == ["train/42", "train/0"]
+    assert [info["task_id"] for info in vector.reset(seed=0)[1]] == ["train/31", "train/0"]
     infos = vector.step(("x", "right"))[-1]
     assert "episode" not in infos[0] and infos[1]["episode"]["r"] == 1.0
     assert [message["role"] for message in infos[0]["messages"]] == ["assistant", "user"]

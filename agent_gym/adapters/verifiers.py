@@ -164,18 +164,16 @@ class FromVerifiers(ToolEnv):
         calls = [call for call in self.parser.parse(action) if call.name in self._tool_names and not call.error]
         self._rollout.say(action, calls)
         prompt, result = self._rollout.next_prompt()
-        records = [{"name": call.name, "arguments": call.arguments, "error": False} for call in calls]
         if prompt is None:
             reward = float(result["reward"] or 0.0)
             metrics = {name: float(value) for name, value in (result.get("metrics") or {}).items()}
             success = reward >= self._success_reward
-            return Reply(
-                terms={"reward": reward}, terminated=True, success=success, metrics=metrics, tool_calls=records
-            )
+            terms = {"reward": reward}
+            return Reply(messages=[], terms=terms, terminated=True, success=success, metrics=metrics, tool_calls=calls)
         # Behind what was seen stand this turn's own message and the answers to it.
         answers = prompt[self._seen + 1 :]
         self._seen = len(prompt)
-        return Reply(messages=answers, terms={"reward": 0.0}, tool_calls=records)
+        return Reply(messages=answers, terms={"reward": 0.0}, tool_calls=calls)
 
     def close(self) -> None:
         """End a rollout that waits for the policy."""

@@ -73,7 +73,8 @@ class ChatContext:
     def answer(self, reply: Reply, seconds: float) -> list[str]:
         """Add what the environment answers to the policy's last turn, and return its texts."""
         step = self.episode.steps[-1]
-        step.tool_calls, step.error, step.env_seconds = reply.tool_calls, reply.error, seconds
+        step.tool_calls = [call.record for call in reply.tool_calls]
+        step.error, step.env_seconds = reply.error, seconds
         step.metrics = dict(reply.metrics)
         self._answers, _ = self._env.as_messages(reply)
         self.episode.messages += self._answers

@@ -239,7 +239,7 @@ class Conversation:
         seconds = time.perf_counter() - begin
         texts = self._context.answer(reply, seconds)
         self._over = reply.terminated
-        errors = [bool(call["error"]) for call in reply.tool_calls]
+        errors = [call.failed for call in reply.tool_calls]
         if not len(texts) == len(errors) == calls:  # several answers in one text, or a call that did not run
             texts, errors = ["\n".join(texts)], [reply.error is not None]
         results = [{"text": text, "error": error} for text, error in zip(texts, errors, strict=True)]

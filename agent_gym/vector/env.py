@@ -83,7 +83,8 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         super().__init__(env_fns, autoreset_mode=mode)
         self._threads = Threads(workers) if workers else None
         self._run: Callable[..., list[Any]] = self._threads or one_by_one
-        self._steps = [_stepping(env) for env in self.envs]
+        self._resets = [_bare(env, "reset") for env in self.envs]
+        self._steps = [_bare(env, "step") for env in self.envs]
         self._texts = [""] * self.num_envs
         self._over = [False] * self.num_envs
         self._failures: dict[int, Exception] = {}
@@ -138,7 +139,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             over = [slot for slot, ended in enumerate(self._over) if ended]
             raise gymnasium.error.ResetNeeded(f"the episodes of slots {over} are over: reset them by a reset_mask")
         self._failures = {}
-        steps = self._run(self._advance, range(self.num_envs), actions)
+        steps = self._run(self._advance, range(self.num_envs), self._steps, actions)
         texts, rewards, terminated, truncated, infos = zip(*steps, strict=True)
         self._texts = list(texts)
         ends = np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_)
@@ -150,31 +151,31 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if self._threads is not None:
             self._threads.close()
 
-    def _advance(self, slot: int, action: str) -> Step:
+    def _advance(self, slot: int, step: Callable[[str], Step], action: str) -> Step:
         if self._over[slot]:
             text, info = self._start(slot)
             broken = self._over[slot]
             return text, math.nan if broken else 0.0, False, broken, info
         try:
-            step = self._steps[slot](action)
+            done = step(action)
         except _CALLERS:
             raise
         except Exception as error:
             self._failures[slot] = error
-            step = ("", math.nan, False, True, {})
-        text, reward, terminated, truncated, info = step
+            done = ("", math.nan, False, True, {})
+        text, reward, terminated, truncated, info = done
         if terminated or truncated:
             self._over[slot] = True
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 final = {"final_obs": text, "final_info": info_of(info)}
                 text, info = self._start(slot)
-                return text, reward, terminated, truncated, {**final, **info}
-        return step
+                return text, reward, terminated, truncated, {**final, **info_of(info)}
+        return done
 
     def _start(self, slot: int, **reset: Any) -> tuple[str, dict[str, Any]]:
         """Reset one environment. If it breaks, its slot is over, so that the next step tries again."""
         try:
-            text, info = self.envs[slot].reset(**reset)
+            text, info = self._resets[slot](**reset)
         except _CALLERS:
             raise
         except Exception as error:
@@ -190,11 +191,11 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         return result
 
 
-def _stepping(env: Env) -> Callable[[str], Any]:
-    """Its `step`, or the one that leaves the infos for later where nothing was put around it."""
-    if isinstance(env, TextEnv) and type(env).step is TextEnv.step:
-        return env.step_and_note
-    return env.step
+def _bare(env: Env, name: str) -> Callable[..., Any]:
+    """Its `reset` or `step`, or the one that leaves the infos for later where nothing was put around it."""
+    if isinstance(env, TextEnv) and getattr(type(env), name) is getattr(TextEnv, name):
+        return getattr(env, f"{name}_and_note")
+    return getattr(env, name)
 
 
 def _one_each(given: Sequence[Any] | None, what: str, size: int) -> Sequence[Any]:

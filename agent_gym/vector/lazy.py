@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from agent_gym.reports import StepReport
+from agent_gym.reports import ResetReport, StepReport
 from agent_gym.vector.infos import batch_infos
+
+Info: TypeAlias = Mapping[str, Any] | ResetReport | StepReport
 
 
 class LazyInfos(dict[str, Any]):
@@ -21,11 +23,11 @@ class LazyInfos(dict[str, Any]):
 
     __slots__ = ("_infos",)
 
-    def __init__(self, infos: Sequence[Mapping[str, Any] | StepReport]) -> None:
+    def __init__(self, infos: Sequence[Info]) -> None:
         """Keep what there is to merge."""
         # json writes a dict without entries as {} and asks it nothing; `_fill` takes this one out.
         super().__setitem__("", None)
-        self._infos: Sequence[Mapping[str, Any] | StepReport] | None = infos
+        self._infos: Sequence[Info] | None = infos
 
     def _fill(self) -> None:
         if self._infos is not None:
@@ -39,9 +41,9 @@ class LazyInfos(dict[str, Any]):
         return dict, (dict(self),)
 
 
-def info_of(info: Mapping[str, Any] | StepReport) -> Mapping[str, Any]:
+def info_of(info: Info) -> Mapping[str, Any]:
     """Return an info, written out if it is a report."""
-    return info.info() if isinstance(info, StepReport) else info
+    return info.info() if isinstance(info, ResetReport | StepReport) else info
 
 
 def _filled(name: str) -> Callable[..., Any]:

@@ -161,13 +161,12 @@ class ALFWorldEnv(ToolEnv):
         self._ended = "won" if won else "given_up" if gave_up else "out_of_steps"
         if reply.terminated or self.turn + 1 >= self.max_turns:
             reply.metrics |= {end: float(end == self._ended) for end in ENDS}
-        if reply.messages is not None:
-            said = "\n".join(message["content"] for message in reply.messages)
+        if calls := reply.tool_calls:
+            said = "\n".join(call.answer for call in calls)
             self._history.append((self._given[-1] if len(self._given) > given else "(no command)", said))
-            reply.messages[-1]["content"] = self._shown(reply.messages[-1]["content"])
+            calls[-1].answer = self._shown(calls[-1].answer)
             if not self._as_tool:
-                reply.text = "\n".join(message["content"] for message in reply.messages)
-                reply.messages = None
+                reply.text = "\n".join(call.answer for call in calls)
         return reply
 
     def answer(self, text: str) -> Reply:

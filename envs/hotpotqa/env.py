@@ -184,17 +184,15 @@ class HotpotQAEnv(ToolEnv):
     def respond(self, action: str) -> Reply:
         """Search or take the answer; then keep to the limit of what is shown, and judge what was."""
         reply = super().respond(action)
-        if reply.messages is not None:
-            texts = [message["content"] for message in reply.messages]
-            if self._react:
-                texts = [self._react.observe(text) for text in texts]
+        if calls := reply.tool_calls:
+            texts = [self._react.observe(call.answer) if self._react else call.answer for call in calls]
             texts = self._limit.share(texts, self._observation_tokens)
+            for call, text in zip(calls, texts, strict=True):
+                call.answer = text
             if self._react:
                 # As the user's words: a tool's would be framed as the answer to a call of the template's own form.
                 reply.messages = [{"role": "user", "content": "\n".join(texts)}]
-            else:
-                reply.messages = [{**old, "content": new} for old, new in zip(reply.messages, texts, strict=True)]
-            reply.terms |= self._judge.calls(reply.tool_calls, texts, self.tools)
+            reply.terms |= self._judge.calls(calls, self.tools)
             reply.metrics |= self._judge.metrics
             if self.turn + 1 == self.max_turns:
                 reply.terms |= self._published(action, UNANSWERED)

@@ -5,11 +5,11 @@ A `Judge` knows the gold paragraphs and never says anything but numbers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from agent_gym.envs.hotpotqa.data import Question
 from agent_gym.envs.hotpotqa.passages import shown
+from agent_gym.parsing import ToolCall
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match
 from agent_gym.tools import same_text
 
@@ -46,25 +46,22 @@ class Judge:
         self._shown |= new_titles | new_facts
         return len(new_titles) / max(1, len(titles)), len(new_facts) / max(1, len(set(facts)))
 
-    def calls(
-        self, calls: Sequence[Mapping[str, Any]], texts: Sequence[str], tools: Collection[str]
-    ) -> dict[str, float]:
+    def calls(self, calls: Sequence[ToolCall], tools: Collection[str]) -> dict[str, float]:
         """Return the process terms of a turn.
 
         Args:
-            calls: records of its calls, at least one.
-            texts: what each call is answered.
+            calls: its calls, at least one, with the answers as the policy reads them.
             tools: the names that can be called.
         """
         repeated = 0
         for call in calls:
-            if call["name"] in tools:
-                asked = call["name"], same_text(" ".join(map(str, call["arguments"].values())))
+            if call.name in tools:
+                asked = call.name, same_text(" ".join(map(str, call.arguments.values())))
                 repeated += asked in self._asked
                 self._asked.add(asked)
-                self.searches += not call["error"]
+                self.searches += not call.failed
         # Only what a search found counts: an error repeats what the policy wrote.
-        new_gold, fact_recall = self.show([text for call, text in zip(calls, texts, strict=True) if not call["error"]])
+        new_gold, fact_recall = self.show([call.answer for call in calls if not call.failed])
         return {"new_gold": new_gold, "fact_recall": fact_recall, "repeat": -repeated / len(calls)}
 
     def answer(self, given: str | None) -> dict[str, float]:

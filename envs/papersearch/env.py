@@ -165,11 +165,11 @@ class PaperSearchEnv(ToolEnv):
         """Search, expand or take the answer; then keep to the limit of what is shown, and judge what was."""
         self._known, self._expanded = dict(self._judge.shown), Counter(self._judge.expanded)
         reply = super().respond(action)
-        if reply.messages is not None:
-            texts = self._limit.share([message["content"] for message in reply.messages], self._observation_tokens)
-            for message, text in zip(reply.messages, texts, strict=True):
-                message["content"] = text
-            reply.terms |= self._judge.calls(reply.tool_calls, texts, self.tools)
+        if calls := reply.tool_calls:
+            texts = self._limit.share([call.answer for call in calls], self._observation_tokens)
+            for call, text in zip(calls, texts, strict=True):
+                call.answer = text
+            reply.terms |= self._judge.calls(calls, self.tools)
             reply.metrics |= self._judge.metrics
         return reply
 

@@ -6,13 +6,13 @@ A `Judge` knows the gold papers and never says anything but numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from agent_gym.envs.papersearch.data import Query
 from agent_gym.envs.papersearch.listing import clean_id, listed
 from agent_gym.envs.papersearch.papers import Library
 from agent_gym.envs.papersearch.published import BEST
+from agent_gym.parsing import ToolCall
 from agent_gym.tools import same_text
 
 
@@ -37,14 +37,11 @@ class Judge:
         self._asked: set[str] = set()
         self._searches = 0
 
-    def calls(
-        self, calls: Sequence[Mapping[str, Any]], texts: Sequence[str], tools: Collection[str]
-    ) -> dict[str, float]:
+    def calls(self, calls: Sequence[ToolCall], tools: Collection[str]) -> dict[str, float]:
         """Judge a turn of calls.
 
         Args:
-            calls: the records of the calls.
-            texts: what they were answered, as the policy reads it: what was cut away was not shown.
+            calls: its calls, with the answers as the policy reads them: what was cut away was not shown.
             tools: names of the tools that there are.
 
         Returns:
@@ -52,16 +49,16 @@ class Judge:
         """
         gold, before = set(self.query.papers), len(self.shown)
         made = repeated = lost = found = best = 0
-        for call, text in zip(calls, texts, strict=True):
-            if call["name"] not in tools:
+        for call in calls:
+            if call.name not in tools:
                 continue
             made += 1
             repeated += self._repeats(call)
-            if call["error"]:
-                lost += call["name"] == "expand"
+            if call.failed:
+                lost += call.name == "expand"
                 continue
             # Only what a tool found counts: an error repeats what the policy wrote.
-            new = [paper for paper in listed(text) if paper not in self.shown and paper in self.library.papers]
+            new = [paper for paper in listed(call.answer) if paper not in self.shown and paper in self.library.papers]
             self.shown.update(dict.fromkeys(new))
             hits = len(gold.intersection(new))
             found += hits
@@ -99,17 +96,17 @@ class Judge:
         """Whether this was searched for before."""
         return same_text(query) in self._asked
 
-    def _repeats(self, call: Mapping[str, Any]) -> bool:
+    def _repeats(self, call: ToolCall) -> bool:
         """Note a call; say whether it had been made before and had no more to show."""
         asked = _argument(call)
-        if call["name"] == "expand":
-            if call["error"]:
+        if call.name == "expand":
+            if call.failed:
                 return False
             self.expanded[asked] = times = self.expanded.get(asked, 0) + 1
             return (times - 1) * self.page >= max(1, len(self.library.around(asked)))
         repeats = asked in self._asked
         self._asked.add(asked)
-        self._searches += not call["error"]
+        self._searches += not call.failed
         return repeats
 
 
@@ -118,7 +115,7 @@ def answered_ids(given: str | None) -> set[str]:
     return {one for one in map(clean_id, re.split(r"[,\n]", given or "")) if one}
 
 
-def _argument(call: Mapping[str, Any]) -> str:
+def _argument(call: ToolCall) -> str:
     """What a call asks for, in the form in which calls are compared."""
-    text = " ".join(map(str, call["arguments"].values()))
-    return clean_id(text) if call["name"] == "expand" else same_text(text)
+    text = " ".join(map(str, call.arguments.values()))
+    return clean_id(text) if call.name == "expand" else same_text(text)

@@ -156,10 +156,9 @@ class ReToolEnv(ToolEnv):
             self._interpreter.close()  # an environment that waits for its next episode holds no process
         if last and not reply.success:
             reply.terms |= {"failure": -1.0, "turn_bonus": min(0.4, 0.1 * self.turn)}
-        if self.inline and reply.messages is not None:
-            said = "\n".join(message["content"] for message in reply.messages)
+        if self.inline and reply.tool_calls:
+            said = "\n".join(call.answer for call in reply.tool_calls)
             reply.text = f"{self._code.missing_end(action)}\n<interpreter>\n{said}</interpreter>\n\n"
-            reply.messages = None
         return reply
 
     def answer(self, text: str) -> Reply:

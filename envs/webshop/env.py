@@ -176,8 +176,8 @@ class WebShopEnv(ToolEnv):
         if reply.terminated or self.turn + 1 >= self.max_turns:
             parts = {name: float(value) for name, value in self.session.parts.items() if name.startswith("r_")}
             reply.metrics |= {"score": score, **parts}
-        if reply.messages is not None and not self._as_tool:
-            reply.text, reply.messages = "\n".join(message["content"] for message in reply.messages), None
+        if reply.tool_calls and not self._as_tool:
+            reply.text = "\n".join(call.answer for call in reply.tool_calls)
         return reply
 
     def answer(self, text: str) -> Reply:
