@@ -55,16 +55,21 @@ def make(count: int) -> list[Request]:
 
 
 def begin(policy: Any, requests: list[Request]) -> tuple[list[Generation], list[Generation]]:
-    """Interrupt the policy when the first turn is done; return what was finished, and what was begun."""
-    for request in requests:
-        policy.submit(request)
-    finished: list[Generation] = []
-    while not finished:
-        finished += policy.poll()
-    told = policy.interrupt()
-    assert policy.pending == 0
-    finished += [generation for generation in told if generation.finish_reason != "abort"]
-    return finished, [generation for generation in told if generation.finish_reason == "abort"]
+    """Interrupt the policy when the first turn is done; return what was finished, and what was begun.
+
+    On a machine that stalls all turns may be done before that, and it is tried again.
+    """
+    for _ in range(10):
+        for request in requests:
+            policy.submit(request)
+        finished: list[Generation] = []
+        while not finished:
+            finished += policy.poll()
+        told = policy.interrupt()
+        assert policy.pending == 0
+        if begun := [generation for generation in told if generation.finish_reason == "abort"]:
+            return finished + [generation for generation in told if generation.finish_reason != "abort"], begun
+    raise AssertionError("ten times all turns were done before they could be interrupted")
 
 
 def test_what_was_sampled_is_told_and_newer_weights_go_on_from_there(subject: Subject) -> None:
@@ -74,7 +79,7 @@ def test_what_was_sampled_is_told_and_newer_weights_go_on_from_there(subject: Su
     # Four are decoded at a time in the process, so that others have nothing yet.
     requests = {request.id: request for request in make(6)}
     finished, begun = begin(policy, list(requests.values()))
-    assert begun and all(0 < len(generation.token_ids) < LENGTH for generation in begun)
+    assert all(0 < len(generation.token_ids) < LENGTH for generation in begun)
     pieces = {generation.id: generation for generation in [*finished, *begun]}
     told = [requests[number] for number in pieces]
     assert largest_difference(model, told, pieces) < TOLERANCE
@@ -95,7 +100,6 @@ def test_an_interrupted_turn_begins_as_the_whole_one(subject: Subject) -> None:
     policy.sync(model.named_parameters())
     whole = run(policy, make(4))
     _, begun = begin(policy, make(4))
-    assert begun
     for generation in begun:
         assert generation.token_ids == whole[generation.id].token_ids[: len(generation.token_ids)]
 
