@@ -223,17 +223,18 @@ class TextEnv(gymnasium.Env[str, str]):
         self._turn = 0
         self._over = False
         question, system = self.begin(task), self.opening_system_prompt()
-        observation = f"{system}\n\n{question}" if system else str(question)
-        tokens = self.renderer is not None
+        tokens, observation = self.renderer is not None, ""
+        if not tokens and isinstance(question, str):
+            observation = f"{system}\n\n{question}" if system else question
         messages: list[Message] | None = None
         ids: list[int] = []
-        if tokens or not isinstance(question, str) or not _is_plain(observation):
+        if not observation or not _is_plain(observation):
             messages = [{"role": "system", "content": system}] if system else []
             messages, observation = _fit([*messages, {"role": "user", "content": question}], "\n\n")
-            system, question = messages[0]["content"] if system else "", text_of(messages[-1]["content"])
+            system, question = messages[0]["content"] if system else "", messages[-1]["content"]
             if self.renderer is not None:
                 ids = self.renderer.prompt(messages, self.template_tools)
-        noted = self.transcript.open(system, question, ids)
+        noted = self.transcript.open(system, text_of(question), ids)
         about = noted, messages, self.tool_schemas, self.stop, self.task_id, self.categories(task), tokens
         return observation, _new(ResetReport, about)
 

@@ -176,7 +176,7 @@ def _unfit(value: Any) -> str | None:
     file or a pipe much later.
     """
     level = [value]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_DEPTH + 1):  # the last one for what stands in the innermost brackets
         if any(isinstance(node, float) and math.isinf(node) for node in level):
             return "a number is too large"
         nodes = [node for node in level if isinstance(node, dict | list)]

@@ -90,6 +90,12 @@ def test_hermes_on_the_edge() -> None:
     assert hermes.parse(escaped) == [ToolCall("add", {"a": "\U0001f600"})]
 
 
+def test_how_deep_an_argument_of_hermes_may_be() -> None:
+    for depth, fine in ((30, True), (31, False)):
+        (one,) = hermes.parse(hermes.render("add", {"a": json.loads("[" * depth + "1" + "]" * depth)}))
+        assert (one.error is None) == fine
+
+
 def test_hermes_takes_linear_time() -> None:
     for piece in ("<tool_call>", "<tool_call></tool_call>", '<tool_call>{"a":', "</tool_call>"):
         started = time.process_time()
