@@ -204,6 +204,8 @@ def test_broken_calls_keep_their_place() -> None:
     assert "not valid JSON" in lines[1] and "unknown tool 'fly'; available: add, record" in lines[2]
     assert "invalid arguments for add" in lines[3]
     assert [c["error"] for c in info["tool_calls"]] == [False, True, True, True, False]
+    (seconds,) = {c["seconds"] for c in info["tool_calls"]}
+    assert 0 < seconds < 60, "one share of the time for each of them"
     assert info["error"] == lines[1] and info["reward_terms"] == {"errors": -1.5} and reward == -1.5
 
 
