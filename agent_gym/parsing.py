@@ -85,14 +85,14 @@ class HermesParser:
     def parse(self, text: str) -> list[ToolCall]:
         """Return the calls of one turn in order, broken ones with their error."""
         calls: list[ToolCall] = []
-        stop = 0
-        while (start := text.find(_OPEN, stop)) >= 0:
-            start += len(_OPEN)
-            stop = text.find(_CLOSE, start)
-            if stop < 0:
-                calls.append(ToolCall("", error=f"the tool call is not closed by {_CLOSE}"))
-                break
-            calls.append(self._parse_body(text[start:stop]))
+        closed = text.split(_CLOSE)
+        rest = closed.pop()
+        for part in closed:
+            _, opened, body = part.partition(_OPEN)
+            if opened:
+                calls.append(self._parse_body(body))
+        if _OPEN in rest:
+            calls.append(ToolCall("", error=f"the tool call is not closed by {_CLOSE}"))
         return calls
 
     def _parse_body(self, body: str) -> ToolCall:
@@ -103,13 +103,13 @@ class HermesParser:
         if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
             return ToolCall("", error='a tool call is a JSON object with "name" and "arguments"')
         arguments = call.get("arguments", {})
-        if isinstance(arguments, str):  # some models quote the arguments once more
+        if not isinstance(arguments, dict):
             try:
-                arguments = self._from_json(arguments, allow_inf_nan=False)
+                arguments = self._from_json(arguments, allow_inf_nan=False)  # some models quote them once more
             except _NOT_JSON:
                 arguments = None
-        if not isinstance(arguments, dict):
-            return ToolCall(name, error='"arguments" must be a JSON object')
+            if not isinstance(arguments, dict):
+                return ToolCall(name, error='"arguments" must be a JSON object')
         for value in arguments.values():
             if not isinstance(value, str) and (problem := _unfit(value)):
                 return ToolCall(name, error=f"the tool call is not valid JSON: {problem}")

@@ -48,12 +48,13 @@ def _tagged(text: str) -> list[str]:
     action that a policy may well write, and a possessive group, which would not, finds nothing in Python before 3.11.5
     (its issue 106052).
     """
-    found, start = [], 0
-    while (stop := text.find(_CLOSE, start)) >= 0:
-        opened = text.rfind(_OPEN, start, stop)
-        if opened >= 0:
-            found.append(text[opened + len(_OPEN) : stop])
-        start = stop + len(_CLOSE)
+    found = []
+    closed = text.split(_CLOSE)
+    closed.pop()
+    for part in closed:
+        _, opened, content = part.rpartition(_OPEN)
+        if opened:
+            found.append(content)
     return found
 
 
