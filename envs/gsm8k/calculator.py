@@ -32,7 +32,7 @@ _LIMIT = 10**MAX_DIGITS
 _NUMBER = r"(?:\$\s*)?((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 # The last group takes whatever is neither number nor sign, so that nothing is skipped between two tokens.
 _TOKEN = re.compile(rf"{_NUMBER}|(\*\*|//|[-+*/%()])|(\S)")
-_PLAIN = re.compile(r"\s*([0-9]+)\s*([-+*/])\s*([0-9]+)\s*")
+_PLAIN = re.compile(r" ?([0-9]{1,18}) ?([-+*/]) ?([0-9]{1,18}) ?")
 _TYPOGRAPHY = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "negate": 3, "keep": 3, "**": 4}
 
@@ -58,12 +58,13 @@ def calculate(expression: str) -> str:
         The number, or a line that starts with `Error:` and names what is wrong. Never raises.
     """
     try:
-        if len(expression) > MAX_LENGTH:
-            raise _Problem(f"{len(expression)} characters are too many, at most {MAX_LENGTH} are allowed")
-        # Most calls are two whole numbers and one sign, which need no stacks.
+        # Most calls are two whole numbers and one sign, which need no stacks and are within every limit.
         if plain := _PLAIN.fullmatch(expression):
             left, sign, right = plain.groups()
-            return _show(_BINARY[sign](int(left), int(right)))
+            value = _BINARY[sign](int(left), int(right))
+            return str(value) if isinstance(value, int) else _show(value)
+        if len(expression) > MAX_LENGTH:
+            raise _Problem(f"{len(expression)} characters are too many, at most {MAX_LENGTH} are allowed")
         return _show(_evaluate(expression))
     except _Problem as problem:
         return f"Error: {problem}"
