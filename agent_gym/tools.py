@@ -10,7 +10,7 @@ one call, numbers for the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class ToolResult:
         text: what the policy reads.
         error: True when the call failed through the policy's fault (bad arguments, a division by zero).
         reward: the tool's own judgement of this call, if it has one; the environment decides its weight.
-        metrics: numbers for the log.
+        metrics: numbers for the log, if there are any.
     """
 
     text: str
     error: bool = False
     reward: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] | None = None
 
 
 class Tool:
@@ -61,7 +61,7 @@ class Tool:
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
         """Run several calls at once; override it where that is cheaper than one by one."""
-        return list(map(self.run, batch))
+        return [self.run(batch[0])] if len(batch) == 1 else list(map(self.run, batch))
 
     @property
     def schema(self) -> dict[str, Any]:
