@@ -112,7 +112,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
         def start(slot: int) -> tuple[str, dict[str, Any]]:
             single = {**given, **(per_env[slot] or {})}
-            return self._start(slot, seed=seeds[slot], options=single or None)
+            return self._start(slot, seeds[slot], single or None)
 
         infos: list[dict[str, Any]] = [{}] * self.num_envs
         for slot, (text, info) in zip(slots, self._run(start, slots), strict=True):
@@ -172,10 +172,12 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
                 return text, reward, terminated, truncated, {**final, **info_of(info)}
         return done
 
-    def _start(self, slot: int, **reset: Any) -> tuple[str, dict[str, Any]]:
+    def _start(
+        self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Reset one environment. If it breaks, its slot is over, so that the next step tries again."""
         try:
-            text, info = self._resets[slot](**reset)
+            text, info = self._resets[slot](seed=seed, options=options)
         except _CALLERS:
             raise
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolResult, tool
 
 EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+_failed = operator.attrgetter("error")
 
 
 @tool
@@ -99,7 +101,10 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         """Show the question and remember the gold answer."""
-        question, worked = (task.get("question"), task.get("answer")) if isinstance(task, Mapping) else (None, None)
+        try:
+            question, worked = task["question"], task["answer"]
+        except (TypeError, LookupError):
+            question = worked = None
         if not isinstance(question, str) or not isinstance(worked, str):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
         self._worked, self._gold = worked, gold_answer(worked)
@@ -113,7 +118,7 @@ class GSM8KEnv(ToolEnv):
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Charge the share of calls that failed."""
-        return {"call": -[result.error for result in results].count(True) / len(results)}
+        return {"call": -sum(map(_failed, results)) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer.
