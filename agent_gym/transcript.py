@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 Source = Literal["system", "user", "agent", "env"]
 
@@ -136,7 +136,9 @@ class Turn(NamedTuple):
         return [agent, _new(Span, (middle, middle + answer, "env", step))]
 
 
-# A step makes five of these tuples, and calling their classes would take twice as long.
+OpeningFields: TypeAlias = tuple[str, str, tuple[int, ...]]
+TurnFields: TypeAlias = tuple[int, str, str, tuple[int, ...], tuple[float, ...], tuple[int, ...], int, int]
+# An info has four segments or spans, and calling their classes would take twice as long.
 _new = tuple.__new__
 
 
@@ -146,24 +148,22 @@ class Transcript:
 
     n_chars: int = 0
     n_tokens: int = 0
-    _segments: list[Segment] = field(default_factory=list)
-    # They become segments when somebody reads them, which in most episodes of a vector environment nobody does.
-    _noted: list[Opening | Turn] = field(default_factory=list)
+    # They become segments when somebody reads them, which in most episodes of a vector environment nobody does. Until
+    # then they are plain tuples of texts and numbers, which the garbage collector lets alone.
+    _opening: OpeningFields | None = None
+    _turns: list[TurnFields] = field(default_factory=list)
 
     @property
     def segments(self) -> list[Segment]:
         """All segments in order."""
-        for noted in self._noted:
-            self._segments += noted.segments
-        self._noted.clear()
-        return self._segments
+        opening = Opening(*self._opening).segments if self._opening else ()
+        return [*opening, *(segment for turn in self._turns for segment in Turn(*turn).segments)]
 
-    def open(self, system: str, user: str, token_ids: Sequence[int] = ()) -> Opening:
-        """Begin with these words, see `Opening`; `system` is "" where there is no such message."""
-        opening = _new(Opening, (system, user, tuple(token_ids)))
-        self._noted.append(opening)
+    def open(self, system: str, user: str, token_ids: tuple[int, ...] = ()) -> OpeningFields:
+        """Begin with these words; `system` is "" where there is no such message. Returns what `Opening` takes."""
         self.n_chars = len(system) + len(user)
         self.n_tokens = len(token_ids)
+        self._opening = opening = system, user, token_ids
         return opening
 
     def append_turn(
@@ -174,8 +174,8 @@ class Transcript:
         action_ids: tuple[int, ...] = (),
         logprobs: tuple[float, ...] = (),
         answer_ids: tuple[int, ...] = (),
-    ) -> Turn:
-        """Add the policy's segment and the world's, see `Turn`.
+    ) -> TurnFields:
+        """Add the policy's segment and the world's; see `Turn`, which takes what this returns.
 
         Raises:
             ValueError: if there are logprobs that cannot be matched to ids.
@@ -183,10 +183,11 @@ class Transcript:
         if logprobs and len(logprobs) != len(action_ids):
             raise ValueError(f"{len(logprobs)} logprobs for {len(action_ids)} token ids")
         start, first_token = self.n_chars, self.n_tokens
-        turn = _new(Turn, (step, action, answer, action_ids, logprobs, answer_ids, start, first_token))
-        self._noted.append(turn)
+        turn = step, action, answer, action_ids, logprobs, answer_ids, start, first_token
+        self._turns.append(turn)
         self.n_chars = start + len(action) + len(answer)
-        self.n_tokens = first_token + len(action_ids) + len(answer_ids)
+        if action_ids or answer_ids:
+            self.n_tokens = first_token + len(action_ids) + len(answer_ids)
         return turn
 
     @property

@@ -20,11 +20,11 @@ def test_spans_tile_and_the_mask_marks_exactly_the_agent(
 ) -> None:
     system, user, prompt_ids = said
     transcript = Transcript()
-    noted: list[Opening | Turn] = [transcript.open(*said)]
+    noted: list[Opening | Turn] = [Opening(*transcript.open(*said))]
     parts = [Segment("system", -1, system)] if system else []
     parts.append(Segment("user", -1, user, prompt_ids))
     for step, (action, answer, action_ids, answer_ids) in enumerate(turns):
-        noted.append(transcript.append_turn(step, action, answer, action_ids, (), answer_ids))
+        noted.append(Turn(*transcript.append_turn(step, action, answer, action_ids, (), answer_ids)))
         parts += Segment("agent", step, action, action_ids), Segment("env", step, answer, answer_ids)
         if step % 2:  # whoever reads on the way gets and changes nothing
             assert transcript.segments == parts

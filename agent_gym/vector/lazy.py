@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from agent_gym.reports import ResetReport, StepReport
+from agent_gym.reports import Note, write
 from agent_gym.vector.infos import batch_infos
 
-Info: TypeAlias = Mapping[str, Any] | ResetReport | StepReport
+Info: TypeAlias = Mapping[str, Any] | Note
 
 
 class LazyInfos(dict[str, Any]):
@@ -18,7 +18,7 @@ class LazyInfos(dict[str, Any]):
     them read little of it.
 
     Args:
-        infos: one info, or the report that it can be written from, per environment.
+        infos: one info, or the note that it can be written from, per environment.
     """
 
     __slots__ = ("_infos",)
@@ -42,8 +42,8 @@ class LazyInfos(dict[str, Any]):
 
 
 def info_of(info: Info) -> Mapping[str, Any]:
-    """Return an info, written out if it is a report."""
-    return info.info() if isinstance(info, ResetReport | StepReport) else info
+    """Return an info, written out if it is a note."""
+    return write(info) if isinstance(info, tuple) else info
 
 
 def _filled(name: str) -> Callable[..., Any]:
