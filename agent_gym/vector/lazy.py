@@ -14,7 +14,7 @@ Info: TypeAlias = Mapping[str, Any] | Note
 class LazyInfos(dict[str, Any]):
     """A dict that is filled at the first look at it, and from then on a dict like any other.
 
-    Writing out and merging infos takes a third of the time of cheap environments, and many of those who step dozens of
+    Writing out and merging infos takes half of the time of cheap environments, and many of those who step dozens of
     them read little of it.
 
     Args:
