@@ -11,7 +11,6 @@ rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -20,20 +19,18 @@ import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
-from agent_gym.images import Content, fit_parts, text_of
+from agent_gym.fitting import MAX_OBSERVATION_CHARS, encodable, fit
+from agent_gym.images import Content, text_of
 from agent_gym.parsing import ToolCall
 from agent_gym.picking import known_split, pick_task
 from agent_gym.reports import Note, call_messages, reset_info, step_info, write
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 
-MAX_OBSERVATION_CHARS = 1 << 16
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
-_CUT = "\n[cut: too long]"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that say what kind of task it is."""
-_content = operator.itemgetter("content")
 
 
 class Sampled(str):
@@ -226,11 +223,11 @@ class TextEnv(gymnasium.Env[str, str]):
         messages: list[Message] | None = None
         if not tokens and isinstance(question, str):
             observation = f"{system}\n\n{question}" if system else question
-            if observation.isascii() and len(observation) < MAX_OBSERVATION_CHARS:  # nothing that `_fit` would mend
+            if observation.isascii() and len(observation) < MAX_OBSERVATION_CHARS:  # nothing that `fit` would mend
                 opening = self.transcript.open(system, question)
         if opening is None:
             messages = [{"role": "system", "content": system}] if system else []
-            messages, observation = _fit([*messages, {"role": "user", "content": question}], "\n\n")
+            messages, observation = fit([*messages, {"role": "user", "content": question}], "\n\n")
             system, question = messages[0]["content"] if system else "", messages[-1]["content"]
             ids = () if self.renderer is None else tuple(self.renderer.prompt(messages, self.template_tools))
             opening = self.transcript.open(system, text_of(question), ids)
@@ -263,7 +260,7 @@ class TextEnv(gymnasium.Env[str, str]):
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         text, turn = action if type(action) is str else str(action), self._turn
         if not text.isascii():
-            text = _encodable(text)
+            text = encodable(text)
         reply = self.respond(text)
         self._turn = turn + 1
         terminated = reply.terminated
@@ -348,48 +345,19 @@ class TextEnv(gymnasium.Env[str, str]):
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
         """Return the world's answer as messages, and the same as one text."""
         if reply.messages is not None:
-            return _fit(reply.messages, "\n")
+            return fit(reply.messages, "\n")
         if reply.tool_calls and not reply.text:
-            return _fit(call_messages(reply.tool_calls, self.tool_schemas), "\n")
+            return fit(call_messages(reply.tool_calls, self.tool_schemas), "\n")
         if reply.terminated and not reply.text:
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
-        return _fit([{"role": role, "content": reply.text}], "")
+        return fit([{"role": role, "content": reply.text}], "")
 
     def _observe(self, reply: Reply) -> tuple[list[Message] | None, str]:
         """The same for a step, with None for messages that are the answers of the calls and can be written later."""
         if (reply.tool_calls or reply.terminated) and not reply.text and reply.messages is None:
             calls = reply.tool_calls
             said = calls[0].answer if len(calls) == 1 else "\n".join([call.answer for call in calls])
-            if said.isascii() and len(said) < MAX_OBSERVATION_CHARS:  # nothing that `_fit` would mend
+            if said.isascii() and len(said) < MAX_OBSERVATION_CHARS:  # nothing that `fit` would mend
                 return None, said
         return self.as_messages(reply)
-
-
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which no tokenizer and no file can encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
-    """Bound what the messages say together, joint by joint, so that it fits the observation space.
-
-    Returns:
-        The messages, those given if nothing is wrong with them, and their texts as one.
-    """
-    try:
-        said = messages[0]["content"] if len(messages) == 1 else joint.join(map(_content, messages))
-        plain = said.isascii()
-    except (AttributeError, TypeError):  # parts, with images among them
-        return fit_parts(messages, joint, MAX_OBSERVATION_CHARS, lambda text, limit: _encodable(_cut(text, limit)))
-    limit = MAX_OBSERVATION_CHARS
-    if len(said) + len(joint) > limit:
-        limit = limit // len(messages) - len(joint)
-    elif plain:
-        return messages, said
-    messages = [{**message, "content": _encodable(_cut(message["content"], limit))} for message in messages]
-    return messages, joint.join(map(_content, messages))
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT

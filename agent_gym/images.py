@@ -15,7 +15,7 @@ import functools
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -183,33 +183,6 @@ def join(contents: Sequence[Content], joint: str) -> Content:
         joined += parts(joint) if i and joint else []
         joined += parts(content) if isinstance(content, str) else content
     return joined
-
-
-def fit_parts(
-    messages: Sequence[Mapping[str, Any]], joint: str, limit: int, cut: Callable[[str, int], str]
-) -> tuple[list[dict[str, Any]], str]:
-    """Bound what messages say together where some have parts; images are as they are.
-
-    Args:
-        messages: what to bound.
-        joint: stands between two of them in the text of all.
-        limit: of that text, in characters.
-        cut: shortens a text to so many characters.
-
-    Returns:
-        The messages, and their texts as one.
-    """
-    if len(joint.join(text_of(message["content"]) for message in messages)) + len(joint) > limit:
-        count = sum(1 if isinstance(message["content"], str) else len(message["content"]) for message in messages)
-        limit = limit // count - max(len(joint), len(PLACEHOLDER))
-
-    def fitted(content: Content) -> Content:
-        if isinstance(content, str):
-            return cut(content, limit)
-        return [{**part, "text": cut(part["text"], limit)} if part["type"] == "text" else part for part in content]
-
-    bounded = [{**message, "content": fitted(message["content"])} for message in messages]
-    return bounded, joint.join(text_of(message["content"]) for message in bounded)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
