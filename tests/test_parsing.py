@@ -83,6 +83,11 @@ def test_hermes_on_the_edge() -> None:
     (open_call,) = hermes.parse('<tool_call>{"name": "add", "arguments": {}}')
     assert open_call.error is not None and "</tool_call>" in open_call.error
     assert hermes.parse('<tool_call>{"name": "add"}</tool_call>') == [ToolCall("add", {})]
+    # A call that is cut off behind whole ones, and one that is opened twice: what stands between is its body.
+    whole, cut_off = hermes.parse('<tool_call>{"name": "add"}</tool_call><tool_call>{"name":')
+    assert whole == ToolCall("add", {}) and cut_off.error == open_call.error
+    (twice,) = hermes.parse('<tool_call><tool_call>{"name": "add"}</tool_call>')
+    assert twice.error is not None and "not valid JSON" in twice.error
     # Some models quote the arguments once more; whole surrogate pairs and moderate nesting are fine.
     quoted = json.dumps({"name": "add", "arguments": json.dumps({"a": [[["\U0001f600"]]]})})
     assert hermes.parse(f"<tool_call>{quoted}</tool_call>") == [ToolCall("add", {"a": [[["\U0001f600"]]]})]
