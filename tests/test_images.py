@@ -120,11 +120,13 @@ def test_observations_are_texts_and_messages_hold_the_images() -> None:
 def test_several_messages_and_long_or_broken_texts_are_bounded_as_ever() -> None:
     image, long = noise(2, 2), "x" * MAX_OBSERVATION_CHARS
     answers = [{"role": "tool", "content": parts(long, image)}, {"role": "tool", "content": long + "\ud800"}]
-    env, _ = gallery("go", Reply(messages=answers), Reply(parts("a\ud800", image)))
+    texts = [{"role": "tool", "content": [{"type": "text", "text": long}]}] * 3  # with what stands between them
+    env, _ = gallery("go", Reply(messages=answers), Reply(parts("a\ud800", image)), Reply(messages=texts))
     observation, *_, info = env.step("a")
     assert observation in env.observation_space and "[cut: too long]" in observation
     assert images_of(info["messages"]) == [image] and isinstance(info["messages"][2]["content"], str)
     assert env.step("b")[0] == "a?<image>"
+    assert env.step("c")[0] in env.observation_space
 
 
 def test_a_row_is_never_cut_within_an_image() -> None:
