@@ -260,14 +260,26 @@ def test_what_many_calls_answer_fits_the_observation() -> None:
     assert observation == "\n".join(m["content"] for m in info["messages"][1:])
 
 
+def test_what_a_tool_answers_can_be_encoded() -> None:
+    class Broken(Recorder):
+        def run_batch(self, batch: Any) -> list[ToolResult]:
+            return [ToolResult("half of a pair: \ud83d") for _ in batch]
+
+    env = TwoToolEnv()
+    env.tools["record"] = Broken()
+    observation, *_, info = step(env, call("record", {}))
+    assert observation == info["messages"][1]["content"] == "half of a pair: ?"
+
+
 def test_metrics_of_tools_reach_the_info() -> None:
     class Metered(Recorder):
         def run_batch(self, batch: Any) -> list[ToolResult]:
-            return [ToolResult("ok", metrics={"docs": 3.0}) for _ in batch]
+            return [ToolResult("ok", metrics={"docs": 3.0, f"call {place}": 1.0}) for place in range(len(batch))]
 
     env = TwoToolEnv()
     env.tools["record"] = Metered()
-    assert step(env, call("record", {}))[-1]["metrics"] == {"docs": 3.0}
+    assert step(env, call("record", {}))[-1]["metrics"] == {"docs": 3.0, "call 0": 1.0}
+    assert step(env, call("record", {}) * 2)[-1]["metrics"] == {"docs": 3.0, "call 0": 1.0, "call 1": 1.0}
 
 
 def test_other_wire_formats_are_one_argument() -> None:
