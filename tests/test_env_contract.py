@@ -213,6 +213,17 @@ def test_sampled_ids_are_kept_as_they_are(tokenizer: Any) -> None:
     )
 
 
+def test_an_answer_without_words_still_has_the_ids_of_the_template(tokenizer: Any) -> None:
+    env, _ = world(Reply(""), Reply(terminated=True), tokenizer=tokenizer)
+    start = env.transcript.n_tokens
+    info = env.step("a")[-1]
+    agent, answer = info["token_spans"]
+    assert (agent.start, answer.stop, answer.source) == (start, start + len(info["token_ids"]), "env")
+    assert tokenizer.decode(info["token_ids"]).endswith("<|im_start|>assistant\n")
+    info = env.step("b")[-1]  # the end, after which nobody speaks
+    assert [span.source for span in info["token_spans"]] == ["agent"]
+
+
 def test_tokenizer_is_not_copied_by_make(tokenizer: Any) -> None:
     """A renderer is shared even by Gymnasium's deep copies; a vocabulary takes seconds and megabytes to copy."""
     renderer = ChatRenderer.of(tokenizer)
