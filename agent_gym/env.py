@@ -158,7 +158,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def categories(self, task: Any) -> dict[str, str]:
         """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
-        # `dict` is named since asking for `Mapping` alone takes four times as long.
+        # `dict` is named since asking for `Mapping` alone takes three times as long.
         if not isinstance(task, (dict, Mapping)) or CATEGORY_FIELDS.isdisjoint(task):
             return {}
         return {name: str(task[name]) for name in task if name in CATEGORY_FIELDS and isinstance(task[name], str | int)}

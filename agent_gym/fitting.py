@@ -17,7 +17,7 @@ _content = operator.itemgetter("content")
 
 
 def fit(messages: list[Message], joint: str) -> tuple[list[Message], str]:
-    """Bound what the messages say together to `MAX_OBSERVATION_CHARS`; images among it are as they are.
+    """Bound what the messages say together to `MAX_OBSERVATION_CHARS`; images stay as they are.
 
     Args:
         messages: what to bound.
