@@ -30,6 +30,19 @@ class RolloutError(AgentGymError, RuntimeError):
     """A whole rollout cannot go on, for example because every one of its episodes failed."""
 
 
+def message_of(error: BaseException) -> str:
+    """Return the text of an error, also of one whose `__str__` raises or returns no text."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as broken:  # it is the user's code, and an error in it must not hide the first one
+        return f"(no text: its __str__ raised {type(broken).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an error."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
 def require(module: str, extra: str) -> Any:
     """Import an optional package.
 

@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
-from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.errors import ConfigError, EnvFailure, described, require
 from agent_gym.tools import Tool, ToolResult
 
 _START_S = 60.0  # a server may import a lot before it answers
@@ -285,7 +285,7 @@ def _reason(error: BaseException) -> str:
     """The first error in the groups that the package's tasks make of one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return described(error)
 
 
 # One loop and one set of connections per process.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.guesses import random_arguments, random_words, words_of
 from agent_gym.parsing import HermesParser, Parser, ToolCall
 from agent_gym.tools import Tool, ToolResult
@@ -143,7 +143,7 @@ class ToolEnv(TextEnv):
             raise
         except Exception as error:
             # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
-            raise EnvFailure(f"tool {name!r} broke: {type(error).__name__}: {error}") from error
+            raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
         if len(answers) != len(batch):
             raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(batch)} calls")
         return answers

@@ -131,7 +131,7 @@ def test_a_context_that_breaks_is_a_failed_episode_and_a_mistake_is_an_error(tok
             raise self.error
 
     first, second = roll(tokenizer, counting(2), context=Broken())
-    assert first.success and second.failure == "KeyError: 'no such turn'" and len(second.steps) == 1
+    assert first.success and str(second.failure) == "KeyError: 'no such turn'" and len(second.steps) == 1
     Broken.error = ConfigError("the setting 'colour' is 'loud'")
     with pytest.raises(ConfigError, match="loud"):
         roll(tokenizer, counting(2), context=Broken())

@@ -70,7 +70,7 @@ def test_a_context_that_asks_the_environment_is_answered(tokenizer: Any) -> None
 def test_a_failure_over_there_fails_its_episode_only(tokenizer: Any) -> None:
     specs = counting(4, "Toy/Broken-v0", how="crash", when=0, tasks=(2,))
     there, here = (roll(tokenizer, specs, env_processes=n) for n in (2, 0))
-    assert [episode.failure for episode in there] == [episode.failure for episode in here]
+    assert [str(episode.failure) for episode in there] == [str(episode.failure) for episode in here]
     assert there[2].failure is not None and there[0].failure is None
 
 
@@ -117,7 +117,7 @@ def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: 
         runner.close()
     assert len(killed) == 4
     failures = [episode.failure for episode in episodes if episode.failure]
-    assert [failure for failure in failures if "EnvFailure" not in failure or "signal 9" not in failure] == []
+    assert [f for f in failures if f.kind != "EnvFailure" or "signal 9" not in f.message] == []
     good = [episode for episode in episodes if not episode.failure]
     assert good
     for episode in good:

@@ -17,7 +17,7 @@ from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
-from agent_gym.rollout import Budget, Runner, read_trajectories, to_record, write_trajectories  # noqa: E402
+from agent_gym.rollout import Budget, Failure, Runner, read_trajectories, to_record, write_trajectories  # noqa: E402
 from agent_gym.trainers.export.trajectories import FORMATS  # noqa: E402
 
 
@@ -38,7 +38,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kwargs = {"system_prompt": "", "max_turns": 9}
     episodes = runner.run(make_specs("AgentR1/GSM8K-v0", kwargs, split="train", episodes=6))
     runner.close()
-    episodes[5].failure = "EnvFailure: the index is gone"
+    episodes[5].failure = Failure("EnvFailure", "the index is gone")
     # A tool of somebody else's may let half of a surrogate pair through, which no parquet can hold.
     episodes[3].messages[-1]["content"] += "\ud800"
     episodes[3].steps[-1].observation += "\ud800"

@@ -89,7 +89,9 @@ def test_who_lost_its_session_is_left_out_and_the_others_train(tmp_path: Path, m
     assert 0 < len(lost) < 8 == len(played)
     assert history(trainer, "rollout/failed") == [len(lost) / 8]
     for episode in lost:
-        assert episode.failure.startswith("Lost: ") and math.isnan(episode.reward), "neither 0 nor the -1 of a failure"
+        assert str(episode.failure).startswith("Lost: ") and math.isnan(episode.reward), (
+            "neither 0 nor the -1 of a failure"
+        )
     for episode in kept:
         assert episode.steps[1].observation == "42"
         assert episode.reward == (1.0 if episode.spec.member < 2 else -1.0)

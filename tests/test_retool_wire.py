@@ -127,7 +127,7 @@ def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> N
                 assert lost.failure is None and lost.reward == 1.0
                 assert [step.observation for step in lost.steps] == [step.observation for step in kept.steps]
             else:
-                assert lost.failure is not None and lost.failure.startswith("Lost: ")
+                assert lost.failure is not None and str(lost.failure).startswith("Lost: ")
                 assert math.isnan(lost.reward), "not the -1 of a failed answer, and not 0"
                 assert len(lost.steps) == 1, "the turn without an answer is no step to learn from"
             # What comes next has a new fork server.

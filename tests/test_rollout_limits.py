@@ -28,7 +28,7 @@ def test_a_crashed_environment_is_one_failed_episode(tokenizer: Any, when: int, 
     episodes = roll(tokenizer, specs, workers=3)
     for i, episode in enumerate(episodes):
         if i in (4, 7):
-            assert episode.failure is not None and episode.failure.startswith(words)
+            assert episode.failure is not None and str(episode.failure).startswith(words)
             assert math.isnan(episode.reward) and not episode.success
             assert len(episode.steps) == max(0, when) and episode.env is None
         else:
@@ -163,7 +163,7 @@ def test_a_hung_environment_is_given_up(tokenizer: Any) -> None:
     specs = counting(6, "Toy/Broken-v0", how="hang", when=1, tasks=(2,))
     episodes = roll(tokenizer, specs, budget=Budget(max_seconds=1.0), workers=3)
     assert time.perf_counter() - started < 10
-    assert episodes[2].failure == "EnvFailure: no answer from the environment in 1.0 s"
+    assert str(episodes[2].failure) == "EnvFailure: no answer from the environment in 1.0 s"
     assert math.isnan(episodes[2].reward)
     assert all(episode.success for i, episode in enumerate(episodes) if i != 2)
 

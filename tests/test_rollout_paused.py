@@ -147,7 +147,7 @@ def test_an_environment_that_hangs_over_a_pause_is_given_up_when_its_time_is_ove
     begin = time.perf_counter()
     loop.play(1.0)
     assert time.perf_counter() - begin < 10
-    assert episodes[2].failure == "EnvFailure: no answer from the environment in 1.5 s"
+    assert str(episodes[2].failure) == "EnvFailure: no answer from the environment in 1.5 s"
     runner.close()
 
 

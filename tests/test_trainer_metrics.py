@@ -14,7 +14,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.evaluate import episode_metrics  # noqa: E402
-from agent_gym.rollout import Episode, EpisodeSpec, Step  # noqa: E402
+from agent_gym.rollout import Episode, EpisodeSpec, Failure, Step  # noqa: E402
 from agent_gym.trainers.metrics import RunningMeans, eval_metrics, mean_metrics, merge_means  # noqa: E402
 
 TOOLS = [{"function": {"name": "add"}}]
@@ -42,7 +42,7 @@ def test_merging_shares_gives_the_metrics_of_the_whole(shares: list[list[tuple[i
 
 def test_failed_episodes_count_as_failed_and_as_nothing_else() -> None:
     broken = make_episode((3, False, 1))
-    broken.failure = "EnvFailure: gone"
+    broken.failure = Failure("EnvFailure", "gone")
     episodes = [make_episode((1, True, 0)), broken, make_episode((2, False, 0))]
     assert mean_metrics(episodes) == episode_metrics([episodes[0], episodes[2]])
     metrics = eval_metrics(episodes)

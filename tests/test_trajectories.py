@@ -48,7 +48,7 @@ def test_a_record_holds_the_whole_episode(episodes: list[Episode], tokenizer: An
         assert record["step"] == 7
         assert EpisodeSpec(**record["spec"]) == episode.spec
         assert record["reward"] is None if episode.failure else record["reward"] == episode.reward
-        assert (record["failure"], record["success"]) == (episode.failure, episode.success)
+        assert (record["failure"], record["success"]) == (episode.failure and str(episode.failure), episode.success)
         assert (record["terminated"], record["truncated"]) == (episode.terminated, episode.truncated)
         assert record["messages"] == episode.messages and record["tools"] == episode.tools
         assert len(record["steps"]) == len(episode.steps)

@@ -22,7 +22,7 @@ from agent_gym import ConfigError
 from agent_gym.chat import ChatRenderer
 from agent_gym.evaluate import make_specs
 from agent_gym.policies import ScriptedPolicy
-from agent_gym.rollout import Budget, Episode, Runner, to_record
+from agent_gym.rollout import Budget, Episode, Failure, Runner, to_record
 from agent_gym.viewer import CurvePoint, plot_curve, render_html, write_html
 from agent_gym.viewer.compact import compact
 
@@ -137,7 +137,7 @@ def test_parts_of_a_message_that_are_no_text_are_named(tokenizer: Any) -> None:
 
 def test_records_without_token_texts_and_failed_episodes_are_shown(tokenizer: Any) -> None:
     played = play(tokenizer, 2)
-    played[1].failure = "EnvFailure: the index is gone"
+    played[1].failure = Failure("EnvFailure", "the index is gone")
     played[1].steps[0].reward = math.nan
     originals = [to_record(episode) for episode in played]
     empty = {**originals[1], "rows": [], "steps": [], "messages": [], "tools": []}  # it failed in reset

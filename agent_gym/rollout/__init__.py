@@ -4,9 +4,10 @@ from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
 from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
 from agent_gym.rollout.envs import EnvPool, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
+from agent_gym.rollout.failures import Failure, check_failures, failure_summary
 from agent_gym.rollout.loop import Loop
 from agent_gym.rollout.replaying import Replay, play_again, replay
-from agent_gym.rollout.runner import Runner, check_failures
+from agent_gym.rollout.runner import Runner
 from agent_gym.rollout.trajectories import from_record, read_trajectories, to_record, write_trajectories
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "EnvPool",
     "Episode",
     "EpisodeSpec",
+    "Failure",
     "Loop",
     "Replay",
     "Row",
@@ -24,6 +26,7 @@ __all__ = [
     "Step",
     "check_failures",
     "derive_seed",
+    "failure_summary",
     "from_record",
     "make_context",
     "make_env",

@@ -25,8 +25,9 @@ import gymnasium
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.registry import check_env_id
-from agent_gym.rollout.env_worker import RENDERER_FACTS, serve
+from agent_gym.rollout.env_worker import RENDERER_FACTS, portable, serve
 from agent_gym.rollout.envs import EnvPool
+from agent_gym.rollout.failures import RaisedElsewhere
 
 _GRACE_S = 2.0
 """Time that a process has to end by itself."""
@@ -151,7 +152,8 @@ class RemoteEnv(gymnasium.Env[str, str]):
                 if kind == "ok":
                     return value
                 if kind == "error":
-                    raise value
+                    error, failure = value
+                    raise error from RaisedElsewhere(failure)
                 self._connection.send(self._render(*value))
         except (EOFError, ConnectionError) as error:
             raise self.process.failure() from error
@@ -160,7 +162,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
         try:
             return "ok", getattr(self._renderer, name)(*args, **kwargs)
         except Exception as error:  # raised over there, where the call was made
-            return "error", error
+            return "error", portable(error)
 
 
 class _Process:

@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
@@ -18,8 +19,9 @@ from typing import Any
 
 import gymnasium
 
-from agent_gym.errors import EnvFailure
-from agent_gym.rollout.envs import make_env
+from agent_gym.errors import EnvFailure, described
+from agent_gym.rollout.envs import close_env, make_env
+from agent_gym.rollout.failures import Failure
 
 RENDERER_FACTS = ("observation_role", "prefill", "renders_tools")
 """What an environment reads of its renderer; the rest of what it uses are calls."""
@@ -82,7 +84,7 @@ class _Served:
 
     def close(self) -> None:
         if self._env is not None:
-            self._env.close()
+            close_env(self._env)
 
 
 def serve(control: Connection) -> None:
@@ -113,22 +115,23 @@ def _answer(connection: Any, one: _Served) -> bool:
     try:
         answer = ("ok", getattr(one, name)(*args))
     except BaseException as error:  # whatever an environment raises ends one episode; SystemExit, too
-        answer = ("error", _portable(error))
+        answer = ("error", (portable(error), Failure.of(error)))
     try:
         connection.send(answer)
     except (BrokenPipeError, ConnectionResetError):
         return False
     except Exception as error:
-        connection.send(("error", EnvFailure(f"{name} gave what cannot be sent to another process: {error}")))
+        failure = EnvFailure(f"{name} gave what cannot be sent to another process: {described(error)}")
+        connection.send(("error", (failure, Failure.of(failure))))
     return True
 
 
-def _portable(error: BaseException) -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """The error, or one that says the same, if it would not survive the way."""
-    try:
-        return pickle.loads(pickle.dumps(error))
-    except Exception:
-        return EnvFailure(f"{type(error).__name__}: {error}")
+    with suppress(Exception):
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    return EnvFailure(described(error))
 
 
 def _end_with_parent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.registry import check_env_id
+from agent_gym.rollout.failures import Failure
 
 
 def make_env(
@@ -38,6 +40,14 @@ def make_env(
     if tokenizer is not None:
         env.unwrapped.renderer = ChatRenderer.of(tokenizer)
     return env
+
+
+def close_env(env: gymnasium.Env[str, str]) -> None:
+    """Close an environment. What it raises is a line on stderr: its episodes are over, and no result may be lost."""
+    try:
+        env.close()
+    except BaseException as error:  # SystemExit, too
+        print(f"agent-gym: closing an environment failed: {Failure.of(error).line}", file=sys.stderr, flush=True)
 
 
 class EnvPool:
@@ -73,7 +83,7 @@ class EnvPool:
             idle, self._idle = self._idle, {}
         for envs in idle.values():
             for env in envs:
-                env.close()
+                close_env(env)
 
     def _make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> gymnasium.Env[str, str]:
         return make_env(env_id, env_kwargs, self._renderer)

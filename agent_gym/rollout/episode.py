@@ -17,6 +17,7 @@ from typing import Any, Literal
 import gymnasium
 
 from agent_gym.images import Shown
+from agent_gym.rollout.failures import Failure
 from agent_gym.transcript import Span, action_mask
 
 StepKind = Literal["act", "summary"]
@@ -180,7 +181,7 @@ class Episode:
     truncated: bool = False
     truncation: str | None = None
     success: bool = False
-    failure: str | None = None
+    failure: Failure | None = None
     seconds: float = 0.0
     env: gymnasium.Env[str, str] | None = None
     asked: StepKind = "act"

@@ -28,6 +28,7 @@ from agent_gym.policies.base import Generation, Interruptible, Request, Sampling
 from agent_gym.rollout.budget import RolloutStats, derive_seed
 from agent_gym.rollout.contexts import AskSummary, NewContext
 from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.failures import Failure
 from agent_gym.rollout.images import context_of, images_in
 from agent_gym.rollout.interrupted import cut_at_stop, joined
 from agent_gym.rollout.recording import (
@@ -260,7 +261,11 @@ class Loop:
     # This thread runs these, on what the workers and the engine hand over.
 
     def _open(self, index: int, answer: tuple[Any, ...]) -> None:
-        record_opening(self.episodes[index], *answer)
+        try:
+            record_opening(self.episodes[index], *answer)
+        except EnvFailure as error:
+            self._fail(index, error)
+            return
         self._ask(index)
 
     def _take_turn(self, index: int, turn: Turn) -> None:
@@ -372,7 +377,7 @@ class Loop:
 
     def _fail(self, index: int, error: BaseException) -> None:
         episode = self.episodes[index]
-        episode.failure = f"{type(error).__name__}: {error}"
+        episode.failure = Failure.of(error)
         episode.env = None  # it broke, so that it does not go back into the pool
         self._finish(index)
 

@@ -6,12 +6,13 @@ time has run out stays as it was, however late a worker comes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 
-from agent_gym.errors import EnvFailure
+from agent_gym.errors import EnvFailure, described
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation
 from agent_gym.rollout.contexts import AskSummary
@@ -37,16 +38,34 @@ class Turn(NamedTuple):
     images: Sequence[Shown] = ()
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Make an `EnvFailure` of errors in reading what an environment returned: one that is not as the contract says."""
+    try:
+        yield
+    except EnvFailure:
+        raise
+    except KeyError as error:
+        raise EnvFailure(f"the info of {what} has no {error}; the contract of TextEnv asks for it") from error
+    except Exception as error:
+        raise EnvFailure(f"what {what} returned cannot be read: {described(error)}") from error
+
+
 def record_opening(
     episode: Episode, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()
 ) -> None:
-    """Begin the first row with what `env.reset` returned, and the images in it."""
+    """Begin the first row with what `env.reset` returned, and the images in it.
+
+    Raises:
+        EnvFailure: if the info lacks a field, or one cannot be read.
+    """
     episode.env = env
-    episode.messages += info["messages"]
-    episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
-    episode.categories = dict(info.get("categories", {}))
-    row = Row()
-    row.extend(info["token_ids"], info["token_spans"], images=images)
+    with reading("reset"):
+        row = Row()
+        row.extend(info["token_ids"], info["token_spans"], images=images)
+        episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
+        episode.categories = dict(info.get("categories", {}))
+        episode.messages += info["messages"]
     episode.rows.append(row)
 
 
@@ -54,18 +73,17 @@ def record_turn(episode: Episode, turn: Turn) -> None:
     """Add a step: its ids to the last row, its reward to the steps.
 
     Raises:
-        EnvFailure: if the environment reports other ids than those it was given.
+        EnvFailure: if the info lacks a field, or one cannot be read, or the environment reports other ids than those
+            it was given. Nothing is added then.
     """
     generation, text, (observation, reward, *_, info), seconds, images = turn
-    row, sampled, ids = episode.rows[-1], generation.token_ids, info["token_ids"]
-    if ids[: len(sampled)] != list(sampled):
-        raise EnvFailure("the environment did not report the sampled ids it was given")
-    start, number = len(row.token_ids), len(episode.steps)
-    # Steps are numbered here and not by the environment, which does not know of summaries.
-    row.extend(ids, [span._replace(step=number) for span in info["token_spans"]], generation.logprobs, images)
-    episode.messages += info["messages"]
-    episode.steps.append(
-        Step(
+    row, sampled, number = episode.rows[-1], generation.token_ids, len(episode.steps)
+    start = len(row.token_ids)
+    with reading("step"):
+        ids, messages = info["token_ids"], [*info["messages"]]
+        # Steps are numbered here and not by the environment, which does not know of summaries.
+        spans = [span._replace(step=number) for span in info["token_spans"]]
+        step = Step(
             row=len(episode.rows) - 1,
             start=start,
             stop=start + len(sampled),
@@ -81,8 +99,13 @@ def record_turn(episode: Episode, turn: Turn) -> None:
             process_reward=info.get("process_reward", 0.0),
             versions=generation.versions,
         )
-    )
-    episode.success = bool(info.get("is_success", False))
+        success = bool(info.get("is_success", False))
+        if ids[: len(sampled)] != list(sampled):
+            raise EnvFailure("the environment did not report the sampled ids it was given")
+    row.extend(ids, spans, generation.logprobs, images)
+    episode.messages += messages
+    episode.steps.append(step)
+    episode.success = success
 
 
 def record_request(episode: Episode, request: AskSummary) -> None:

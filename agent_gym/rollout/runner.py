@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.errors import RolloutError
 from agent_gym.policies.base import Policy
 from agent_gym.rollout.budget import Budget, RolloutStats
 from agent_gym.rollout.contexts import Context, make_context, tighten
 from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.envs import EnvPool
 from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.failures import check_failures
 from agent_gym.rollout.loop import Loop
 from agent_gym.workers import Workers
 
@@ -123,13 +123,3 @@ class Runner:
         """Stop the workers and close the environments. The policy stays open: it belongs to the caller."""
         self._workers.close()
         self._envs.close()
-
-
-def check_failures(failures: Sequence[str | None]) -> None:
-    """Raise `RolloutError` if every episode of a rollout failed: the cause is then in the set-up.
-
-    Args:
-        failures: `Episode.failure` of every episode, None where it went well.
-    """
-    if failures and all(failures):
-        raise RolloutError(f"all {len(failures)} episodes failed; the first: {failures[0]}")

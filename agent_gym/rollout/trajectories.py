@@ -18,6 +18,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
+from agent_gym.rollout.failures import Failure
 from agent_gym.transcript import Span
 
 FORMAT_VERSION = 1
@@ -63,7 +64,7 @@ def to_record(
         "terminated": episode.terminated,
         "truncated": episode.truncated,
         "truncation": episode.truncation,
-        "failure": episode.failure,
+        **(episode.failure.to_record() if episode.failure else {"failure": None}),
         "seconds": round(episode.seconds, 4),
         "messages": messages,
         "tools": episode.tools,
@@ -119,13 +120,14 @@ def from_record(record: Mapping[str, Any]) -> Episode:
         )
         for row in record["rows"]
     ]
-    kept = ("task_id", "terminated", "truncated", "truncation", "success", "failure", "seconds", "tools")
+    kept = ("task_id", "terminated", "truncated", "truncation", "success", "seconds", "tools")
     return Episode(
         EpisodeSpec(**record["spec"]),
         rows=rows,
         messages=recorded_messages(record, images),
         steps=[_step(step) for step in record["steps"]],
         categories=record.get("categories", {}),
+        failure=Failure.from_record(record),
         **{name: record[name] for name in kept},
     )
 

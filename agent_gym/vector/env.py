@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agent_gym.env import TextEnv
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.vector.lazy import LazyInfos, info_of
 from agent_gym.vector.threads import Threads, one_by_one
 
@@ -34,7 +34,7 @@ class SlotFailure(EnvFailure):
 
     def __init__(self, slots: Mapping[int, Exception], result: tuple[Any, ...]) -> None:
         """Name the slots and what happened there."""
-        said = "; ".join(f"slot {slot}: {type(error).__name__}: {error}" for slot, error in sorted(slots.items()))
+        said = "; ".join(f"slot {slot}: {described(error)}" for slot, error in sorted(slots.items()))
         super().__init__(f"{len(slots)} of {len(result[0])} environments broke: {said}")
         self.slots = dict(slots)
         self.result = result

@@ -19,7 +19,8 @@ from typing import Any
 from agent_gym.images import text_of
 
 _SOURCES = ("system", "user", "agent", "env")
-_KEPT = ("task_id", "reward", "reward_terms", "success", "terminated", "truncated", "truncation", "failure", "seconds")
+_ENDED = ("success", "terminated", "truncated", "truncation", "failure", "failure_details")
+_KEPT = ("task_id", "reward", "reward_terms", *_ENDED, "seconds")
 _KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
 _RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows", "images"}
 _PER_TOKEN = ("advantages", "values")

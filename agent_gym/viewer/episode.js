@@ -17,6 +17,7 @@ function column(episode) {
   const parts = [head(episode), timeline(episode), ...opening(episode, rows)];
   rows.forEach((row, i) => parts.push(...context(episode, row, i)));
   if (episode.failure) parts.push(el("p", "failure", episode.failure));
+  if (episode.failure_details) parts.push(el("pre", "failure", episode.failure_details.traceback));
   return el("section", "column", ...parts);
 }
 

@@ -86,7 +86,9 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
         parts += _said("policy", step["action"])
         parts += [plain(f"  error: {step['error']}", "red")] if step["error"] else []
         parts += _said("world", step["observation"]) if step["observation"] else []
-    parts += _said("failed", record["failure"]) if record["failure"] else []
+    if record["failure"]:
+        details = record.get("failure_details", {})
+        parts += _said("failed", "\n".join([record["failure"], *filter(None, [details.get("traceback")])]))
     return Group(*parts)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.envs.alfworld.world import View
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import ConfigError, EnvFailure, described
 
 _WORKER = Path(__file__).with_name("original_worker.py")
 _PATIENCE_S = 300.0  # a large kitchen takes seconds to begin, and ten times that on a busy machine
@@ -71,7 +71,7 @@ class Original:
             answer = json.loads(line)
         except (OSError, EOFError, ValueError) as error:
             self.close()
-            raise EnvFailure(f"the process of TextWorld broke: {type(error).__name__}: {error}") from error
+            raise EnvFailure(f"the process of TextWorld broke: {described(error)}") from error
         if "error" in answer:
             raise EnvFailure(f"TextWorld broke: {answer['error']}")
         return View(answer["text"], tuple(answer["admissible"]), answer["won"])

@@ -14,7 +14,7 @@ from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
 from agent_gym.envs.hotpotqa.scoring import Judge
 from agent_gym.envs.hotpotqa.searched import Searched
 from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search
-from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described
 from agent_gym.react import ReActParser
 from agent_gym.retrieval import Document, Retriever
 from agent_gym.rewards import answer_format, tagged_answer
@@ -257,7 +257,7 @@ class HotpotQAEnv(ToolEnv):
         except AgentGymError:
             raise
         except Exception as error:
-            raise EnvFailure(f"the search for the question broke: {type(error).__name__}: {error}") from error
+            raise EnvFailure(f"the search for the question broke: {described(error)}") from error
         passages = self._limit.cut(found, self._observation_tokens)
         self._judge.show([passages])
         return passages

@@ -1,0 +1,142 @@
+"""Why an episode failed: what was raised, where in the user's code, and the traceback.
+
+A failure is text from the beginning, because it outlives the error: it is written to files, sent between processes, and
+must not keep the environment alive that raised it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from agent_gym.errors import RolloutError, message_of
+
+if TYPE_CHECKING:
+    from agent_gym.rollout.episode import Episode
+
+_NOT_THE_USERS = {"agent_gym", "gymnasium", *sys.stdlib_module_names}
+_MAX_CHARS = 300
+"""How much of a message a line of a summary quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of our machinery that ended an episode.
+
+    Attributes:
+        kind: name of the error's type.
+        message: its text.
+        where: "file:line" of the innermost frame outside of agent_gym, gymnasium and the standard library; if there is
+            none, of the innermost frame. Empty if nothing was raised.
+        traceback: as Python prints it.
+    """
+
+    kind: str
+    message: str
+    where: str = ""
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        """Return kind and message."""
+        return f"{self.kind}: {self.message}"
+
+    @property
+    def line(self) -> str:
+        """Kind, message and place in one short line."""
+        text = " ".join(str(self).encode(errors="backslashreplace").decode().split())
+        text = text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "..."
+        return f"{text} ({self.where})" if self.where else text
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Read an error; never raises, whatever its own methods do."""
+        if isinstance(error.__cause__, RaisedElsewhere):
+            return error.__cause__.failure
+        # The cause comes first: where a tool broke says more than where that was noticed.
+        errors = [*_causes(error)][::-1]
+        places = [[*traceback.walk_tb(one.__traceback__)] for one in errors]
+        users = next(
+            (mine[-1] for frames in places if (mine := [place for place in frames if _is_users(place[0])])), None
+        )
+        innermost = users or next((frames[-1] for frames in places[::-1] if frames), None)
+        elsewhere = next((one.failure.where for one in errors if isinstance(one, RaisedElsewhere)), "")
+        where = elsewhere or (f"{innermost[0].f_code.co_filename}:{innermost[1]}" if innermost else "")
+        try:
+            text = "".join(traceback.format_exception(error))
+        except Exception:  # of a type that overrides what a traceback reads
+            text = "".join(traceback.format_tb(error.__traceback__))
+        return cls(type(error).__name__, message_of(error), where, text)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the entries of a trajectory's record that tell the failure."""
+        return {"failure": str(self), "failure_details": {"where": self.where, "traceback": self.traceback}}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Failure | None:
+        """Read the entries again; files of older versions have the first only."""
+        if record["failure"] is None:
+            return None
+        kind, _, message = record["failure"].partition(": ")
+        return cls(kind, message, **record.get("failure_details", {}))
+
+
+class RaisedElsewhere(Exception):
+    """The cause of an error that was raised in another process or thread; its text is the traceback there."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Keep the failure."""
+        super().__init__(failure)
+        self.failure = failure
+
+    def __str__(self) -> str:
+        """Return the traceback."""
+        return f"\n{self.failure.traceback or self.failure}"
+
+
+def failure_summary(episodes: Iterable[Episode]) -> list[str]:
+    """Return one line for each kind of failure, the most frequent first; none if no episode failed.
+
+    Each line has the number of episodes, the kind, and message and place of the first one:
+    `3 x RuntimeError, the first: RuntimeError: backend gone (my_env.py:12)`.
+    """
+    kinds = _by_kind([episode.failure for episode in episodes if episode.failure])
+    return [f"{len(same)} x {kind}, the first: {same[0].line}" for kind, same in kinds.items()]
+
+
+def check_failures(failures: Sequence[Failure | None]) -> None:
+    """Raise `RolloutError` if every episode of a rollout failed: the cause is then in the set-up.
+
+    Args:
+        failures: `Episode.failure` of every episode, None where it went well.
+    """
+    failed = [failure for failure in failures if failure is not None]
+    if not failed or len(failed) < len(failures):
+        return
+    counts = [f"{len(same)} x {kind}" for kind, same in _by_kind(failed).items()]
+    kinds = f"; by kind: {', '.join(counts)}" if len(counts) > 1 else ""
+    raise RolloutError(f"all {len(failed)} episodes failed; the first: {failed[0].line}{kinds}") from RaisedElsewhere(
+        failed[0]
+    )
+
+
+def _by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
+    kinds: dict[str, list[Failure]] = {}
+    for failure in failures:
+        kinds.setdefault(failure.kind, []).append(failure)
+    return dict(sorted(kinds.items(), key=lambda kind: -len(kind[1])))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__
+
+
+def _is_users(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS

@@ -1,0 +1,313 @@
+"""What an episode that failed says about its cause: kind, message, file and line of the user's code, traceback."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from rollout_tools import counting, roll, scripted
+
+from agent_gym import RolloutError
+from agent_gym.rollout import (
+    Budget,
+    Episode,
+    EpisodeSpec,
+    Failure,
+    Runner,
+    failure_summary,
+    from_record,
+    read_trajectories,
+    to_record,
+    write_trajectories,
+)
+
+SOURCE = '''
+import json
+import pickle
+
+import gymnasium
+from agent_gym import EnvFailure, Reply, TextEnv, ToolEnv, tool
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+    __repr__ = __str__
+
+
+class Numb(Exception):
+    def __str__(self):
+        return 5
+
+
+class Stuck(Exception):
+    """Pickles and does not unpickle."""
+
+    def __init__(self, a, b):
+        super().__init__("stuck")
+
+
+class MyEnv(TextEnv):
+    """Fails in one of several ways, for the tasks that it is told."""
+
+    reward_weights = {"a": 1.0}
+
+    def __init__(self, how="", tasks=range(50), turn=0, **kwargs):
+        self.how, self.bad, self.when = how, tasks, turn
+        super().__init__({"train": range(50)}, **kwargs)
+
+    def begin(self, task):
+        self.task = task
+        return "Go."
+
+    def respond(self, action):
+        if self.task in self.bad and self.turn == self.when:
+            self.backend()
+        return Reply("on", terms={"a": 1.0}, terminated=self.turn == 3)
+
+    def backend(self):
+        if self.how == "library":
+            json.loads("{")  # line: library
+        if self.how == "mute":
+            raise Mute()  # line: mute
+        if self.how == "numb":
+            raise Numb()  # line: numb
+        if self.how == "stuck":
+            raise Stuck(1, 2)  # line: stuck
+        if self.how == "chained":
+            try:
+                self.connect()
+            except OSError as error:
+                raise EnvFailure("the backend is gone") from error
+        if self.how == "exit":
+            raise SystemExit("enough")  # line: exit
+
+    def connect(self):
+        raise ConnectionRefusedError("port 99")  # line: chained
+
+    def close(self):
+        if self.how == "close":
+            raise ValueError("close() is broken")
+
+
+class MyTools(ToolEnv):
+    """Its tool breaks."""
+
+    reward_weights = {}
+
+    def __init__(self, **kwargs):
+        super().__init__({"train": range(50)}, tools=[tool(self.look)], **kwargs)
+
+    def begin(self, task):
+        return "Go."
+
+    def look(self) -> str:
+        """Look."""
+        raise Mute()  # line: tool
+
+    def answer(self, text):
+        return Reply(terminated=True)
+
+
+class Lossy(gymnasium.Wrapper):
+    """Takes a field out of the infos."""
+
+    def __init__(self, env, name, at):
+        super().__init__(env)
+        self.name, self.at = name, at
+
+    def without(self, info, here):
+        return {k: v for k, v in info.items() if here != self.at or k != self.name}
+
+    def reset(self, **kwargs):
+        observation, info = self.env.reset(**kwargs)
+        self.even = info["task_id"][-1] in "02468"
+        return observation, self.without(info, "reset") if self.even else info
+
+    def step(self, action):
+        *rest, info = self.env.step(action)
+        return *rest, self.without(info, "step") if self.even else info
+
+
+class Lossless(Lossy):
+    def without(self, info, here):
+        return info | {self.name: object()} if here == self.at else info
+
+
+def make_lossy(name="", at="", cls="Lossy", **kwargs):
+    return globals()[cls](MyEnv(**kwargs), name, at)
+'''
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A user's file, outside of everything that belongs to agent_gym."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "users_world.py").write_text(SOURCE)
+    sys.path.insert(0, str(folder))
+    importlib.import_module("users_world")
+    for name, entry in {"My": "MyEnv", "Tools": "MyTools", "Lossy": "make_lossy"}.items():
+        gymnasium.register(f"Mine/{name}-v0", entry_point=f"users_world:{entry}")
+    yield folder / "users_world.py"
+    sys.path.remove(str(folder))
+    for name in ("My", "Tools", "Lossy"):
+        del gymnasium.registry[f"Mine/{name}-v0"]
+
+
+def place(path: Path, mark: str) -> str:
+    (number,) = [n for n, line in enumerate(path.read_text().splitlines(), 1) if line.endswith(f"# line: {mark}")]
+    return f"{path}:{number}"
+
+
+def specs(n: int, env_id: str = "Mine/My-v0", **kwargs: Any) -> list[EpisodeSpec]:
+    return [EpisodeSpec(env_id, kwargs, index=i) for i in range(n)]
+
+
+HOW = {
+    "library": ("JSONDecodeError", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    "mute": ("Mute", "(no text: its __str__ raised ValueError)"),
+    "numb": ("Numb", "(no text: its __str__ raised TypeError)"),
+    "stuck": ("Stuck", "stuck"),
+    "chained": ("EnvFailure", "the backend is gone"),
+    "exit": ("SystemExit", "enough"),
+}
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_failure_names_the_line_of_the_users_file(tokenizer: Any, mine: Path, processes: int) -> None:
+    wanted = [spec for how in HOW for spec in specs(3, how=how, tasks=(1,))]
+    episodes = roll(tokenizer, wanted, lambda episode: "go", env_processes=processes)
+    for i, (how, (kind, message)) in enumerate(HOW.items()):
+        first, failed, last = episodes[3 * i : 3 * i + 3]
+        assert first.success is last.success is False and not first.failure and not last.failure, how
+        found = failed.failure
+        assert found is not None and (found.kind, found.message) == (kind, message)
+        assert found.where == place(mine, how)
+        assert found.where.partition(":")[0] in found.traceback and "backend" in found.traceback
+        assert found.traceback.startswith("Traceback (most recent call last)")
+        if how == "chained":
+            assert "ConnectionRefusedError: port 99" in found.traceback
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_tool_that_breaks_is_named_with_its_line(tokenizer: Any, mine: Path, processes: int) -> None:
+    call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    act = lambda episode: call if episode.spec.index == 1 else "done"  # noqa: E731
+    fine, failed = roll(tokenizer, specs(2, "Mine/Tools-v0"), act, env_processes=processes)
+    assert fine.terminated and failed.failure is not None
+    assert str(failed.failure) == "EnvFailure: tool 'look' broke: Mute: (no text: its __str__ raised ValueError)"
+    assert failed.failure.where == place(mine, "tool")
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "processes"),
+    [("reset", "token_ids", 0), ("reset", "messages", 0), ("reset", "task_id", 1), ("step", "token_ids", 0),
+     ("step", "error", 1), ("step", "reward_terms", 0), ("step", "token_spans", 0), ("step", "messages", 0)],
+)  # fmt: skip
+def test_an_info_without_a_field_is_a_failed_episode(
+    tokenizer: Any, mine: Path, at: str, name: str, processes: int
+) -> None:
+    act = lambda episode: "go"  # noqa: E731
+    episodes = roll(tokenizer, specs(4, "Mine/Lossy-v0", at=at, name=name), act, env_processes=processes)
+    for i, episode in enumerate(episodes):
+        if i % 2:
+            assert not episode.failure and episode.terminated and len(episode.steps) == 4
+            continue
+        assert (
+            str(episode.failure) == f"EnvFailure: the info of {at} has no '{name}'; the contract of TextEnv asks for it"
+        )
+        assert not episode.steps and len(json.loads(json.dumps(to_record(episode)))["rows"]) == (at == "step")
+
+
+@pytest.mark.parametrize(("at", "name"), [("reset", "messages"), ("step", "token_spans"), ("step", "token_ids")])
+def test_an_info_that_cannot_be_read_is_one_too(tokenizer: Any, mine: Path, at: str, name: str) -> None:
+    with pytest.raises(RolloutError, match=rf"all 1 episodes failed; the first: EnvFailure: what {at} returned cannot"):
+        roll(tokenizer, specs(1, "Mine/Lossy-v0", at=at, name=name, cls="Lossless"), lambda episode: "go")
+
+
+def test_when_all_fail_the_error_names_place_and_kinds_and_is_chained(tokenizer: Any, mine: Path) -> None:
+    wanted = [*specs(1, how="chained"), *specs(3, how="library"), *specs(2, how="mute")]
+    with pytest.raises(RolloutError) as raised:
+        roll(tokenizer, wanted, lambda episode: "go")
+    assert str(raised.value) == (
+        f"all 6 episodes failed; the first: EnvFailure: the backend is gone ({place(mine, 'chained')}); "
+        "by kind: 3 x JSONDecodeError, 2 x Mute, 1 x EnvFailure"
+    )
+    cause = str(raised.value.__cause__)
+    assert "Traceback (most recent call last)" in cause and "ConnectionRefusedError: port 99" in cause
+
+
+def test_a_summary_has_a_line_for_each_kind(tokenizer: Any, mine: Path) -> None:
+    wanted = [*specs(2, how="chained", tasks=(1,)), *specs(3, how="library", tasks=(0, 2))]
+    episodes = roll(tokenizer, wanted, lambda episode: "go")
+    again = [from_record(json.loads(json.dumps(to_record(episode)))) for episode in episodes]
+    for played in (episodes, again):
+        assert failure_summary(played) == [
+            f"2 x JSONDecodeError, the first: JSONDecodeError: {HOW['library'][1]} ({place(mine, 'library')})",
+            f"1 x EnvFailure, the first: EnvFailure: the backend is gone ({place(mine, 'chained')})",
+        ]
+    assert failure_summary([episode for episode in episodes if not episode.failure]) == []
+    noisy = Episode(EpisodeSpec("x"), failure=Failure("X", "a\n\ud800" + 1000 * "b"))
+    (line,) = failure_summary([noisy])
+    assert "\n" not in line and line.isprintable() and len(line) < 400
+
+
+def test_a_record_keeps_the_traceback_and_old_records_are_read(tokenizer: Any, mine: Path, tmp_path: Path) -> None:
+    _, episode = roll(tokenizer, specs(2, how="library", tasks=(1,)), lambda episode: "go")
+    write_trajectories(tmp_path / "t.jsonl", [to_record(episode)])
+    (record,) = read_trajectories(tmp_path / "t.jsonl")
+    assert record["failure"] == str(episode.failure), "a text, as readers of older files expect"
+    assert record["failure_details"]["where"] == place(mine, "library")
+    assert from_record(record).failure == episode.failure
+    del record["failure_details"]
+    assert from_record(record).failure == Failure(*HOW["library"])
+    assert from_record(record | {"failure": None}).failure is None
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_close_that_raises_loses_no_result(
+    tokenizer: Any, mine: Path, processes: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runner = Runner(scripted(tokenizer, lambda episode: "go"), tokenizer, Budget(), env_processes=processes)
+    episodes = runner.run(specs(3, how="close"))
+    runner.close()
+    assert all(episode.terminated and not episode.failure for episode in episodes)
+    if not processes:  # the fork server's processes write where it did when it was started
+        assert "agent-gym: closing an environment failed: ValueError: close() is broken" in capfd.readouterr().err
+
+
+def test_reading_an_error_never_raises() -> None:
+    class Odd(Exception):
+        __notes__ = 5  # type: ignore[assignment]
+
+    class Text(str):
+        __slots__ = ()
+
+    class Subtle(Exception):
+        def __str__(self) -> str:
+            return Text("subtle")
+
+    for error in (Odd(), Subtle(), BaseExceptionGroup("many", [Odd(), ValueError("x")])):
+        try:
+            raise error
+        except BaseException as raised:
+            found = Failure.of(raised)
+        assert found.kind == type(error).__name__ and found.where.startswith(__file__)
+        assert type(found.message) is str and "test_failures" in found.traceback
+    cyclic = ValueError("a")
+    cyclic.__cause__ = KeyError("b")
+    cyclic.__cause__.__cause__ = cyclic
+    assert str(Failure.of(cyclic)) == "ValueError: a"
+
+
+def test_an_engines_error_is_no_failure_of_an_episode(tokenizer: Any) -> None:
+    def act(episode: Any) -> str:
+        raise KeyError("the policy broke")
+
+    with pytest.raises(KeyError, match="the policy broke"):
+        roll(tokenizer, counting(2), act)
