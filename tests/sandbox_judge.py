@@ -1,7 +1,7 @@
 """Runs hostile programs in a sandbox and looks at the world around it. A script, for the net that the tests build.
 
 Its standard input is JSON: {"programs": {name: code}, "namespaces": bool, "limits": {...}, "watched": [folder, ...]}.
-It prints one line of JSON per program: its name, and what it got away with.
+"landlock" caps the version of Landlock. It prints one line of JSON per program: its name, and what it got away with.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sandbox_machines import cap_landlock
+
 HEALTHY = "import math\nprint('healthy', math.sqrt(4))"
 SECRET = "CANARY-FILE"
 
@@ -31,6 +33,10 @@ class World:
         folder.mkdir(parents=True)
         folder.chmod(0o777)
         (folder / "secret").write_text(SECRET)
+        # A package that programs may read, and that only the sandbox keeps them from changing.
+        (folder / "packages").mkdir()
+        (folder / "packages" / "readable.py").write_text("VALUE = 1\n")
+        sys.path.append(str(folder / "packages"))
         self.victim = subprocess.Popen(["sleep", "1000"])
         self.heard: list[str] = []
         tcp, unix = socket.socket(), socket.socket(socket.AF_UNIX)
@@ -146,7 +152,10 @@ def main() -> None:
     if "AGENT_GYM_JUDGE_OPEN" in os.environ:
         sandbox: Any = NoSandbox(limits)
     else:
-        sandbox = LocalSandbox(limits, namespaces=settings["namespaces"], servers=1)
+        if settings["landlock"]:
+            cap_landlock(settings["landlock"])
+        packages = ("numpy", "mpmath", "sympy", "readable")
+        sandbox = LocalSandbox(limits, packages=packages, namespaces=settings["namespaces"], servers=1)
     print(json.dumps({"report": sandbox.report}), flush=True)
     # A busy machine makes a CPU second longer; only the wall limit is sure to come.
     patience = limits.wall_seconds + 10

@@ -4,7 +4,8 @@
 
 docker: Docker's default profile refuses to make namespaces. pod: and there are no capabilities. ubuntu: namespaces can
 be made, and nothing can be done in them. old: a kernel without Landlock. nothing: neither Landlock nor namespaces.
-bare: a kernel without filters of system calls.
+abi1, abi2: Docker's profile on a kernel whose Landlock knows nothing of truncation (Linux 5.13, 5.19). leaky: such a
+one, with a filter that lets files be emptied. bare: a kernel without filters of system calls.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import struct
 import sys
 
-from agent_gym.sandbox import LocalSandbox, SandboxUnavailable
+from agent_gym.sandbox import LocalSandbox, SandboxUnavailable, process
 from agent_gym.sandbox.inside import confine, seccomp
 
 _X86 = seccomp.MACHINE == "x86_64"
@@ -31,9 +32,24 @@ def refuse(calls: dict[str, int], error: int) -> None:
     seccomp.apply(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
 
 
+def cap_landlock(version: int) -> None:
+    """Have fork servers find an older Landlock. Rights that it does not know are then asked of nobody, as there."""
+    change(f"forkserver.landlock.abi = lambda known=forkserver.landlock.abi: min(known(), {version})")
+
+
+def change(statement: str) -> None:
+    """Have fork servers execute this before they begin."""
+    process._CODE = process._CODE.replace("forkserver.main(", f"{statement}; forkserver.main(")
+
+
 def main(machine: str, waive: list[str]) -> None:
     confine.no_new_privileges()
-    if machine in ("docker", "pod", "nothing"):
+    if machine.startswith("abi"):
+        cap_landlock(int(machine[3:]))
+    if machine == "leaky":
+        cap_landlock(2)
+        change("forkserver.seccomp.OPEN_UNWATCHED = ()")
+    if machine in ("docker", "pod", "nothing", "abi1", "abi2", "leaky"):
         refuse(NAMESPACES, errno.EPERM)
     if machine == "ubuntu":
         refuse({"mount": NAMESPACES["mount"]}, errno.EACCES)

@@ -26,14 +26,15 @@ _LOOPBACK_UP = (
 
 
 def judged(
-    programs: dict[str, str], *, namespaces: bool, **limits: float
+    programs: dict[str, str], *, namespaces: bool, landlock: int = 0, **limits: float
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Run programs under the judge.
+    """Run programs under the judge, with an older Landlock if a version is given.
 
     Returns:
         The sandbox's report, and by program what it got away with.
     """
-    first, *lines = in_net("sandbox_judge.py", {"programs": programs, "namespaces": namespaces, "limits": limits})
+    settings = {"programs": programs, "namespaces": namespaces, "landlock": landlock, "limits": limits}
+    first, *lines = in_net("sandbox_judge.py", settings)
     return first["report"], {line["name"]: line["bad"] for line in lines}
 
 

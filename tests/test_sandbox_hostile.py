@@ -12,6 +12,8 @@ import pytest
 from hostile_programs import QUICK, SLOW
 from sandbox_net import ROOT, judged
 
+from agent_gym.sandbox.inside import landlock
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the local sandbox is Linux's")
 
 LIMITS = {"cpu_seconds": 1, "wall_seconds": 3, "memory_mb": 256}
@@ -54,11 +56,22 @@ def test_the_list_of_the_data_folder(namespaces):
     assert bad.keys() == programs.keys()
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_landlock_lets_no_file_be_emptied(version):
+    """Before version 3 it does not watch truncation, and in no version an open for neither reading nor writing."""
+    files = {name: code for name, code in QUICK.items() if "write" in name or "file" in name or "open" in name}
+    assert "open for nothing, and empty files" in files and len(files) > 6
+    report, bad = judged(files, namespaces=False, landlock=version, **LIMITS)
+    assert report["landlock"] == version and report["enforced"]["fs_write"]
+    assert {name: what for name, what in bad.items() if what} == {}
+
+
 def test_the_judge_sees_what_gets_out(monkeypatch):
     """Without a sandbox every kind of misdeed is noticed: the net holds, and the tests above can fail."""
     programs = {
         "reads": "print(open('CANARY/secret').read())",
         "writes": "open('CANARY/new', 'w')",
+        "empties": "import os; os.open('CANARY/packages/readable.py', 3 | os.O_TRUNC)",
         "kills": "import os; os.kill(VICTIM, 9)",
         "calls": "import socket, time; socket.create_connection(('127.0.0.1', PORT)); time.sleep(0.2)",
         "claims": "print('ESCAPED')",
@@ -77,12 +90,17 @@ def on(machine: str, *waived: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("machine", ["docker", "pod", "ubuntu"])
+@pytest.mark.parametrize("machine", ["docker", "pod", "ubuntu", "abi1", "abi2"])
 def test_containers_without_namespaces_enforce_everything(machine):
     made = on(machine)
     assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
     assert made["report"]["namespaces"] is False and "namespaces" in made["report"]["notes"]
+    assert made["report"]["landlock"] == (int(machine[3:]) if machine.startswith("abi") else landlock.abi())
     assert all(made["report"]["enforced"].values())
+
+
+def test_the_constructor_tries_to_empty_files():
+    assert on("leaky")["property"] == "fs_write"
 
 
 def test_namespaces_stand_in_for_landlock():

@@ -52,7 +52,11 @@ canary, caller, port, memory, written = {canary!r}, {caller}, {port}, {memory}, 
 results = {{
     "fs_read": refused(lambda: open(canary).read()) and refused(lambda: os.listdir(os.path.dirname(canary))),
     "fs_write": refused(lambda: open(canary, "a")) and refused(lambda: os.unlink(canary))
-    and refused(lambda: os.chmod(canary, 0o777)) and refused(lambda: open(canary + "2", "w")),
+    and refused(lambda: os.chmod(canary, 0o777)) and refused(lambda: open(canary + "2", "w"))
+    and refused(lambda: os.open(canary, 3)) and refused(lambda: os.open(canary, 3 | os.O_TRUNC))
+    and refused(lambda: os.truncate(canary, 0))
+    # Of what may be read, the one file that it would not harm.
+    and refused(lambda: os.open("/dev/null", os.O_RDONLY | os.O_TRUNC)),
     "network": refused(lambda: socket.create_connection(("127.0.0.1", port), 1)),
     "signals": refused(lambda: os.kill(caller, 0)) and refused(lambda: os.kill(os.getppid(), 0)),
     "processes": refused(lambda: os.fork() or os._exit(0)) and refused(lambda: os.execv("/bin/true", ["true"])),

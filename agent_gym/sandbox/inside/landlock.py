@@ -2,7 +2,8 @@
 
 See https://docs.kernel.org/userspace-api/landlock.html. It decides who opens, lists and changes files, and (from
 ABI 4) who connects by TCP, (from 6) who signals and speaks to abstract sockets outside. It does not watch stat, chmod,
-chown, utimes and extended attributes: those are left to the filter of system calls.
+chown, utimes, extended attributes, opening for neither reading nor writing, and (before ABI 3, Linux 6.2) truncation:
+those are left to the filter of system calls.
 """
 
 from __future__ import annotations

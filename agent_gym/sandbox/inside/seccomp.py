@@ -22,6 +22,7 @@ from .syscalls import (
     FCNTL_COMMANDS,
     IOCTL_COMMANDS,
     OPEN_FOR_WRITING,
+    OPEN_UNWATCHED,
     PRCTL_OPTIONS,
     REFUSED_WITH_EACCES,
     REFUSED_WITH_ENOSYS,
@@ -31,7 +32,7 @@ MACHINE = os.uname().machine
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of NUMBERS, AUDIT_ARCH_*
 _X32 = 0x40000000  # a second set of numbers on x86_64, which would pass a filter of the first unseen
 
-_LOAD, _JUMP_EQ, _JUMP_GE, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JUMP_EQ, _JUMP_GE, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _NUMBER, _ARCHITECTURE = 0, 4
 
@@ -163,5 +164,8 @@ def _thread_only() -> list[_Instruction]:
 
 def _opening(index: int, landlock: bool) -> list[_Instruction]:
     if landlock:
-        return [_return(_ALLOW)]
+        program = [_argument(index), (_AND, 0, 0, os.O_ACCMODE | os.O_TRUNC)]
+        for flags in OPEN_UNWATCHED:
+            program += [(_JUMP_EQ, 0, 1, flags), _refuse(errno.EACCES)]
+        return [*program, _return(_ALLOW)]
     return [_argument(index), (_JUMP_ANY_BIT, 0, 1, OPEN_FOR_WRITING), _refuse(errno.EACCES), _return(_ALLOW)]

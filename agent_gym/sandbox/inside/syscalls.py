@@ -90,3 +90,6 @@ CLONE_THREAD = 0x10000
 CLONE_NAMESPACES = 0x7E020080
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and __O_TMPFILE: what makes an open one for writing.
 OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000
+# What Landlock does not watch in all of its versions, of O_ACCMODE and O_TRUNC: access mode 3, a descriptor for neither
+# reading nor writing, for which it asks no right, and, before version 3, a file that is opened for reading and emptied.
+OPEN_UNWATCHED = (0o3, 0o3 | 0o1000, 0o0 | 0o1000)
