@@ -14,7 +14,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers.estimators import ESTIMATORS, Credit, Estimate, get_estimator  # noqa: E402
+from agent_gym.trainers.estimators import ESTIMATORS, Credit, Estimate, Experience, get_estimator  # noqa: E402
 
 # The discounts are powers of two here, so that sums are the same in every order and rounding cannot be blown up.
 EXACT = CREDITS.map(lambda credit: replace(credit, gamma=0.5, lam=1.0, step_gamma=1.0, step_lam=0.5))
@@ -56,6 +56,40 @@ def test_company_does_not_matter_unless_asked_for(mine: list[Played], others: li
         together = estimator.estimate(pack(mine + others), credit)
         for one, both in zip(parts(mine, alone), parts(mine + others, together), strict=True):
             same(both[: len(mine)], one, 1e-9)
+
+
+def in_sources(mine: list[Played], others: list[Played]) -> Experience:
+    """Lay out the episodes of two environments, with tasks of their own."""
+    others = [replace(episode, group=episode.group + 100) for episode in others]
+    sources = torch.tensor([7] * len(mine) + [3] * len(others))
+    return replace(pack(mine + others), sources=sources)
+
+
+@given(batches(), batches(), CREDITS)
+def test_another_environment_in_the_batch_does_not_matter(
+    mine: list[Played], others: list[Played], credit: Credit
+) -> None:
+    for estimator in ESTIMATORS.values():
+        alone = estimator.estimate(pack(mine), credit)
+        one_source = estimator.estimate(replace(pack(mine), sources=torch.full((len(mine),), 5)), credit)
+        assert torch.equal(one_source.advantages, alone.advantages)
+        together = estimator.estimate(in_sources(mine, others), credit)
+        for one, both in zip(parts(mine, alone), parts([*mine, *others], together), strict=True):
+            same(both[: len(mine)], one, 1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"dr_grpo", "rloo", "remax"}))
+def test_environments_of_unlike_rewards_have_advantages_of_equal_size(name: str) -> None:
+    def play(unit: float) -> list[Played]:
+        """Two tasks in three attempts: rewards of 0 and of `unit`, and a critic that expects a half."""
+        wins = [(0, 1), (0, 0), (0, 0), (1, 1), (1, 1), (1, 0)]
+        steps = [(Step(values=(unit / 2,)), Step(outcome=unit * win, values=(unit / 2,))) for _, win in wins]
+        return [Played(step, task) for step, (task, _) in zip(steps, wins, strict=True)]
+
+    experience = in_sources(play(1.0), play(100.0))
+    found = get_estimator(name).estimate(experience, Credit(scale="batch")).advantages
+    assert found[:6].abs().max() > 0.5
+    assert torch.allclose(found[:6], found[6:], rtol=1e-3)
 
 
 NOTHING = Step(penalties=(), values=())

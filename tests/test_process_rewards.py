@@ -22,7 +22,9 @@ COMPANY = st.lists(st.tuples(REWARDS, st.integers(0, 2), st.booleans()), max_siz
 Row = tuple[list[float], int, bool]
 
 
-def normalised(rows: list[Row], norm: str, gamma: float = 1.0, extra: int = 0) -> list[list[float]]:
+def normalised(
+    rows: list[Row], norm: str, gamma: float = 1.0, extra: int = 0, sources: torch.Tensor | None = None
+) -> list[list[float]]:
     """Rows of (process rewards, group, truncated), through tensors and back."""
     width = max([len(rewards) for rewards, _, _ in rows], default=0) + extra
     process = torch.tensor([r + [0.0] * (width - len(r)) for r, _, _ in rows], dtype=torch.float64)
@@ -31,7 +33,7 @@ def normalised(rows: list[Row], norm: str, gamma: float = 1.0, extra: int = 0) -
     groups = torch.tensor([group for _, group, _ in rows], dtype=torch.long)
     truncated = torch.tensor([stopped for _, _, stopped in rows], dtype=torch.bool)
     # What stands in padding does not count, whatever it is.
-    got = normalize_process(torch.where(mask, process, 7.0), mask, groups, truncated, norm, gamma)
+    got = normalize_process(torch.where(mask, process, 7.0), mask, groups, truncated, norm, gamma, sources)
     assert got.shape == (len(rows), width) and not got[~mask].any()
     return [row[: len(r)].tolist() for row, (r, _, _) in zip(got, rows, strict=True)]
 
@@ -103,6 +105,15 @@ def test_a_trajectory_can_be_scaled_without_looking_at_others(
     for norm in ("none", "trajectory", "prime"):
         alone = normalised([(mine, 0, stopped)], norm, gamma)[0]
         assert normalised([*company, (mine, 0, stopped)], norm, gamma)[-1] == pytest.approx(alone, rel=1e-12)
+
+
+@given(REWARDS, COMPANY, GAMMAS, st.sampled_from(PROCESS_NORMS))
+def test_the_rewards_of_another_environment_are_no_measure(
+    mine: list[float], others: list[Row], gamma: float, norm: str
+) -> None:
+    rows = [(mine, 0, False), *((rewards, group + 1, stopped) for rewards, group, stopped in others)]
+    sources = torch.tensor([4, *[9] * len(others)])
+    assert normalised(rows, norm, gamma, sources=sources)[0] == normalised(rows[:1], norm, gamma)[0]
 
 
 def test_group_and_batch_do_look_at_others() -> None:

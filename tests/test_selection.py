@@ -109,6 +109,17 @@ def test_the_order_of_members_and_groups_decides_nothing(rollout: list[list[floa
         assert keep_groups(*mixed, 0.5, by) == keep_groups(returns, groups, 0.5, by)
 
 
+@pytest.mark.parametrize("by", ["fraction", "top_p"])
+def test_each_environment_keeps_its_groups_of_largest_spread(by: str) -> None:
+    # Four groups with rewards up to 1, four with rewards up to 100; in each, two groups agree.
+    unit = [0, 1, 0, 0, 0, 1, 1, 1]
+    returns = [*unit, *(100 * one for one in unit)]
+    groups, sources = [i // 2 for i in range(16)], [5] * 8 + [2] * 8
+    assert keep_groups(returns, groups, 0.5, by, sources) == {"fraction": [0, 2, 4, 6], "top_p": [0, 4]}[by]
+    # One environment: the groups of largest spread, whatever its number.
+    assert keep_groups(returns, groups, 0.5, by, [3] * 16) == keep_groups(returns, groups, 0.5, by)
+
+
 def test_returns_that_differ_by_rounding_are_the_same() -> None:
     assert informative_groups(np.array([0.1 + 0.2, 0.3, 0.0, 1.0]), np.array([0, 0, 1, 1])) == [1]
 

@@ -203,6 +203,35 @@ def test_two_environments_in_one_run_with_their_own_metrics(tmp_path: Path) -> N
         assert logged(trainer, f"{other}/episode/turns")[step] == 1.0
 
 
+@pytest.mark.parametrize(
+    "credit",
+    [
+        {"scale_rewards": "batch"},
+        {"advantage_estimator": "reinforce_pp"},
+        {"ppo": True, "num_generations": 4, "advantage_estimator": "step_gae"},
+    ],
+    ids=lambda credit: credit.get("advantage_estimator", "grpo"),
+)
+def test_environments_of_unlike_rewards_learn_alike(tmp_path: Path, credit: dict[str, Any]) -> None:
+    # The same environment twice, once with rewards a hundred times as large.
+    large = {"reward_weights": {"letters": 100.0, "length": 10.0}}
+    data = mix_datasets([task_dataset(ENV, tasks=32), task_dataset(ENV, large, tasks=32)], [1, 1])
+    options = {"env": None, "train_dataset": data, "max_steps": 2, "per_device_train_batch_size": 32, **credit}
+    trainer = make_trainer(tmp_path, keep_groups=0.5, **options)
+    kept: list[list[Any]] = []
+    lay_out = trainer._lay_out
+    trainer._lay_out = lambda episodes: kept.append(list(episodes)) or lay_out(episodes)
+    batches = batches_of(trainer)
+    trainer.train()
+    for episodes, batch in zip(kept, batches, strict=True):
+        sizes = {}
+        for source in {episode.source for episode in episodes}:
+            assert len({episode.group for episode in episodes if episode.source == source}) == 2  # of four
+            rows = torch.tensor([e >= 0 and episodes[e].source == source for e in batch["episode_of"].tolist()])
+            sizes[source] = batch["advantages"][rows][batch["action_mask"][rows]].abs().mean().item()
+        assert len(sizes) == 2 and max(sizes.values()) < 2 * min(sizes.values())
+
+
 # The monitor.
 
 

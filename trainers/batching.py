@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from agent_gym.images import Image, Shown, described
-from agent_gym.rollout import Episode
+from agent_gym.rollout import Episode, EpisodeSpec
 from agent_gym.vision import Vision
 
 Batch = dict[str, Any]
@@ -79,6 +79,7 @@ class TrainingEpisode:
         process: (K,) process reward of each step.
         anchors: (K,) a number for the state in which each step was taken.
         baseline: return of a greedy episode of the same task, if one was played.
+        source: number of its environment, see `source_number`.
     """
 
     number: int
@@ -89,6 +90,7 @@ class TrainingEpisode:
     process: list[float]
     anchors: list[int]
     baseline: float | None = None
+    source: int = 0
 
     @property
     def n_tokens(self) -> int:
@@ -128,7 +130,16 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         outcome=[step.reward - p for step, p in zip(episode.steps, process, strict=True)],
         process=process,
         anchors=[_number(text) for text in said[: len(episode.steps)]],
+        source=source_number(episode.spec),
     )
+
+
+def source_number(spec: EpisodeSpec) -> int:
+    """Number the environment of an episode: its id and its source in a mixture, which may differ in arguments alone.
+
+    Rewards are of one scale within it, and only there.
+    """
+    return _number(f"{spec.env_id}\0{spec.source}")
 
 
 def _observed(episode: Episode, number: int) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from agent_gym.rollout import Episode, EpisodeSpec, derive_seed
+from agent_gym.trainers.batching import source_number
 from agent_gym.trainers.episodes import EpisodeTrainer
 from agent_gym.trainers.metrics import staleness
 from agent_gym.trainers.over_sampling import OverSampling
@@ -63,8 +64,8 @@ class Collector:
             episodes = trainer.ahead.take(specs) or trainer.rollout(specs, trainer.temperature)
         for name, value in staleness(episodes, trainer.state.global_step).items():
             trainer._metrics["train"][name].append(value)
-        returns, groups = _returns(episodes)
-        self._log(returns, groups)
+        returns, groups, sources = _returns(episodes)
+        self._log(returns, groups, sources)
         kept = set(groups)
         if args.max_refills:
             refill = Refill(args.batch_tasks, args.max_refills)
@@ -78,15 +79,15 @@ class Collector:
                 more = self._play_everywhere(fresh, len(taken), seed)
                 taken += fresh
                 episodes += more
-                new_returns, new_groups = _returns(more)
-                returns, groups = returns + new_returns, groups + new_groups
+                new_returns, new_groups, new_sources = _returns(more)
+                returns, groups, sources = returns + new_returns, groups + new_groups, sources + new_sources
                 refill.add(informative_groups(new_returns, new_groups), drawn=len(fresh))
             kept = set(refill.kept)
             trainer._metrics["train"]["rollout/refills"].append(refill.rounds - 1)
         if args.keep_groups < 1.0:
             chosen = [i for i, group in enumerate(groups) if group in kept]
-            candidates = [returns[i] for i in chosen], [groups[i] for i in chosen]
-            kept = set(keep_groups(*candidates, args.keep_groups, args.keep_groups_by))
+            found, of, origins = ([column[i] for i in chosen] for column in (returns, groups, sources))
+            kept = set(keep_groups(found, of, args.keep_groups, args.keep_groups_by, origins))
         trainer._metrics["train"]["rollout/groups_kept"].append(len(kept) / len(set(groups)))
         if args.overlap:
             self._play_ahead(len(rows))
@@ -136,12 +137,13 @@ class Collector:
         start, stop = len(rows) * rank // processes, len(rows) * (rank + 1) // processes
         return trainer.rollout(self._specs(rows[start:stop], first_group * size + start, seed), trainer.temperature)
 
-    def _log(self, returns: Sequence[float], groups: Sequence[int]) -> None:
+    def _log(self, returns: Sequence[float], groups: Sequence[int], sources: Sequence[int]) -> None:
         """Log the rewards of the sampler's tasks; refills are drawn because of what these earned."""
         metrics = self.trainer._metrics["train"]
         scored = [value for value in returns if value == value]
-        # Groups of one have no spread of their own; then that of the batch says whether there is anything to learn.
-        compared = [0] * len(groups) if self.trainer.num_generations == 1 else groups
+        # Groups of one have no spread of their own; then that of the environment says whether there is anything to
+        # learn.
+        compared = sources if self.trainer.num_generations == 1 else groups
         spreads = list(group_spreads(returns, compared).values())
         metrics["reward"].append(sum(scored) / max(1, len(scored)))
         metrics["reward_std"].append(sum(spreads) / len(spreads))
@@ -153,8 +155,8 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in COLUMNS)
 
 
-def _returns(episodes: Sequence[Episode]) -> tuple[list[float], list[int]]:
-    """Return and group of each episode of all processes, in the order of the tasks."""
-    found = gather_object([(e.spec.group, e.spec.member, e.reward) for e in episodes])
+def _returns(episodes: Sequence[Episode]) -> tuple[list[float], list[int], list[int]]:
+    """Return, group and environment of each episode of all processes, in the order of the tasks."""
+    found = gather_object([(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in episodes])
     found = sorted(found, key=lambda one: one[:2])
-    return [reward for _, _, reward in found], [group for group, _, _ in found]
+    return [reward for _, _, reward, _ in found], [one[0] for one in found], [one[3] for one in found]

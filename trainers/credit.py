@@ -62,6 +62,7 @@ def experience(
         anchors=stack([episode.anchors for episode in episodes], torch.long),
         # An estimator that needs baselines has them for all episodes, or the trainer would not have got here.
         baselines=None if None in baselines else torch.tensor(baselines, dtype=torch.float64),
+        sources=torch.tensor([episode.source for episode in episodes], dtype=torch.long),
     )
 
 
@@ -104,6 +105,6 @@ def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: f
     if process_norm is None:
         return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
     process = normalize_process(
-        found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma
+        found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources
     )
     return replace(found, outcome=outcome_weight * found.outcome, process=process)

@@ -24,7 +24,7 @@ from agent_gym.errors import ConfigError
 RANKINGS = ("fraction", "top_p")
 
 
-def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction") -> list[int]:
+def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction", sources: Any = None) -> list[int]:
     """Choose the groups with the largest spread of returns: StarPO-S's uncertainty filter (RAGEN, arXiv:2504.20073).
 
     Which groups those are depends on the returns of this rollout, so that the choice biases the gradient towards tasks
@@ -38,9 +38,12 @@ def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction"
             have between them; the fewest that do are kept, which follows how many groups are worth it from step to
             step.
         by: one of `RANKINGS`.
+        sources: (N,) environment of each episode. The groups of each are ranked among themselves: spreads are in units
+            of reward, so that in one ranking the environment of larger rewards would take all places. None for one
+            environment.
 
     Returns:
-        The kept groups in ascending order, at least one if there is any. Equal spreads go to the lower group number.
+        The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower group number.
         Where no group has a spread, it is a group that agrees: training on it is training on zeros.
 
     Raises:
@@ -50,6 +53,11 @@ def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction"
         raise ConfigError(f"the share of groups to keep is {fraction}; it must be above 0 and at most 1 (1 keeps all)")
     if by not in RANKINGS:
         raise ConfigError(f"groups are ranked by {by!r}; allowed: {', '.join(RANKINGS)}")
+    if sources is not None:
+        values = torch.as_tensor(returns, dtype=torch.float64, device="cpu")
+        numbers, origins = torch.as_tensor(groups, device="cpu"), torch.as_tensor(sources, device="cpu")
+        parts = [origins == source for source in origins.unique()]
+        return sorted(group for part in parts for group in keep_groups(values[part], numbers[part], fraction, by))
     spreads = group_spreads(returns, groups)
     ranked = sorted(spreads, key=lambda group: (-spreads[group], group))
     # The small allowance is for products that fall short by rounding alone: 0.29 of 100 groups are 29.

@@ -94,6 +94,7 @@ def group_specs(
             group=(first + i) // group_size,
             member=(first + i) % group_size,
             sampling_seed=derive_seed(sampling_seed, first + i),
+            source=row.get("source", 0),
         )
         for i, row in enumerate(rows)
     ]

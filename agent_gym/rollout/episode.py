@@ -36,6 +36,7 @@ class EpisodeSpec:
         group: episodes of one group answer the same task and are compared with each other.
         member: the place within the group.
         sampling_seed: seeds the policy's sampling in this episode, turn by turn; None leaves it to the engine.
+        source: the number of the task's source in a mixture of data sets.
     """
 
     env_id: str
@@ -46,6 +47,7 @@ class EpisodeSpec:
     group: int = 0
     member: int = 0
     sampling_seed: int | None = None
+    source: int = 0
 
     @property
     def options(self) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Experience:
         last_values: (N,) critic's value of the state after the last token and the world's answer to it.
         anchors: (N, K) number of the state in which each step was taken; equal numbers are equal states (GiGPO).
         baselines: (N,) return of a greedy episode of the same task (ReMax), None where it was not played.
+        sources: (N,) number of each episode's environment; what is scaled by the batch is scaled by the episodes of the
+            same environment. None where there is one.
     """
 
     outcome: torch.Tensor
@@ -51,6 +53,7 @@ class Experience:
     last_values: torch.Tensor | None = None
     anchors: torch.Tensor | None = None
     baselines: torch.Tensor | None = None
+    sources: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         """Take numbers of any precision."""
@@ -166,7 +169,8 @@ class Credit:
         step_lam: lambda of the GAE over steps.
         scale: what `grpo` and `gigpo` divide by: the standard deviation of the "group", of the "batch", or "none".
         whiten: whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and
-            deviation 1 over the batch.
+            deviation 1 over the batch. In a mixture the batch is the episodes of the same environment, here and in
+            `scale`.
         step_weight: weight of GiGPO's step advantage.
     """
 

@@ -118,7 +118,7 @@ def estimate_gae(experience: Experience, credit: Credit) -> Estimate:
     values, mask = required(experience.values, "values"), experience.token_mask
     rewards = experience.token_rewards
     advantages, returns = gae(rewards, values, mask, _bootstrap(experience), credit.gamma, credit.lam)
-    return Estimate(whiten(advantages, mask) if credit.whiten else advantages, returns, mask)
+    return Estimate(whiten(advantages, mask, experience.sources) if credit.whiten else advantages, returns, mask)
 
 
 def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
@@ -129,7 +129,7 @@ def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
     """
     advantages, returns = _over_steps(experience, credit)
     if credit.whiten:
-        advantages = whiten(advantages, experience.acting_steps)
+        advantages = whiten(advantages, experience.acting_steps, experience.sources)
     asked = experience.first_token_mask
     return Estimate(experience.to_tokens(advantages), torch.where(asked, experience.to_tokens(returns), 0.0), asked)
 
@@ -141,4 +141,4 @@ def estimate_bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
     futures = experience.to_tokens(targets - experience.acting_rewards)
     ends, rewards = experience.last_token_mask, experience.token_rewards
     advantages, returns = bilevel_gae(rewards, values, mask, ends, futures, credit.gamma, credit.lam)
-    return Estimate(whiten(advantages, mask) if credit.whiten else advantages, returns, mask)
+    return Estimate(whiten(advantages, mask, experience.sources) if credit.whiten else advantages, returns, mask)

@@ -24,6 +24,7 @@ def gigpo(
     scale: str,
     step_gamma: float,
     step_weight: float,
+    sources: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compare episodes of a task, and steps from a state: A_ik = grpo(R)_i + w grpo(G)_ik.
 
@@ -41,6 +42,7 @@ def gigpo(
         scale: what both comparisons divide by, see `grpo`. The paper has "group" and "none".
         step_gamma: discount per step; below 1 it prefers the shorter way; with 1 a circle costs nothing.
         step_weight: w.
+        sources: (N,) environment of each episode, for the scale "batch"; see `grpo`.
 
     Returns:
         (N, K), with the episode's number alone in padding.
@@ -52,8 +54,9 @@ def gigpo(
     tasks = groups[:, None].expand_as(anchors)
     pairs = torch.stack([tasks[step_mask], anchors[step_mask]], dim=1)
     _, states = pairs.unique(dim=0, return_inverse=True)
-    per_step = torch.zeros_like(scores).masked_scatter(step_mask, grpo(scores[step_mask], states, scale))
-    return grpo(returns, groups, scale)[:, None] + step_weight * per_step
+    of_steps = None if sources is None else sources[:, None].expand_as(anchors)[step_mask]
+    per_step = torch.zeros_like(scores).masked_scatter(step_mask, grpo(scores[step_mask], states, scale, of_steps))
+    return grpo(returns, groups, scale, sources)[:, None] + step_weight * per_step
 
 
 def estimate_gigpo(experience: Experience, credit: Credit) -> Estimate:
@@ -70,5 +73,6 @@ def estimate_gigpo(experience: Experience, credit: Credit) -> Estimate:
         scale=credit.scale,
         step_gamma=credit.step_gamma,
         step_weight=credit.step_weight,
+        sources=experience.sources,
     )
     return with_process_rewards(experience, credit, advantages)

@@ -21,7 +21,9 @@ EPSILON = 1e-4
 """What `grpo` adds to the deviation; TRL's number."""
 
 
-def grpo(returns: torch.Tensor, groups: torch.Tensor, scale: str = "group") -> torch.Tensor:
+def grpo(
+    returns: torch.Tensor, groups: torch.Tensor, scale: str = "group", sources: torch.Tensor | None = None
+) -> torch.Tensor:
     """Compare with the mean of the group, in units of its spread: A_i = (R_i - mean(R)) / (std(R) + 1e-4).
 
     Group Relative Policy Optimization, arXiv:2402.03300.
@@ -31,6 +33,8 @@ def grpo(returns: torch.Tensor, groups: torch.Tensor, scale: str = "group") -> t
         groups: (N,) which episodes answer the same task.
         scale: "group" divides by the standard deviation of the group, "batch" by that of all episodes
             (arXiv:2508.08221), "none" by nothing.
+        sources: (N,) environment of each episode: "batch" then takes the episodes of the same environment, since one of
+            rewards up to 100 would leave nothing of another of rewards up to 1. None for one environment.
 
     Returns:
         (N,) exactly 0 in groups that agree, of which a group of one is a case.
@@ -45,7 +49,8 @@ def grpo(returns: torch.Tensor, groups: torch.Tensor, scale: str = "group") -> t
         return centred
     # The spread of a small group is a poor estimate, and it is smallest where almost all agree: with 7 right and 1
     # wrong, the one gets -2.5. The batch's spread treats all tasks alike and still makes up for the size of rewards.
-    return centred / (group_std(returns, groups if scale == "group" else torch.zeros_like(groups)) + EPSILON)
+    batch = torch.zeros_like(groups) if sources is None else sources
+    return centred / (group_std(returns, groups if scale == "group" else batch) + EPSILON)
 
 
 def dr_grpo(returns: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
@@ -117,7 +122,7 @@ def with_process_rewards(experience: Experience, credit: Credit, advantages: tor
 
 def estimate_grpo(experience: Experience, credit: Credit) -> Estimate:
     """`grpo` on the returns of episodes, plus the process rewards."""
-    advantages = grpo(experience.episode_returns, experience.groups, credit.scale)
+    advantages = grpo(experience.episode_returns, experience.groups, credit.scale, experience.sources)
     return with_process_rewards(experience, credit, advantages[:, None])
 
 

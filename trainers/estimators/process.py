@@ -26,6 +26,7 @@ def normalize_process(
     truncated: torch.Tensor,
     norm: str,
     step_gamma: float,
+    sources: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Take back what stalling earned, then divide by a size.
 
@@ -37,7 +38,7 @@ def normalize_process(
         none        p
         trajectory  p / root mean square of the trajectory's process rewards
         group       p / the same over all episodes of the task
-        batch       p / the same over all episodes
+        batch       p / the same over all episodes of the environment
         prime       p / max_k |p_k + step_gamma p_{k+1} + ...| of the trajectory (after PRIME, arXiv:2502.01456)
 
     The mean runs over the steps that have a process reward. Over all steps, each step that earns nothing would lower it
@@ -53,6 +54,7 @@ def normalize_process(
         truncated: (N,) True where we stopped the episode.
         norm: one of `PROCESS_NORMS`.
         step_gamma: discount per step.
+        sources: (N,) environment of each episode, None for one environment.
 
     Returns:
         (N, K) of the same sign as what is left after the first rule, 0 in padding.
@@ -69,7 +71,8 @@ def normalize_process(
     if norm == "prime":
         size = returns_to_go(left, step_gamma).abs().amax(1)
     else:
-        scopes = {"trajectory": torch.arange(len(groups)), "group": groups, "batch": torch.zeros_like(groups)}
+        batch = torch.zeros_like(groups) if sources is None else sources
+        scopes = {"trajectory": torch.arange(len(groups)), "group": groups, "batch": batch}
         counts = group_sum((left != 0).to(left).sum(1), scopes[norm])
         size = (group_sum((left**2).sum(1), scopes[norm]) / counts.clamp(min=1)).sqrt()
     return left / (size + EPSILON)[:, None]

@@ -48,7 +48,7 @@ def group_std(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     return (squares / (group_size(numbers, groups) - 1).clamp(min=1)).sqrt()
 
 
-def whiten(numbers: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def whiten(numbers: torch.Tensor, mask: torch.Tensor, sources: torch.Tensor | None = None) -> torch.Tensor:
     """Shift and scale the masked numbers of the whole batch to mean 0 and standard deviation 1.
 
     It takes no part in the theory: subtracting the mean is a crude baseline, and dividing by the deviation makes one
@@ -57,12 +57,16 @@ def whiten(numbers: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     Args:
         numbers: any shape.
         mask: the same shape, True where a number counts; each has one vote.
+        sources: (N,) environment of each entry of the first dimension; each environment has a mean and a deviation of
+            its own. None for one environment.
 
     Returns:
         The same shape, 0 outside the mask. A single number, or numbers that are all equal, become 0.
     """
     inside = numbers[mask]
     batch = torch.zeros_like(inside, dtype=torch.long)
+    if sources is not None:
+        batch = sources.view(-1, *[1] * (numbers.ndim - 1)).expand(numbers.shape)[mask]
     white = centre(inside, batch) / (group_std(inside, batch) + WHITENING_EPSILON)
     return torch.zeros_like(numbers).masked_scatter(mask, white)
 
