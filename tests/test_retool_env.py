@@ -95,7 +95,7 @@ def test_mistakes_are_observations() -> None:
         (RIGHT, 1, 1),
         ("So it is $\\boxed{1{,}918{,}273}$.".replace("{,}", ","), 1, 1),
         ("\\boxed{5}, no: \\boxed{1918273.0}", 1, 0),
-        ("\\boxed{1918272+1}", 1, 1),
+        ("\\boxed{1918272+1}", 0, 1),  # nothing is computed for the policy
         (WRONG, 0, 1),
         (f"<answer>{GOLD}</answer>", 0, 0),
         (f"<interpreter>{GOLD}</interpreter>", 0, 0),

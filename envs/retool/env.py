@@ -50,8 +50,10 @@ class ReToolEnv(ToolEnv):
     is meant where a turn holds several. The answer in `\boxed{}`, of which the last counts.
 
     ## Reward
-    - `outcome` (weight 1): 1 if the answer equals the gold answer: as a string, as an exact number, or else as
-      math-verify understands it (equality.py). 0 for another answer, none, or no turns left.
+    - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where
+      the gold answer is a number, only a numeral of that value is right (numerals.py): `1,170` and `\frac{6}{8}`, and
+      neither `2+3` nor `\binom{5}{1}`, since nothing is computed for the policy. Other gold answers are compared as
+      strings and then by math-verify, with bounds on what an answer may leave to compute (equality.py).
     - `failure` (0): -1 if the episode ends, by an answer or for want of turns, and was not solved.
     - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
     - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
@@ -59,7 +61,8 @@ class ReToolEnv(ToolEnv):
     - `turn_bonus` (0): what verl's recipe adds to its -1 for a failure: 0.1 per turn before the last, at most 0.4.
 
     `reward="retool"` pays +1 and -1 (`outcome` and `failure`, as the paper does), "verl" also the bonus: a wrong answer
-    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). The default, "outcome", pays 1 and 0. `reward_weights` replaces
+    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Only the amounts are those of the two: which answers are right is
+    decided here, as above, and neither by verl's comparison of strings nor by the checker of the paper. The default, "outcome", pays 1 and 0. `reward_weights` replaces
     single weights. Where a rollout's budget of tokens or seconds ends an episode, no term is paid, not even `failure`.
 
     ## Episode end

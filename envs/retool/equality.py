@@ -1,8 +1,13 @@
-"""Whether an answer is the gold answer: as a string, as an exact number, else as math-verify understands LaTeX.
+r"""Whether an answer is the gold answer.
 
-Nearly all answers of a policy that learns are decided by the first two, in microseconds. The rest goes to math-verify
-(https://github.com/huggingface/Math-Verify), in another process. Its own time limits are alarms, which only a main
-thread can have, and environments run in threads.
+Where the gold answer is a number, the answer must be a numeral of the same value (numerals.py): nothing is computed for
+the policy, and the verdict takes microseconds. Other gold answers, such as `x^2+1`, `\sqrt{2}` or `(1, 2)`, are
+compared as strings and then by math-verify (https://github.com/huggingface/Math-Verify), in another process. Its own
+time limits are alarms, which only a main thread can have, and environments run in threads.
+
+math-verify simplifies, so that it takes `\sqrt{18}` for `3\sqrt{2}` and `(x+1)^2` for its expansion. What it must not
+do is to solve the problem, or to compute for minutes. So an answer that it is asked about may have no operator such as
+`\sum`, `\binom`, `\sin` or `!`, and no power of numbers, that the gold answer has not; see `computes`.
 """
 
 from __future__ import annotations
@@ -16,9 +21,10 @@ import select
 import subprocess
 import sys
 import threading
-from fractions import Fraction
+from collections.abc import Iterator
 from pathlib import Path
 
+from agent_gym.envs.retool.numerals import numeral
 from agent_gym.errors import EnvFailure
 
 MAX_ANSWER_CHARS = 1000  # nobody writes a longer answer, and a parser would be busy with it
@@ -26,7 +32,18 @@ _PATIENCE_S = 120.0  # the checker bounds CPU time; this is for one that does no
 _CHECKERS = min(4, os.cpu_count() or 1)
 
 _SPACING = re.compile(r"\\[!,;: ]|\\left(?![a-z])|\\right(?![a-z])|[\s$]|(?<=\d),(?=\d{3}(?!\d))")
-_NUMBER = re.compile(r"([-+]?)(?:(\d+)(?:/(\d+))?|\\frac\{(-?\d+)\}\{(\d+)\}|(\d*\.\d+))")
+_COMMAND = re.compile(r"\\[a-zA-Z]+|\\.|[!|]", re.DOTALL)
+_OPERATORS = frozenset("!|") | {
+    f"\\{name}"
+    for name in "sum prod int iint iiint oint lim sup inf max min gcd lcm binom dbinom tbinom choose mod bmod pmod pod "
+    "det exp log ln lg sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan operatorname lfloor rfloor lceil "
+    "rceil vert lvert rvert Gamma".split()
+}
+_PAIRS = {"(": ")", "{": "}", "[": "]"}
+_LAYOUT = re.compile(r"\\(?:[dt]?frac|sqrt|cdot|times|div|text|mathrm|mathbf|over)(?![a-zA-Z])")
+_LAYOUT_AND_CONSTANTS = re.compile(rf"{_LAYOUT.pattern}|\\pi(?![a-zA-Z])|[ei]")
+_SMALL = re.compile(r"[{(]*-?(?:\d{1,2}(?:[./]\d{1,2})?|\\[dt]?frac\{?\d{1,2}\}?\{?\d{1,2}\}?)[)}]*", re.ASCII)
+_NEAR = 20  # characters around a `^` that are looked at where no bracket stands
 
 
 def math_equal(answer: str | None, gold: str) -> bool:
@@ -42,13 +59,12 @@ def math_equal(answer: str | None, gold: str) -> bool:
     """
     if answer is None or not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
         return False
-    given, wanted = normalize(answer), normalize(gold)
-    if given == wanted:
+    number = numeral(gold)
+    if number is not None:
+        return numeral(answer) == number
+    if normalize(answer) == normalize(gold):
         return True
-    a, b = exact_number(given), exact_number(wanted)
-    if a is not None and b is not None:
-        return a == b
-    return _compare(answer, gold)
+    return not computes(answer, gold) and _compare(answer, gold)
 
 
 def normalize(text: str) -> str:
@@ -56,16 +72,43 @@ def normalize(text: str) -> str:
     return _SPACING.sub("", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")
 
 
-def exact_number(text: str) -> Fraction | None:
-    r"""Read a normalized integer, decimal, `3/4`, `\frac{3}{4}` or `\frac{-3}{4}`; None for anything else."""
-    match = _NUMBER.fullmatch(text)
-    if match is None or not text.isascii():
-        return None
-    sign, whole, under, top, bottom, decimal = match.groups()
-    numerator, denominator = decimal or whole or top, under or bottom or "1"
-    if not int(denominator):
-        return None
-    return (-1 if sign == "-" else 1) * Fraction(numerator) / int(denominator)
+def computes(answer: str, gold: str) -> bool:
+    r"""Say whether an answer leaves to the reader what the gold answer does not: operators, equations, large powers.
+
+    A power must be computed if neither base nor exponent has a variable, or if the exponent has none and is more than
+    a number of two digits or a fraction of such numbers, as in `x^{9^{9^9}}`. One that the gold answer has is fine.
+    """
+    if (set(_COMMAND.findall(answer)) - set(_COMMAND.findall(gold))) & _OPERATORS:
+        return True
+    if answer.count("=") > max(1, gold.count("=")):
+        return True
+    for base, exponent in set(_powers(answer)) - set(_powers(gold)):
+        # In a power of powers pi, e and i are numbers, too: `\pi^{\pi^{\pi}}`.
+        layout = _LAYOUT if "^" not in base + exponent else _LAYOUT_AND_CONSTANTS
+        free = [not any(map(str.isalpha, layout.sub("", part))) for part in (base, exponent)]
+        if free[1] and (free[0] or not _SMALL.fullmatch(exponent)):
+            return True
+    return False
+
+
+def _powers(text: str) -> Iterator[tuple[str, str]]:
+    """Yield base and exponent of each power, without spaces; both are the brackets, number or sign next to the `^`."""
+    text = normalize(text).replace("**", "^")
+    partner: dict[int, int] = {}
+    opened: list[int] = []
+    for at, sign in enumerate(text):
+        if sign in _PAIRS:
+            opened.append(at)
+        elif opened and sign == _PAIRS[text[opened[-1]]]:
+            partner[at] = opened.pop()
+            partner[partner[at]] = at
+    for at, sign in enumerate(text):
+        if sign == "^":
+            before = re.search(r"(?:\\[a-zA-Z]+|[\d.]+|.)\Z", text[max(0, at - _NEAR) : at], re.DOTALL)
+            after = re.match(r"-?(?:\\[a-zA-Z]+|[\d.]+|.)", text[at + 1 : at + _NEAR], re.DOTALL)
+            base = text[partner[at - 1] : at] if at - 1 in partner else before[0] if before else ""
+            exponent = text[at + 1 : partner[at + 1] + 1] if at + 1 in partner else after[0] if after else ""
+            yield base, exponent
 
 
 class _Checker:
