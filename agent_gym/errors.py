@@ -7,6 +7,7 @@ matters: a failed machine must never look like a wrong answer, because a reward 
 
 from __future__ import annotations
 
+import operator
 from importlib import import_module
 from typing import Any
 
@@ -57,3 +58,25 @@ def require(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(f"this needs the package {module!r}: pip install 'agent-gym[{extra}]' ({error})") from error
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a setting that counts something as an int.
+
+    Args:
+        name: of the setting.
+        value: an integer of Python or numpy.
+        least: the smallest that is allowed.
+        most: the largest, None where there is none.
+
+    Raises:
+        ConfigError: for anything else, which names the value and what is allowed.
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{name} is {value!r:.80}; it must be a whole number {allowed}")
+    return number

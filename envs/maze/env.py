@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.envs.maze.generator import MOVES, Cell, Layout, Layouts
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, whole_number
 from agent_gym.images import Content, Image, parts
 
 SIZES = {"train": 20_000, "validation": 500, "test": 500}
@@ -26,10 +26,14 @@ class VisualMazeEnv(TextEnv):
     Each episode is one layout of a square grid. The policy is the blue square, says one move per turn, and has to get
     to the green square. Where the squares and the walls are it can only see: no text says it.
 
+    What a policy reaches that sees nothing, on the first 500 test tasks in 10 turns (`python benchmarks/maze.py`):
+    random moves 20.2%, a fixed spiral around the start 28.0%, a depth-first search 8.0%, which with `feedback=True`
+    reads where walls are and solves 34.2%. These shares grow with the turns: keep `max_turns` close to `longest`.
+
     ## Observation
     A sentence and an image of the maze as it is now, by `reset` and after each move; in the observation's text
     "<image>" stands for it, and `info["messages"]` has the image itself (docs/vision.md). Floor is light, walls are
-    dark. The move that reaches the goal is answered by nothing.
+    dark. The move that reaches the goal is answered by nothing. A move into a wall shows the same image again.
 
     ## Action
     Free text; the last of the words up, down, left and right is the move.
@@ -42,8 +46,9 @@ class VisualMazeEnv(TextEnv):
     `terminated` at the goal, `truncated` after `max_turns` turns. `is_success` is `goal`.
 
     ## Arguments
-    - `size`: cells along each side, 2 to 12.
-    - `longest`: most moves between start and goal.
+    - `size`: cells along each side, 3 to 12.
+    - `longest`: most moves between start and goal, 1 to 144.
+    - `feedback`: whether "There is a wall." says so where a move did not succeed. False (default) leaves it to the eye.
     - `cell_pixels`: pixels along each side of a cell. With 28 a cell is a token of Qwen2-VL.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode. The tokenizer
       is the processor of a model that reads images.
@@ -67,19 +72,23 @@ class VisualMazeEnv(TextEnv):
     question: ClassVar[str] = "You are the blue square. Go to the green one. Say up, down, left or right."
 
     def __init__(
-        self, *, size: int = 5, longest: int = 6, cell_pixels: int = 28, max_turns: int = 10, **kwargs: Any
+        self,
+        *,
+        size: int = 5,
+        longest: int = 6,
+        cell_pixels: int = 28,
+        feedback: bool = False,
+        max_turns: int = 10,
+        **kwargs: Any,
     ) -> None:
         """Check the settings."""
-        for name, value, least, most in (
-            ("size", size, 2, 12),
-            ("longest", longest, 1, 144),
-            ("cell_pixels", cell_pixels, 1, 112),
-        ):
-            if not least <= value <= most:
-                raise ConfigError(f"{name} is {value}; it must lie between {least} and {most}")
+        # Four cells have too few layouts to hold any out.
+        size = whole_number("size", size, 3, 12)
+        longest = whole_number("longest", longest, 1, 144)
+        self._pixels = whole_number("cell_pixels", cell_pixels, 1, 112)
+        self._feedback = feedback
         tasks = {split: Layouts(split, length, size, longest) for split, length in SIZES.items()}
         super().__init__(tasks, max_turns=max_turns, **kwargs)
-        self._pixels = cell_pixels
         self._layout, self._cell = Layout(1, frozenset(), (0, 0), (0, 0)), (0, 0)
 
     def begin(self, task: Any) -> Content:
@@ -98,7 +107,7 @@ class VisualMazeEnv(TextEnv):
         if self._cell == self._layout.goal:
             return Reply(terms={"goal": 1.0, "bump": 0.0}, terminated=True, success=True)
         if self._cell == before:
-            return self._shown("There is a wall.", bump=True)
+            return self._shown("There is a wall." if self._feedback else "", bump=True)
         return self._shown("", bump=False)
 
     def _shown(self, text: str, *, bump: bool, error: str | None = None) -> Reply:

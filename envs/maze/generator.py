@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from agent_gym.errors import ConfigError
+
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 _SPLITS = {"train": range(2, 10), "validation": (0,), "test": (1,)}
 """The tenths of all layouts that belong to a split."""
+_MOST_DRAWS = 100_000  # one in 400 will do where it takes longest to find one, at size 12 and longest 1
 
 Cell = tuple[int, int]
 
@@ -77,15 +80,23 @@ class Layouts(Sequence[Any]):
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        """Draw layouts until one belongs to the split and its goal is neither out of reach nor too far away."""
+        """Draw layouts until one belongs to the split and its goal is neither out of reach nor too far away.
+
+        Raises:
+            ConfigError: if there seems to be none.
+        """
         if not 0 <= index < self._length:
             raise IndexError(index)
         rng = np.random.default_rng([list(_SPLITS).index(self._split), self._size, self._longest, index])
-        while True:
+        for _ in range(_MOST_DRAWS):
             layout = _draw(rng, self._size)
-            near = 1 <= layout.distances.get(layout.start, 0) <= self._longest
-            if near and _tenth(layout) in _SPLITS[self._split]:
-                return layout
+            if _tenth(layout) in _SPLITS[self._split]:
+                if 1 <= layout.distances.get(layout.start, 0) <= self._longest:
+                    return layout
+        raise ConfigError(
+            f"no maze of size {self._size} with at most {self._longest} moves belongs to split {self._split!r}; "
+            "take a larger size or longest"
+        )
 
 
 def _draw(rng: np.random.Generator, size: int) -> Layout:

@@ -9,7 +9,8 @@ from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
 MAZE = Preset(
     env_id="AgentR1/VisualMaze-v0",
     # Nine cells: the smallest mazes that have walls to go around and enough layouts to hold some out.
-    env_kwargs={"size": 3, "longest": 3, "max_turns": 6},
+    # Four turns: one mistake is allowed, and a policy that does not look fails in half of them (benchmarks/maze.py).
+    env_kwargs={"size": 3, "longest": 3, "max_turns": 4},
     model=None,
     imitation=(
         Imitation(
