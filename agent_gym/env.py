@@ -12,18 +12,26 @@ rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
 from agent_gym.fitting import MAX_OBSERVATION_CHARS, encodable, fit
 from agent_gym.images import Content, text_of
-from agent_gym.parsing import ToolCall
 from agent_gym.picking import known_split, pick_task
-from agent_gym.reports import Note, call_messages, reset_info, step_info, write
+from agent_gym.reports import (
+    MOST_REWARD,
+    Reply,
+    call_messages,
+    check_action,
+    check_content,
+    check_reply,
+    plain_number,
+    reset_info,
+    step_info,
+)
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 
@@ -54,32 +62,6 @@ class Sampled(str):
         return str(self), self.token_ids, self.logprobs
 
 
-@dataclass(slots=True)
-class Reply:
-    """What the world answers to one action. Lists and dicts are passed on as they are: make new ones for each reply.
-
-    Attributes:
-        text: the observation, or its parts if there are images among them (`images.parts`). Empty is fine for an
-            action that ends the episode.
-        messages: the same as chat messages where one text is not enough; `text` then stays empty.
-        terms: raw reward terms by name; the environment multiplies them by its weights and sums.
-        terminated: the task itself is over (answered, won, bought).
-        success: whether the task was solved; only read when the episode ends.
-        tool_calls: the calls that ran. Where there is neither a text nor messages, their answers are the observation.
-        metrics: numbers for the log.
-        error: what the policy did wrong, in a word or two, if anything.
-    """
-
-    text: Content = ""
-    messages: list[Message] | None = None
-    terms: dict[str, float] = field(default_factory=dict)
-    terminated: bool = False
-    success: bool = False
-    tool_calls: Sequence[ToolCall] = ()
-    metrics: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
-
-
 class TextEnv(gymnasium.Env[str, str]):
     """Base class of every environment here.
 
@@ -93,7 +75,8 @@ class TextEnv(gymnasium.Env[str, str]):
         render_mode: "ansi" or None.
 
     Raises:
-        ConfigError: for an unknown split or reward term, a process term without a weight, or a turn budget below 1.
+        ConfigError: for an argument that the environment does not take or that is of a wrong type, an unknown split or
+            reward term, a weight that is no finite number, a process term without a weight, or a turn budget below 1.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
@@ -117,25 +100,20 @@ class TextEnv(gymnasium.Env[str, str]):
         reward_weights: Mapping[str, float] | None = None,
         tokenizer: Any = None,
         render_mode: str | None = None,
+        **unknown: Any,
     ) -> None:
         """Check the settings; nothing is drawn before `reset`."""
+        if unknown:
+            raise ConfigError(unknown_arguments(type(self), unknown))
         self.tasks = tasks
         self.split = known_split(split, tasks)
-        if max_turns < 1:
-            raise ConfigError(f"max_turns is {max_turns}; an episode needs at least 1 turn")
-        self.max_turns = max_turns
-        unknown = set(reward_weights or {}) - set(type(self).reward_weights)
-        if unknown:
-            known = ", ".join(type(self).reward_weights) or "none"
-            raise ConfigError(f"{type(self).__name__} has no reward term {sorted(unknown)}; known: {known}")
-        strange = self.process_terms - set(type(self).reward_weights)
-        if strange:
-            known = ", ".join(type(self).reward_weights) or "none"
-            raise ConfigError(
-                f"process_terms of {type(self).__name__} names {sorted(strange)}, which reward_weights does not have; "
-                f"known: {known}"
-            )
-        self.weights = {**type(self).reward_weights, **(reward_weights or {})}
+        self.max_turns = whole_number("max_turns", max_turns, 1)
+        for name, value in (("system_prompt", system_prompt), ("render_mode", render_mode)):
+            if not (value is None or isinstance(value, str)):
+                raise ConfigError(f"{name} is {value!r:.80}; it must be a text or None")
+        if isinstance(tokenizer, str):
+            raise ConfigError(f"tokenizer is {tokenizer!r:.80}; it must be a loaded tokenizer or processor, no name")
+        self.weights = self._known_weights(reward_weights)
         self.system_prompt = self.default_system_prompt if system_prompt is None else system_prompt
         self.renderer = None if tokenizer is None else ChatRenderer.of(tokenizer)
         self.render_mode = render_mode
@@ -145,6 +123,24 @@ class TextEnv(gymnasium.Env[str, str]):
         self.tool_schemas: list[dict[str, Any]] = []
         self._turn = 0
         self._over = True
+
+    def _known_weights(self, given: Mapping[str, float] | None) -> dict[str, float]:
+        """Return the weight of each reward term; see `__init__`."""
+        name, defaults = type(self).__name__, type(self).reward_weights
+        known = ", ".join(defaults) or "none"
+        if not isinstance(given or {}, Mapping):
+            raise ConfigError(f"reward_weights is {given!r:.80}; it must be a dict from reward terms to weights")
+        if unknown := set(given or {}) - set(defaults):
+            raise ConfigError(f"{name} has no reward term {sorted(map(str, unknown))}; known: {known}")
+        if strange := self.process_terms - set(defaults):
+            raise ConfigError(
+                f"process_terms of {name} names {sorted(strange)}, which reward_weights does not have; known: {known}"
+            )
+        weights = {**defaults, **(given or {})}
+        try:
+            return {term: plain_number(weight, f"the weight of {term!r}", name) for term, weight in weights.items()}
+        except EnvFailure as error:
+            raise ConfigError(str(error)) from None
 
     # What a subclass defines.
 
@@ -205,20 +201,17 @@ class TextEnv(gymnasium.Env[str, str]):
             token_ids, token_spans when there is a tokenizer).
 
         Raises:
-            ConfigError: for unknown options, an unknown split or an index out of range.
+            ConfigError: for unknown options, an unknown split or an index out of range, or if `begin` returns neither a
+                text nor parts.
         """
-        observation, note = self.reset_and_note(seed=seed, options=options)
-        return observation, write(note)
-
-    def reset_and_note(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Note]:
-        """Do a `reset` with a note in the place of `info`, which can be written out later or not at all."""
         if seed is not None:  # without one it does nothing
             super().reset(seed=seed)
         task, self.task_id = pick_task(self.tasks, self.split, options, self.np_random)
         self.transcript = Transcript()
         self._turn = 0
-        self._over = False
+        self._over = True  # until there is something to act on
         question, system = self.begin(task), self.opening_system_prompt()
+        check_content(question, f"what {type(self).__name__}.begin returned")
         opening, tokens = None, self.renderer is not None
         messages: list[Message] | None = None
         if not tokens and isinstance(question, str):
@@ -231,9 +224,9 @@ class TextEnv(gymnasium.Env[str, str]):
             system, question = messages[0]["content"] if system else "", messages[-1]["content"]
             ids = () if self.renderer is None else tuple(self.renderer.prompt(messages, self.template_tools))
             opening = self.transcript.open(system, text_of(question), ids)
-        categories = self.categories(task)
-        note = reset_info, opening, messages, self.tool_schemas, self.stop, self.task_id, categories, tokens
-        return observation, note
+        self._over = False
+        info = reset_info(opening, messages, self.tool_schemas, self.stop, self.task_id, self.categories(task), tokens)
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Let the policy say something and return what the world answers.
@@ -249,55 +242,43 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Raises:
             gymnasium.error.ResetNeeded: before the first `reset` and after the end of an episode.
-            EnvFailure: when the machinery behind the environment breaks.
+            TypeError: for an action that is no text.
+            ConfigError: if `respond` returns something else than a `Reply`, wrong types in it, or an unknown term.
+            EnvFailure: when the machinery behind the environment breaks, or a reward term or a metric is no finite
+                number, or a reward is larger than `reports.MOST_REWARD`.
         """
-        observation, reward, terminated, truncated, note = self.step_and_note(action)
-        return observation, reward, terminated, truncated, write(note)
-
-    def step_and_note(self, action: str) -> tuple[str, float, bool, bool, Note]:
-        """Do a `step` with a note in the place of `info`, which can be written out later or not at all."""
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        text, turn = action if type(action) is str else str(action), self._turn
-        if not text.isascii():
-            text = encodable(text)
+        text, turn = encodable(check_action(action)), self._turn
         reply = self.respond(text)
+        self._over = True  # also where the rest raises: the world went on and the transcript did not
+        check_reply(reply, f"{type(self).__name__}.respond", self.weights)
+        terms, reward, process_reward, metrics = self._numbers(reply)
         self._turn = turn + 1
-        terminated = reply.terminated
+        terminated = bool(reply.terminated)
         truncated = not terminated and turn + 1 >= self.max_turns
         self._over = over = terminated or truncated
-
-        terms: dict[str, float] = {}
-        weights, process_terms = self.weights, self.process_terms
-        reward = process_reward = 0.0
-        for name, value in reply.terms.items():
-            terms[name] = paid = weights[name] * value
-            reward += paid
-            if name in process_terms:
-                process_reward += paid
-        answers: list[Message] | None
+        answers, observation = self.as_messages(reply)
         if self.renderer is None:
-            answers, observation = self._observe(reply)
             told = self.transcript.append_turn(turn, text, observation)
         else:
-            answers, observation = self.as_messages(reply)
             sampled, logprobs = self._action_ids(action, text)
             ids = self._answer_ids(sampled, answers, observation, terminated)
             told = self.transcript.append_turn(turn, text, observation, tuple(sampled), tuple(logprobs), tuple(ids))
-        note = (
-            step_info,
-            told,
-            answers,
-            reply.tool_calls,
-            self.tool_schemas,
-            terms,
-            process_reward,
-            reply.metrics,
-            reply.error,
-            reply.success if over else None,
-            self.renderer is not None,
-        )
-        return observation, float(reward), terminated, truncated, note
+        info = step_info(told, answers, reply, terms, process_reward, metrics, over, self.renderer is not None)
+        return observation, reward, terminated, truncated, info
+
+    def _numbers(self, reply: Reply) -> tuple[dict[str, float], float, float, dict[str, float]]:
+        """Return the weighted terms of a reply, their sum, the part of it that is a process reward, and the metrics."""
+        where = self.place
+        terms: dict[str, float] = {}
+        for name, value in reply.terms.items():
+            value, weight = plain_number(value, f"reward term {name!r}", where), self.weights[name]
+            terms[name] = plain_number(weight * value, f"reward term {name!r} of weight {weight:g}", where, MOST_REWARD)
+        reward = plain_number(sum(terms.values()), "the reward", where, MOST_REWARD)
+        process_reward = sum((paid for name, paid in terms.items() if name in self.process_terms), 0.0)
+        metrics = {name: plain_number(value, f"metric {name!r}", where) for name, value in reply.metrics.items()}
+        return terms, reward, process_reward, metrics
 
     def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
@@ -305,6 +286,11 @@ class TextEnv(gymnasium.Env[str, str]):
             return None
         blocks = [f"[{segment.source}]\n{segment.text}" for segment in self.transcript.segments if segment.text]
         return "\n\n".join(blocks)
+
+    @property
+    def place(self) -> str:
+        """Task and environment, for messages about an episode."""
+        return f"task {self.task_id} of {self.spec.id if self.spec else type(self).__name__}"
 
     @property
     def turn(self) -> int:
@@ -352,12 +338,3 @@ class TextEnv(gymnasium.Env[str, str]):
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
         return fit([{"role": role, "content": reply.text}], "")
-
-    def _observe(self, reply: Reply) -> tuple[list[Message] | None, str]:
-        """The same for a step, with None for messages that are the answers of the calls and can be written later."""
-        if (reply.tool_calls or reply.terminated) and not reply.text and reply.messages is None:
-            calls = reply.tool_calls
-            said = calls[0].answer if len(calls) == 1 else "\n".join([call.answer for call in calls])
-            if said.isascii() and len(said) < MAX_OBSERVATION_CHARS:  # nothing that `fit` would mend
-                return None, said
-        return self.as_messages(reply)

@@ -7,7 +7,10 @@ matters: a failed machine must never look like a wrong answer, because a reward 
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import operator
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -80,3 +83,27 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{name} is {value!r:.80}; it must be a whole number {allowed}")
     return number
+
+
+def unknown_arguments(made: type, given: Iterable[str]) -> str:
+    """Say which arguments a class does not take, which it does, and which were perhaps meant.
+
+    Args:
+        made: a class whose constructors hand on what they do not know as `**kwargs`.
+        given: the names that it does not take.
+    """
+    allowed: dict[str, None] = {}
+    for base in made.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        # What a base class needs its subclasses give it.
+        names = [one.name for one in parameters if base is made or one.default is not one.empty]
+        allowed |= dict.fromkeys(name for name in names if name not in ("args", "kwargs", "unknown"))
+        if all(one.kind is not one.VAR_KEYWORD for one in parameters):
+            break
+    said = []
+    for name in given:
+        near = difflib.get_close_matches(name, allowed, n=1)
+        said.append(repr(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
+    return f"{made.__name__} takes no argument {', '.join(said)}; allowed: {', '.join(allowed)}"

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.errors import ConfigError, EnvFailure, described, whole_number
 from agent_gym.guesses import random_arguments, random_words, words_of
 from agent_gym.parsing import HermesParser, Parser, ToolCall
+from agent_gym.reports import check_is_reply, plain_number, shown
 from agent_gym.tools import Tool, ToolResult
 
 
@@ -47,10 +48,8 @@ class ToolEnv(TextEnv):
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[tool.name for tool in tools]}")
-        if max_calls_per_turn < 1:
-            raise ConfigError(f"max_calls_per_turn is {max_calls_per_turn}; a turn needs at least 1 call")
+        self.max_calls_per_turn = whole_number("max_calls_per_turn", max_calls_per_turn, 1)
         self.parser = parser or HermesParser()
-        self.max_calls_per_turn = max_calls_per_turn
         self.stop = self.parser.stop
         self.tool_schemas = [tool.schema for tool in tools]
 
@@ -90,17 +89,15 @@ class ToolEnv(TextEnv):
         """Run the calls of a turn, or take it as the answer if there are none."""
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
-            return self.answer(action)
+            reply = self.answer(action)
+            check_is_reply(reply, f"{type(self).__name__}.answer")
+            return reply
         started = perf_counter()
-        if len(calls) == 1 and not (call := calls[0]).error and call.name in self.tools:  # most turns: nothing to sort
-            results = self._run_batch(call.name, [call.arguments])
-        else:
-            calls = self._allowed(calls)
-            results = self._run(calls)
+        calls = self._allowed(calls)
+        results = self._run(calls)
         seconds = (perf_counter() - started) / len(calls)
         reply = Reply(tool_calls=calls, terms=self.score_calls(calls, results))
-        for place, call in enumerate(calls):  # in half of the time of a strict `zip`
-            result = results[place]
+        for call, result in zip(calls, results, strict=True):
             call.answer, call.failed, call.seconds = result.text, result.error, seconds
             if result.metrics:
                 reply.metrics |= result.metrics
@@ -144,6 +141,23 @@ class ToolEnv(TextEnv):
         except Exception as error:
             # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
             raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
+        if not isinstance(answers, Sequence) or isinstance(answers, str):
+            raise ConfigError(f"run_batch of tool {name!r} returned {shown(answers)}; it must be a list of ToolResult")
         if len(answers) != len(batch):
             raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(batch)} calls")
-        return answers
+        for answer in answers:
+            self._check(answer, name)
+        return list(answers)
+
+    def _check(self, result: Any, name: str) -> None:
+        """Check what a tool returned, and make its reward a float; its metrics are checked with those of the reply."""
+        if not isinstance(result, ToolResult):
+            raise ConfigError(f"tool {name!r} returned {shown(result)}; it must return an agent_gym.ToolResult")
+        if not isinstance(result.text, str):
+            raise ConfigError(f"text in the ToolResult of tool {name!r} is {shown(result.text)}; it must be a text")
+        if not (result.metrics is None or isinstance(result.metrics, Mapping)):
+            raise ConfigError(
+                f"metrics in the ToolResult of tool {name!r} is {shown(result.metrics)}; it must be None or a dict"
+            )
+        if result.reward is not None:
+            result.reward = plain_number(result.reward, f"the reward of tool {name!r}", self.place)

@@ -19,7 +19,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import agent_gym
 from agent_gym import Sampled, TextEnv
-from agent_gym.parsing import HermesParser
+from agent_gym.parsing import HermesParser, TagParser
+from agent_gym.react import ReActParser
 from agent_gym.registry import ENVS, EnvEntry
 from agent_gym.rewards import final_answer, parse_number
 
@@ -318,3 +319,42 @@ def test_expert_is_deterministic_and_stays_out_of_info(env_id: str) -> None:
     planned = env.expert_action()
     assert planned == env.expert_action()
     assert planned not in json.dumps(info, default=str)
+
+
+# Parsers.
+
+
+def wire_formats(env: Any) -> list[Any]:
+    """One parser of each class for the tools of an environment, each of which has one argument."""
+    arguments = {tool.name: next(iter(tool.parameters["properties"])) for tool in env.tools.values()}
+    if "code_interpreter" in arguments:  # ReAct has no line breaks in an argument
+        return [HermesParser(), TagParser(arguments)]
+    return [HermesParser(), TagParser(arguments), ReActParser(arguments)]
+
+
+@every_id
+def test_parser_is_an_argument_of_every_environment_with_tools(env_id: str, tokenizer: Any) -> None:
+    known = gymnasium.make(env_id).unwrapped
+    if not getattr(known, "tools", None):
+        pytest.skip("it has no tools")
+    for parser in wire_formats(known):
+        if env_id == "AgentR1/HotpotQA-ReAct-v0":
+            with pytest.raises(agent_gym.ConfigError, match="brings a parser of its own"):
+                gymnasium.make(env_id, parser=parser)
+            continue
+        for kwargs in ({}, {"tokenizer": tokenizer}):
+            env = gymnasium.make(env_id, parser=parser, **kwargs)
+            log = expert_episode(env, seed=3)
+            check_returned(env.unwrapped, log)
+            assert log[-1][-1]["is_success"] and log[0][-1]["stop"] == list(parser.stop)
+            assert any(info["tool_calls"] for *_, info in log[1:])
+            if not parser.in_templates:  # the policy reads how calls are written
+                assert parser.instructions(env.unwrapped.tool_schemas) in log[0][-1]["messages"][0]["content"]
+
+
+def test_search_r1s_tags_play_hotpotqa() -> None:
+    env = gymnasium.make("AgentR1/HotpotQA-v0", parser=TagParser({"search": "query"}))
+    title = env.reset(seed=0)[0].split()[-1]
+    observation, *_, info = env.step(f"<think>look it up</think><search>{title}</search>")
+    assert observation.startswith("[1] ") and info["tool_calls"][0]["arguments"] == {"query": title}
+    assert env.step("<answer>x</answer>")[2]

@@ -215,7 +215,7 @@ def test_calls_beyond_the_limit_do_not_run() -> None:
     assert env.recorder.batches == [["0", "1"]]
     assert observation == "recorded 0\nrecorded 1\nError: only 2 tool calls are allowed per turn; 998 more did not run"
     assert len(info["tool_calls"]) == 3
-    with pytest.raises(ConfigError, match="max_calls_per_turn is 0; a turn needs at least 1 call"):
+    with pytest.raises(ConfigError, match="max_calls_per_turn is 0; it must be a whole number of at least 1"):
         TwoToolEnv(max_calls_per_turn=0)
 
 

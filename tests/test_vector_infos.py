@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_envs import TwoToolEnv
+from toy_envs import CountingEnv
 from vector_tools import assert_same
 
+from agent_gym import Reply
+from agent_gym.parsing import ToolCall
 from agent_gym.vector import TextVectorEnv
 from agent_gym.vector.infos import batch_infos
-from agent_gym.vector.lazy import LazyInfos
 
 # By key, so that each key has one type in all slots, as it has in an environment.
 LEAVES: dict[str, st.SearchStrategy[Any]] = {
@@ -62,63 +60,33 @@ def test_columns_of_several_types_lose_nothing() -> None:
     assert [len(value) for value in ragged] == [2, 3]
 
 
-# Merged when they are read.
+class RunningEnv(CountingEnv):
+    """Hands over the same objects in every reply, and goes on changing them."""
 
-LOOKS: list[Callable[[Any], Any]] = [
-    *(dict, list, len, bool, repr, copy.copy, copy.deepcopy, json.dumps),
-    lambda infos: ({**infos}, infos.copy()),
-    lambda infos: [*infos.items()] + [*infos.values()] + [*infos.keys()],
-    lambda infos: [*reversed(infos)],
-    lambda infos: (infos["b"], infos.get("a"), infos.get("c", 3), "a" in infos, "c" in infos),
-    lambda infos: pickle.loads(pickle.dumps(infos)),
-    lambda infos: (infos == {"a": 1, "b": {}}, {"a": 1, "b": {}} == infos, infos != {"a": 1}),
-    lambda infos: (infos | {"c": 1}, {"c": 1} | infos),
-    lambda infos: (infos.pop("a"), infos),
-    lambda infos: (infos.popitem(), infos),
-    lambda infos: (infos.setdefault("a", 2), infos.setdefault("c", 3), infos),
-    lambda infos: (infos.update(a=2), infos),
-    lambda infos: (infos.clear(), infos),
-]
+    def __init__(self) -> None:
+        super().__init__()
+        self.reward_terms: dict[str, Any] = {"turn": 0.0}
+        self.metrics: dict[str, Any] = {"turns": 0.0}
+        self.calls = [ToolCall("add", {"log": []})]
+        self.said = [{"role": "user", "content": ""}]
 
-
-class Two(LazyInfos):
-    """Infos that are merged to something that compares by value."""
-
-    __slots__ = ()
-
-    def _fill(self) -> None:
-        if self._infos is not None:
-            self._infos = None
-            dict.clear(self)
-            dict.update(self, {"a": 1, "b": {}})
+    def respond(self, action: str) -> Reply:
+        self.reward_terms["turn"] += 1
+        self.metrics["turns"] += 1
+        self.calls[0].arguments["log"].append(action)
+        self.calls[0].failed = action == "b"
+        self.said[0]["content"] = action
+        return Reply(messages=self.said, terms=self.reward_terms, metrics=self.metrics, tool_calls=self.calls)
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_every_first_look_sees_all_of_it(look: Callable[[Any], Any]) -> None:
-    assert look(Two([])) == look({"a": 1, "b": {}})
-
-
-def test_nothing_that_a_dict_can_do_was_forgotten() -> None:
-    harmless = {"__class_getitem__", "__getattribute__", "__init__", "__new__", "__sizeof__", "fromkeys"}
-    orders = {"__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__doc__"}  # which no dict has
-    assert not set(vars(dict)) - set(vars(LazyInfos)) - harmless - orders
-
-
-def test_what_is_changed_before_the_first_look_is_kept() -> None:
-    for change in (lambda d: d.update(a=5), lambda d: d.__setitem__("a", 5), lambda d: d.__ior__({"a": 5})):
-        infos = Two([])
-        change(infos)
-        assert infos == {"a": 5, "b": {}}
-    infos = Two([])
-    del infos["a"]
-    assert infos == {"b": {}}
-
-
-def test_infos_that_are_read_late_tell_of_their_own_step() -> None:
-    vector = TextVectorEnv([TwoToolEnv] * 2)
+@pytest.mark.parametrize("make", [lambda: TextVectorEnv([RunningEnv]), lambda: SyncVectorEnv([RunningEnv])])
+def test_infos_that_are_kept_go_on_saying_what_they_said(make: Callable[[], Any]) -> None:
+    """Also where an environment fills one dict for the whole episode."""
+    vector = make()
     vector.reset(seed=0)
-    call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-    kept = [vector.step(actions)[-1] for actions in ([call, "x"], ["right", call], [call, "right"], ["", ""])]
-    vector.reset(seed=0)
-    read = [dict(vector.step(actions)[-1]) for actions in ([call, "x"], ["right", call], [call, "right"], ["", ""])]
-    assert_same([dict(infos) for infos in kept], read)
+    kept = [vector.step([action])[-1] for action in "abc"]
+    assert [infos["metrics"]["turns"].tolist() for infos in kept] == [[1.0], [2.0], [3.0]]
+    assert [infos["reward_terms"]["turn"].tolist() for infos in kept] == [[0.25], [0.5], [0.75]]
+    assert [infos["tool_calls"][0][0]["arguments"]["log"] for infos in kept] == [["a"], ["a", "b"], ["a", "b", "c"]]
+    assert [infos["tool_calls"][0][0]["error"] for infos in kept] == [False, True, False]
+    assert [infos["messages"][0][1]["content"] for infos in kept] == ["a", "b", "c"]

@@ -6,16 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from agent_gym.vector.lazy import LazyInfos
-
 
 def assert_same(one: Any, other: Any, where: str = "result") -> None:
     """Equal values in equal types, arrays with their dtypes; the times of tool calls may differ."""
     if isinstance(one, np.ndarray):
         assert isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape == other.shape, where
         one, other = one.tolist(), other.tolist()
-    if isinstance(one, LazyInfos):
-        one = dict(one)
     assert type(one) is type(other), f"{where}: {one!r} is no {type(other).__name__}"
     if isinstance(one, dict):
         assert list(one) == list(other), where

@@ -4,9 +4,8 @@
     observations, infos = envs.reset(seed=0)
     observations, rewards, terminated, truncated, infos = envs.step(["<answer>1</answer>"] * 64)
 
-`TextVectorEnv` is Gymnasium's `SyncVectorEnv` for text: the same results for half of the time, infos that cost nothing
-until they are read, threads for environments that wait for a server, and failures that do not cost the other
-environments their step.
+`TextVectorEnv` is Gymnasium's `SyncVectorEnv` for text: the same results in less time, threads for environments that
+wait for a server, and failures that do not cost the other environments their step.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
-from agent_gym.vector.lazy import LazyInfos, info_of
+from agent_gym.reports import check_action
+from agent_gym.vector.infos import batch_infos
 from agent_gym.vector.threads import Threads, one_by_one
 
 Env = gymnasium.Env[str, str]
@@ -48,8 +48,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
     - `options` of `reset` may hold `"per_env"`, a list with the options of each environment (or None), which are
       added to the rest: `envs.reset(options={"split": "test", "per_env": [{"index": i} for i in range(64)]})`.
-    - Infos are merged when they are looked at, see `LazyInfos`. A reply's lists and dicts are new ones for each reply,
-      so that late infos tell of their own step.
+    - Infos are merged column by column, so that a column of several types loses nothing (`infos.batch_infos`).
     - With `workers`, environments run in that many threads. That pays where they wait: for a search server, a sandbox.
     - If an environment breaks, the others do their step before `SlotFailure` is raised.
 
@@ -83,8 +82,6 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         super().__init__(env_fns, autoreset_mode=mode)
         self._threads = Threads(workers) if workers else None
         self._run: Callable[..., list[Any]] = self._threads or one_by_one
-        self._resets = [_bare(env, "reset") for env in self.envs]
-        self._steps = [_bare(env, "step") for env in self.envs]
         self._texts = [""] * self.num_envs
         self._over = [False] * self.num_envs
         self._failures: dict[int, Exception] = {}
@@ -117,7 +114,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         infos: list[dict[str, Any]] = [{}] * self.num_envs
         for slot, (text, info) in zip(slots, self._run(start, slots), strict=True):
             self._texts[slot], infos[slot] = text, info
-        return self._unless_broken((tuple(self._texts), LazyInfos(infos)))
+        return self._unless_broken((tuple(self._texts), batch_infos(infos)))
 
     def step(self, actions: Sequence[str]) -> Batch:
         """Let each environment take its action.
@@ -129,21 +126,28 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             observations, rewards, terminated, truncated (each with num_envs elements) and the merged infos.
 
         Raises:
+            TypeError: for actions that are no texts.
             ConfigError: if there are not as many actions as environments.
             gymnasium.error.ResetNeeded: before the first `reset`, and without autoreset after the end of an episode.
             SlotFailure: if environments break.
         """
+        wanted = f"step takes {self.num_envs} actions, one text for each environment, got {actions!r:.80}"
+        if not hasattr(actions, "__len__"):
+            raise TypeError(wanted)
         if isinstance(actions, str) or len(actions) != self.num_envs:
-            raise ConfigError(f"step takes {self.num_envs} actions, one text for each environment, got {actions!r:.80}")
+            raise ConfigError(wanted)
+        for ended, action in zip(self._over, actions, strict=True):
+            if not ended:  # an environment that is reset ignores its action
+                check_action(action)
         if self.autoreset_mode is AutoresetMode.DISABLED and any(self._over):
             over = [slot for slot, ended in enumerate(self._over) if ended]
             raise gymnasium.error.ResetNeeded(f"the episodes of slots {over} are over: reset them by a reset_mask")
         self._failures = {}
-        steps = self._run(self._advance, range(self.num_envs), self._steps, actions)
+        steps = self._run(self._advance, range(self.num_envs), actions)
         texts, rewards, terminated, truncated, infos = zip(*steps, strict=True)
         self._texts = list(texts)
         ends = np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_)
-        return self._unless_broken((texts, np.array(rewards, dtype=np.float64), *ends, LazyInfos(infos)))
+        return self._unless_broken((texts, np.array(rewards, dtype=np.float64), *ends, batch_infos(infos)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments and let the threads end."""
@@ -151,13 +155,13 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if self._threads is not None:
             self._threads.close()
 
-    def _advance(self, slot: int, step: Callable[[str], Step], action: str) -> Step:
+    def _advance(self, slot: int, action: str) -> Step:
         if self._over[slot]:
             text, info = self._start(slot)
             broken = self._over[slot]
             return text, math.nan if broken else 0.0, False, broken, info
         try:
-            done = step(action)
+            done = self.envs[slot].step(action)
         except _CALLERS:
             raise
         except Exception as error:
@@ -167,9 +171,9 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if terminated or truncated:
             self._over[slot] = True
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
-                final = {"final_obs": text, "final_info": info_of(info)}
+                final = {"final_obs": text, "final_info": info}
                 text, info = self._start(slot)
-                return text, reward, terminated, truncated, {**final, **info_of(info)}
+                return text, reward, terminated, truncated, {**final, **info}
         return done
 
     def _start(
@@ -177,7 +181,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
     ) -> tuple[str, dict[str, Any]]:
         """Reset one environment. If it breaks, its slot is over, so that the next step tries again."""
         try:
-            text, info = self._resets[slot](seed=seed, options=options)
+            text, info = self.envs[slot].reset(seed=seed, options=options)
         except _CALLERS:
             raise
         except Exception as error:
@@ -191,13 +195,6 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if self._failures:
             raise SlotFailure(self._failures, result) from min(self._failures.items())[1]
         return result
-
-
-def _bare(env: Env, name: str) -> Callable[..., Any]:
-    """Its `reset` or `step`, or the one that leaves the infos for later where nothing was put around it."""
-    if isinstance(env, TextEnv) and getattr(type(env), name) is getattr(TextEnv, name):
-        return getattr(env, f"{name}_and_note")
-    return getattr(env, name)
 
 
 def _one_each(given: Sequence[Any] | None, what: str, size: int) -> Sequence[Any]:

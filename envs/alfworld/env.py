@@ -17,7 +17,7 @@ from agent_gym.envs.alfworld.games import EMBEDDED, game_names, load_game
 from agent_gym.envs.alfworld.logic import GRAMMARS
 from agent_gym.envs.alfworld.world import View
 from agent_gym.errors import ConfigError
-from agent_gym.parsing import ToolCall
+from agent_gym.parsing import Parser, ToolCall
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolResult
 
@@ -69,6 +69,7 @@ class ALFWorldEnv(ToolEnv):
     - `engine`: "native" (default), which is this package's own, or "textworld", the original one. That needs the extra
       `alfworld`, with a C++ compiler and parts under the GPL, and has a process for each environment.
     - `commands`, `show_admissible`: see above.
+    - `parser`: reads commands in another format, such as `TagParser({"env_step": "command"})`.
     - `grammar`: "current" (`move .. to ..`) or "legacy" (`put .. in/on ..`); None (default) as the game is written,
       which for embedded games is "current".
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
@@ -104,6 +105,7 @@ class ALFWorldEnv(ToolEnv):
         receptacles: int | None = None,
         engine: str = "native",
         commands: str = "tool",
+        parser: Parser | None = None,
         show_admissible: bool = False,
         grammar: str | None = None,
         system_prompt: str | None = None,
@@ -113,20 +115,19 @@ class ALFWorldEnv(ToolEnv):
         """Check the settings and list the games."""
         if grammar not in (None, *GRAMMARS):
             raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
-        name, parser = make_form(commands)
+        self._tool, known = make_form(commands)
         if system_prompt is None:
             system_prompt = prompt(commands)
         self._engine = make_engine(engine)
         super().__init__(
             game_names(data, task_types, receptacles),
-            tools=[Act(name, self._give)],
-            parser=parser,
+            tools=[Act(self._tool, self._give)],
+            parser=parser or known,
             max_calls_per_turn=1,
             system_prompt=system_prompt,
             max_turns=max_turns,
             **kwargs,
         )
-        self._tool, self._as_tool = name, commands == "tool"
         self._show, self._grammar = show_admissible, grammar
         self._game: Game
         self._view: View
@@ -165,7 +166,7 @@ class ALFWorldEnv(ToolEnv):
             said = "\n".join(call.answer for call in calls)
             self._history.append((self._given[-1] if len(self._given) > given else "(no command)", said))
             calls[-1].answer = self._shown(calls[-1].answer)
-            if not self._as_tool:
+            if not self.parser.in_templates:  # a command is no call that a tool answers
                 reply.text = "\n".join(call.answer for call in calls)
         return reply
 

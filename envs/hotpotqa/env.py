@@ -14,7 +14,8 @@ from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
 from agent_gym.envs.hotpotqa.scoring import Judge
 from agent_gym.envs.hotpotqa.searched import Searched
 from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search
-from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
+from agent_gym.parsing import Parser
 from agent_gym.react import ReActParser
 from agent_gym.retrieval import Document, Retriever
 from agent_gym.rewards import answer_format, tagged_answer
@@ -76,7 +77,8 @@ class HotpotQAEnv(ToolEnv):
     - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
       protocol, or any object with `search(queries, k)`; the last two decide what is searched.
     - `tools`: ("search",), ("search", "lookup"), or () for none; `lookup(title)` reads the paragraph with this title.
-    - `calls`: how calls are written, "hermes" (default) or "react".
+    - `calls`: how calls are written, "hermes" (default) or "react". `parser` takes any other format, such as
+      `TagParser({"search": "query"})` for Search-R1's `<search>`.
     - `retrieve_question`: whether what a search for the question finds stands before it, in the user's message.
     - `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
@@ -84,7 +86,8 @@ class HotpotQAEnv(ToolEnv):
       stored episode can be played again without its model.
     - `levels`: only questions of these levels ("easy", "medium", "hard").
     - `reward`: see above.
-    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+    - everything `ToolEnv` and `TextEnv` take: max_calls_per_turn, split, system_prompt, max_turns, reward_weights,
+      tokenizer, render_mode.
 
     ## Ids
     `AgentR1/HotpotQA-v0` calls tools. Its baselines are `AgentR1/HotpotQA-Direct-v0` (no tool, 1 turn),
@@ -122,6 +125,7 @@ class HotpotQAEnv(ToolEnv):
         corpus: str | None = None,
         tools: Sequence[str] = ("search",),
         calls: str = "hermes",
+        parser: Parser | None = None,
         retrieve_question: bool = False,
         top_k: int = 3,
         max_passage_tokens: int = 200,
@@ -142,21 +146,26 @@ class HotpotQAEnv(ToolEnv):
             raise ConfigError(
                 f"calls is {calls!r} with the tools {tuple(tools)}; allowed: 'hermes', or 'react' with some"
             )
-        limits = {"top_k": top_k, "max_passage_tokens": max_passage_tokens}
-        for name, value in (limits | {"max_observation_tokens": max_observation_tokens}).items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if calls == "react" and parser is not None:
+            raise ConfigError("calls='react' brings a parser of its own: leave parser= out, or calls= at 'hermes'")
+        self._top_k = whole_number("top_k", top_k, 1)
+        self._passage_tokens = whole_number("max_passage_tokens", max_passage_tokens, 1)
+        self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
         tasks, rows = self.load_tasks(data, levels)
         known = {"search": Search(self._find, self._write, top_k), "lookup": Lookup(self._find, self._write)}
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         chosen = [known[name] for name in dict.fromkeys(tools)]
-        self._react = ReActParser({tool.name: tool.argument for tool in chosen}) if calls == "react" else None
+        if calls == "react":
+            parser = ReActParser({tool.name: tool.argument for tool in chosen})
+        self._react = parser if isinstance(parser, ReActParser) else None
         if system_prompt is None:
-            system_prompt = choose_prompt(searches=bool(tools), retrieves=retrieve_question, react=calls == "react")
+            system_prompt = choose_prompt(
+                searches=bool(tools), retrieves=retrieve_question, react=self._react is not None
+            )
         super().__init__(
             tasks,
             tools=chosen,
-            parser=self._react,
+            parser=parser,
             system_prompt=system_prompt,
             reward_weights=weights,
             max_turns=max_turns,
@@ -164,8 +173,7 @@ class HotpotQAEnv(ToolEnv):
         )
         self._searched = Searched(retriever, corpus, rows)
         self._limit = TokenLimit(self.renderer)
-        self._passage_tokens, self._observation_tokens = max_passage_tokens, max_observation_tokens
-        self._retrieves, self._top_k = retrieve_question, top_k
+        self._retrieves = retrieve_question
 
     @staticmethod
     def load_tasks(data: Any, levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:

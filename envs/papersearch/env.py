@@ -14,7 +14,7 @@ from agent_gym.envs.papersearch.papers import Library
 from agent_gym.envs.papersearch.published import REWARDS
 from agent_gym.envs.papersearch.scoring import Judge
 from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.retrieval import Retriever
 from agent_gym.retrieval.engines import ENGINES, bm25, open_retriever
 from agent_gym.rewards import answer_format, tagged_answer
@@ -128,10 +128,9 @@ class PaperSearchEnv(ToolEnv):
         """Check the settings and read the data; papers are indexed at the first search."""
         if reward not in REWARDS:
             raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
-        limits = {"top_k": top_k, "max_paper_tokens": max_paper_tokens}
-        for name, value in (limits | {"max_observation_tokens": max_observation_tokens}).items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        self._top_k = whole_number("top_k", top_k, 1)
+        self._paper_tokens = whole_number("max_paper_tokens", max_paper_tokens, 1)
+        self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
         tasks, self._shared = open_data(data)
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         super().__init__(
@@ -148,7 +147,6 @@ class PaperSearchEnv(ToolEnv):
                 "them to a folder with agent_gym.envs.papersearch.export.write_embedded, and give data= that folder"
             )
         self._limit = TokenLimit(self.renderer)
-        self._top_k, self._paper_tokens, self._observation_tokens = top_k, max_paper_tokens, max_observation_tokens
         self._judge = Judge(Query("", ("",), (), ()), Library(()), top_k)
         # What the turn that is running has listed and expanded so far, on top of the earlier ones.
         self._known: dict[str, None] = {}

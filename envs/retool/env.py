@@ -12,7 +12,7 @@ from agent_gym.envs.retool.data import EMBEDDED, Problem, problems, read
 from agent_gym.envs.retool.equality import math_equal
 from agent_gym.envs.retool.interpreter import ARGUMENT, NAME, CodeInterpreter
 from agent_gym.errors import ConfigError, require
-from agent_gym.parsing import ToolCall
+from agent_gym.parsing import Parser, ToolCall
 from agent_gym.rewards import boxed_answer, boxed_format
 from agent_gym.sandbox import Sandbox
 from agent_gym.tool_env import ToolEnv
@@ -75,6 +75,7 @@ class ReToolEnv(ToolEnv):
     - `level`: 1 to 3 for embedded problems of one difficulty; None (default) mixes them.
     - `kinds`: embedded problems of some kinds only, such as ("modular-power", "unpayable"); None (default) for all.
     - `rendering`, `output_style`, `max_output_chars`, `reward`: see above.
+    - `parser`: reads programs in another format than these, such as `TagParser({"code_interpreter": "code"})`.
     - `stateful`: whether the programs of an episode share their names, as the cells of a notebook do, and the value of
       a last expression is printed. False (default) as in ReTool.
     - `sandbox`: "local" (default), the address of a server that speaks SandboxFusion's protocol, or a sandbox. Programs
@@ -122,6 +123,7 @@ class ReToolEnv(ToolEnv):
         output_style: str = "full",
         max_output_chars: int = 2000,
         reward: str = "outcome",
+        parser: Parser | None = None,
         reward_weights: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -134,10 +136,10 @@ class ReToolEnv(ToolEnv):
             require("math_verify", "math")  # not imported here: it runs in a process of its own
         self.inline = rendering == "inline"
         weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
-        self._code = CodeParser(NAME, ARGUMENT, blocks=self.inline)
         tasks = problems(data, level, kinds)
         self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars)
-        super().__init__(tasks, tools=[self._interpreter], parser=self._code, reward_weights=weights, **kwargs)
+        parser = parser or CodeParser(NAME, ARGUMENT, blocks=self.inline)
+        super().__init__(tasks, tools=[self._interpreter], parser=parser, reward_weights=weights, **kwargs)
         self._given = Problem("", "")
 
     # The episode.
@@ -161,7 +163,8 @@ class ReToolEnv(ToolEnv):
             reply.terms |= {"failure": -1.0, "turn_bonus": min(0.4, 0.1 * self.turn)}
         if self.inline and reply.tool_calls:
             said = "\n".join(call.answer for call in reply.tool_calls)
-            reply.text = f"{self._code.missing_end(action)}\n<interpreter>\n{said}</interpreter>\n\n"
+            end = self.parser.missing_end(action) if isinstance(self.parser, CodeParser) else ""
+            reply.text = f"{end}\n<interpreter>\n{said}</interpreter>\n\n"
         return reply
 
     def answer(self, text: str) -> Reply:
@@ -183,7 +186,7 @@ class ReToolEnv(ToolEnv):
         if style not in ("default", "direct"):
             raise ConfigError(f"the ReTool expert has no style {style!r}; known: default, direct")
         if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:
-            return f"A program finds it.\n{self._code.render(NAME, {ARGUMENT: self._given.program})}"
+            return f"A program finds it.\n{self.parser.render(NAME, {ARGUMENT: self._given.program})}"
         return f"<answer>\n\\boxed{{{self._given.gold}}}\n</answer>"
 
     def close(self) -> None:

@@ -19,9 +19,9 @@ from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.envs.webshop.pages import MODES, observe
 from agent_gym.envs.webshop.session import PER_PAGE, Session
 from agent_gym.envs.webshop.store import read_official, write_shop
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, whole_number
 from agent_gym.guesses import random_words, words_of
-from agent_gym.parsing import HermesParser
+from agent_gym.parsing import HermesParser, Parser
 from agent_gym.tool_env import ToolEnv
 
 
@@ -64,6 +64,7 @@ class WebShopEnv(ToolEnv):
       (`items_shuffle.json` or `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
     - `goals`: "human" (default), or "synthetic", those of upstream's program.
     - `observation`, `commands`: see above.
+    - `parser`: reads actions in another format, such as `TagParser({"search": "keywords", "click": "element"})`.
     - `nouns`: what finds the nouns of titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
       has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (nouns.py).
     - `per_page`: products on a page of results (10, upstream's). Fewer make shorter pages.
@@ -108,6 +109,7 @@ class WebShopEnv(ToolEnv):
         goals: str = "human",
         observation: str = "text",
         commands: str = "tool",
+        parser: Parser | None = None,
         nouns: str = RULE,
         per_page: int = PER_PAGE,
         system_prompt: str | None = None,
@@ -117,21 +119,19 @@ class WebShopEnv(ToolEnv):
         """Check the settings and open the shop."""
         if observation not in MODES:
             raise ConfigError(f"observation is {observation!r}; allowed: {', '.join(MODES)}")
-        if per_page < 1:
-            raise ConfigError(f"per_page is {per_page}; it must be at least 1")
-        parser = ActionParser(commands)
+        self._per_page = whole_number("per_page", per_page, 1)
+        known = ActionParser(commands)
         tasks, self.shop = open_data(data, goals)
         super().__init__(
             tasks,
             tools=[Act(name, self._act) for name in ARGUMENTS],
-            parser=parser,
+            parser=parser or known,
             max_calls_per_turn=1,
             system_prompt=PROMPTS[commands] if system_prompt is None else system_prompt,
             max_turns=max_turns,
             **kwargs,
         )
-        self._mode, self._as_tool, self._nouns = observation, commands == "tool", tagger(nouns)
-        self._per_page = per_page
+        self._mode, self._nouns = observation, tagger(nouns)
         self.session: Session
         self._taken: list[str] = []
         self._refused: str | None = None
@@ -176,7 +176,7 @@ class WebShopEnv(ToolEnv):
         if reply.terminated or self.turn + 1 >= self.max_turns:
             parts = {name: float(value) for name, value in self.session.parts.items() if name.startswith("r_")}
             reply.metrics |= {"score": score, **parts}
-        if reply.tool_calls and not self._as_tool:
+        if reply.tool_calls and not self.parser.in_templates:  # an action is no call that a tool answers
             reply.text = "\n".join(call.answer for call in reply.tool_calls)
         return reply
 
