@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from agent_gym.errors import ConfigError
 
@@ -38,6 +39,10 @@ class GeneratedRows(Sequence[Row]):
         """Make row `index`, 0 to `size` - 1: the same at any size, and new each time, so that it may be changed."""
         raise TypeError(f"{type(self).__name__} has to define make(index)")
 
+    def has(self, index: int) -> bool:
+        """Say whether there is a row of this number, 0 or above."""
+        return index < len(self)
+
     def __len__(self) -> int:
         return self.size
 
@@ -49,12 +54,67 @@ class GeneratedRows(Sequence[Row]):
         """Make one row, or a list of them."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        if not -self.size <= index < self.size:
-            raise IndexError(f"row {index} of a split of {self.size}")
-        return self.make(index % self.size)
+        at = index + len(self) if index < 0 else index
+        if at < 0 or not self.has(at):
+            raise IndexError(f"row {index} of a split of {len(self)}")
+        return self.make(at)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[i] for i in range(len(self)))
+
+
+class DistinctRows(GeneratedRows):
+    """Rows of a generator of which no two are the same to a policy: each is drawn until it is new.
+
+    They are drawn in their order, when they are first asked for, and kept. Row i is still the same at any size and in
+    any process, since it depends on those before it alone. A subclass defines `draw`.
+
+    Args:
+        size: how many there are at most. Where `TRIES` draws in a row find nothing new, the split ends before.
+        key: the column in which no two rows agree; None if rows may repeat, as in a stream that is long and trained on.
+    """
+
+    TRIES: ClassVar[int] = 200
+
+    def __init__(self, size: int, key: str | None) -> None:
+        super().__init__(size)
+        self._key, self._rows, self._seen = key, list[Row](), set[str]()
+
+    def draw(self, index: int, attempt: int) -> Row:
+        """Draw row `index`, another one for each attempt from 0 on."""
+        raise TypeError(f"{type(self).__name__} has to define draw(index, attempt)")
+
+    def make(self, index: int) -> Row:
+        """Return a copy of the row, or draw it where rows may repeat."""
+        return dict(self._rows[index]) if self._key is not None else self.draw(index, 0)
+
+    def has(self, index: int) -> bool:
+        """Draw up to this row."""
+        return index < (self.size if self._key is None else self._drawn(min(index + 1, self.size)))
+
+    def __len__(self) -> int:
+        return self.size if self._key is None else self._drawn(self.size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the rows, which are drawn again."""
+        return {**self.__dict__, "_rows": [], "_seen": set()}
+
+    def _drawn(self, wanted: int) -> int:
+        """Draw until there are so many rows, if there are, and return how many there are up to there."""
+        with _DRAWING:
+            while self._key is not None and len(self._rows) < wanted:
+                tries = (self.draw(len(self._rows), attempt) for attempt in range(self.TRIES))
+                row = next((row for row in tries if row[self._key] not in self._seen), None)
+                if row is None:
+                    self.size = wanted = len(self._rows)
+                else:
+                    self._rows.append(row)
+                    self._seen.add(row[self._key])
+            return min(wanted, len(self._rows))
+
+
+# One for all, since a lock of its own could not be copied with its environment.
+_DRAWING = threading.RLock()
 
 
 def cache_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from agent_gym.envs.retool import equality
 from agent_gym.envs.retool.checker import CPU_SECONDS
 from agent_gym.envs.retool.equality import math_equal
+from agent_gym.envs.retool.generator import KINDS
+from agent_gym.envs.retool.kind import LEVELS
 
 pytest.importorskip("math_verify")
 
@@ -86,6 +89,25 @@ SUMS = [
 def test_nothing_is_computed_for_the_policy(a: int, b: int, form: str) -> None:
     """An expression of the right value is no answer."""
     assert not math_equal(form.format(a, b, a + 2 * b, a + b), str(a + b))
+
+
+RESTATED = {
+    "modular-power": "{a}^{{{b}}} \\mod {m}",
+    "apart": "\\binom{{{b}+1}}{{{a}}}",
+    "unpayable": "{a} \\cdot {b} - {a} - {b}",
+    "reciprocal-sum": "\\sum_{{k=1}}^{{{n}}} \\frac{{1}}{{k(k+{d})}}",
+    "lattice-paths": "\\binom{{{w}+{h}}}{{{w}}} - \\binom{{{x}+{y}}}{{{x}}} \\binom{{{w}+{h}-{x}-{y}}}{{{w}-{x}}}",
+    "no-runs": "\\sum_{{i=0}}^{{{n}}} \\binom{{{n}-i+1}}{{i}}",
+    "digit-sum": "\\sum_{{i=1}}^{{{n}}} [{s}]",
+}
+
+
+@pytest.mark.parametrize("kind", RESTATED)
+def test_a_problem_restated_is_not_its_answer(kind: str) -> None:
+    rng = random.Random(0)
+    for level in 200 * LEVELS:
+        draft = KINDS[kind](rng, level)
+        assert not math_equal(RESTATED[kind].format(**draft.values), str(draft.gold))
 
 
 @given(numbers, changes, st.data())

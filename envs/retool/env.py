@@ -61,9 +61,10 @@ class ReToolEnv(ToolEnv):
     - `turn_bonus` (0): what verl's recipe adds to its -1 for a failure: 0.1 per turn before the last, at most 0.4.
 
     `reward="retool"` pays +1 and -1 (`outcome` and `failure`, as the paper does), "verl" also the bonus: a wrong answer
-    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Only the amounts are those of the two: which answers are right is
-    decided here, as above, and neither by verl's comparison of strings nor by the checker of the paper. The default, "outcome", pays 1 and 0. `reward_weights` replaces
-    single weights. Where a rollout's budget of tokens or seconds ends an episode, no term is paid, not even `failure`.
+    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Only the amounts are those of the two: which answers are right
+    is decided here, as above, and neither by verl's comparison of strings nor by the checker of the paper. The default,
+    "outcome", pays 1 and 0. `reward_weights` replaces single weights. Where a rollout's budget of tokens or seconds
+    ends an episode, no term is paid, not even `failure`.
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `outcome` alone.
@@ -87,10 +88,13 @@ class ReToolEnv(ToolEnv):
 
     ## Data
     "embedded" is a seeded generator (generator.py) of 17 kinds of problems, from divisor sums to lattice paths: 20,000
-    train, 1,000 validation and 1,000 test problems, the latter two in sentences that never occur in train. The splits
-    `unseen_numbers` and `unseen_numbers_dev` (1,000 each) have the sentences of train with numbers that never occur in
-    it. The expert writes a program, which is run, and then the answer. DAPO-Math-17k has about 17,400 problems with
-    whole answers (Apache-2.0), each a hundred times; other data has no programs, so that the expert answers at once.
+    train, 1,000 validation and 1,000 test problems. No problem of another split has kind and numbers, in any order, of
+    one in train; validation and test have other sentences, too. The splits `unseen_numbers` and `unseen_numbers_dev`
+    (1,000 each) have the sentences of train. Train is a stream in which kinds with few numbers come back (13,229
+    problems of 20,000 are distinct); in the other splits no problem occurs twice, so that such kinds have a share of 2%
+    at least, and a choice of `kinds` or `level` may have fewer than 1,000. The expert writes a program, which is run,
+    and then the answer. DAPO-Math-17k has about 17,400 problems with whole answers (Apache-2.0), each a hundred times;
+    other data has no programs, so that the expert answers at once.
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.

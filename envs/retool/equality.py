@@ -36,8 +36,8 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+|\\.|[!|]", re.DOTALL)
 _OPERATORS = frozenset("!|") | {
     f"\\{name}"
     for name in "sum prod int iint iiint oint lim sup inf max min gcd lcm binom dbinom tbinom choose mod bmod pmod pod "
-    "det exp log ln lg sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan operatorname lfloor rfloor lceil "
-    "rceil vert lvert rvert Gamma".split()
+    "det exp log ln lg sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan operatorname lfloor rfloor "
+    "lceil rceil vert lvert rvert Gamma".split()
 }
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
 _LAYOUT = re.compile(r"\\(?:[dt]?frac|sqrt|cdot|times|div|text|mathrm|mathbf|over)(?![a-zA-Z])")

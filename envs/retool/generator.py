@@ -4,6 +4,17 @@ Problem i of a split depends on the split and on i alone (and on the level and t
 the process or the platform. The kinds and their answers are in arithmetic.py and counting.py, the sentences, and which
 split may use which, in wording.py.
 
+A hash of a problem's kind and numbers, in any order, says which splits may ask it: six tenths of all numbers are for
+training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
+
+| split | numbers | sentences |
+|---|---|---|
+| train | train | train |
+| validation | dev | validation |
+| test | test | test |
+| unseen_numbers_dev | dev | train |
+| unseen_numbers | test | train |
+
 Left out on purpose: proofs, geometry, and whatever needs an idea before it needs a program. These problems are for
 learning to use an interpreter; how well a policy does at mathematics only real problems can tell.
 """
@@ -11,11 +22,13 @@ learning to use an interpreter; how well a policy does at mathematics only real 
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from agent_gym.data import GeneratedRows
+from agent_gym.data import DistinctRows
 from agent_gym.envs.retool import arithmetic, counting
 from agent_gym.envs.retool.kind import LEVELS, Draft
 from agent_gym.envs.retool.wording import WORDINGS
@@ -23,27 +36,38 @@ from agent_gym.errors import ConfigError
 
 KINDS = {**arithmetic.KINDS, **counting.KINDS}
 SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
+
+
+class _Split(NamedTuple):
+    numbers: str
+    wording: str
+
+
 SPLITS = {
-    "train": "train",
-    "validation": "validation",
-    "test": "test",
-    "unseen_numbers_dev": "train",
-    "unseen_numbers": "train",
+    "train": _Split("train", "train"),
+    "validation": _Split("dev", "validation"),
+    "test": _Split("test", "test"),
+    "unseen_numbers_dev": _Split("dev", "train"),
+    "unseen_numbers": _Split("test", "train"),
 }
-"""Split to the split of wording.py whose sentences it uses."""
+"""Split to the numbers that it may have, and to the split of wording.py whose sentences it uses."""
 SIZES = {"train": 20_000, **dict.fromkeys(("validation", "test", "unseen_numbers_dev", "unseen_numbers"), 1_000)}
-"""Split to the size that the environment gives it; what is seen is what the first 20,000 problems of train have."""
-_TRIES = 1_000
+"""Split to the size that the environment gives it."""
+_SALT = 2728  # such that kinds with few numbers have some of them in each split
+_NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 
 
-class GeneratedProblems(GeneratedRows):
+class GeneratedProblems(DistinctRows):
     """The generated problems of one split: rows with problem, answer, program, kind and level.
 
+    All kinds are drawn alike. Train is a stream, in which the problems of kinds with few numbers come back. In the
+    other splits no problem occurs twice: such kinds have fewer problems there, and of few kinds and levels there may be
+    fewer than `size` in all.
+
     Args:
-        split: `train`, `validation` or `test`, of which no two share a wording, or `unseen_numbers`, which has the
-            sentences of training with numbers that no training problem of the kind has, or `unseen_numbers_dev`,
-            another draw of the same.
-        size: how many there are. Problem i is the same at any size.
+        split: `train`, `validation` or `test`, of which no two share a wording; or `unseen_numbers`, which has the
+            sentences of training with the numbers of test, or `unseen_numbers_dev`, with those of validation.
+        size: how many there are at most. Problem i is the same at any size.
         level: 1 to 3, or None for all of them, mixed.
         kinds: which of `KINDS` occur, or None for all of them.
 
@@ -52,16 +76,16 @@ class GeneratedProblems(GeneratedRows):
     """
 
     def __init__(self, split: str, size: int, level: int | None = None, kinds: Sequence[str] | None = None) -> None:
-        super().__init__(size)
+        super().__init__(size, key=None if split == "train" else "problem")
         if split not in SPLITS:
             raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
         if level is not None and level not in LEVELS:
             raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
         self.split, self.level, self.kinds = split, level, check_kinds(kinds)
 
-    def make(self, index: int) -> dict[str, Any]:
-        """Make problem `index`."""
-        return dict(_problem(self.split, self.level, self.kinds, index))
+    def draw(self, index: int, attempt: int) -> dict[str, Any]:
+        """Draw kind, numbers and sentence of problem `index`."""
+        return dict(_problem(self.split, self.level, self.kinds, index, attempt))
 
 
 def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
@@ -79,20 +103,15 @@ def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
 
 # The episodes of a group and the epochs after it ask for the same problems.
 @functools.lru_cache(maxsize=8192)
-def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int) -> dict[str, Any]:
+def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int, attempt: int) -> dict[str, Any]:
     # A string seed goes through SHA-512, so that neighbouring problems share nothing and PYTHONHASHSEED is no matter.
-    rng = random.Random(f"{split}/{level or 'all'}/{index}")
-    kind, chosen, wording, draft = _draw(rng, split, level, kinds)
-    if split.startswith("unseen_numbers"):
-        seen, tries = _seen(level, kinds), 0
-        while (kind, *draft.values.values()) in seen:
-            kind, chosen, wording, draft = _draw(rng, split, level, kinds)
-            tries += 1
-            if tries == _TRIES:
-                raise ConfigError(
-                    f"split {split!r}: training has all numbers of the kinds {', '.join(kinds)} at the level {level}; "
-                    "choose further kinds, or another level"
-                )
+    rng = random.Random(f"{split}/{level or 'all'}/{index}" + (f"/{attempt}" if attempt else ""))
+    kind = rng.choice(kinds)
+    chosen = level or rng.choice(LEVELS)
+    wording = rng.choice(WORDINGS[kind][SPLITS[split].wording])
+    draft = KINDS[kind](rng, chosen)
+    while _is_guessed(draft) or numbers_of(kind, draft) != SPLITS[split].numbers:
+        draft = KINDS[kind](rng, chosen)
     return {
         "problem": wording.format(**draft.values),
         "answer": str(draft.gold),
@@ -102,21 +121,12 @@ def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int) 
     }
 
 
-def _draw(rng: random.Random, split: str, level: int | None, kinds: tuple[str, ...]) -> tuple[str, int, str, Draft]:
-    kind = rng.choice(kinds)
-    chosen = level or rng.choice(LEVELS)
-    wording = rng.choice(WORDINGS[kind][SPLITS[split]])
-    draft = KINDS[kind](rng, chosen)
-    while draft.gold.denominator == 1 and -SMALLEST < draft.gold < SMALLEST:
-        draft = KINDS[kind](rng, chosen)
-    return kind, chosen, wording, draft
+def _is_guessed(draft: Draft) -> bool:
+    return draft.gold.denominator == 1 and -SMALLEST < draft.gold < SMALLEST
 
 
-@functools.lru_cache(maxsize=4)
-def _seen(level: int | None, kinds: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
-    """Find the numbers of all training problems."""
-    seen = set()
-    for index in range(SIZES["train"]):
-        kind, _, _, draft = _draw(random.Random(f"train/{level or 'all'}/{index}"), "train", level, kinds)
-        seen.add((kind, *draft.values.values()))
-    return frozenset(seen)
+def numbers_of(kind: str, draft: Draft) -> str:
+    """Say whose numbers a problem has: those of "train", "dev" or "test". Every kind has all three at every level."""
+    numbers = sorted(re.findall("[0-9]+", " ".join(map(str, draft.values.values()))))
+    digest = hashlib.blake2b(f"{_SALT}/{kind}/{' '.join(numbers)}".encode(), digest_size=8).digest()
+    return _NUMBERS[int.from_bytes(digest) % len(_NUMBERS)]

@@ -66,6 +66,7 @@ train       How many positive integers less than {n} have digits that add up to 
 train       Count the positive integers below {n} whose digit sum is {s}.
 train       For how many integers k with 0 < k < {n} is the sum of the digits equal to {s}?
 validation  How many numbers between 0 and {n} have the digit sum {s}?
+validation  Of the positive integers below {n}, how many have digits whose sum is {s}?
 test        Find the number of positive integers smaller than {n} with digits of sum {s}.
 test        The digits of a positive integer below {n} have the sum {s}. How many such integers are there?
 
@@ -103,6 +104,7 @@ train       How many strings of length {n} over the digits 0 and 1 do not contai
 train       Count the binary strings of length {n} without {k} consecutive ones.
 train       A coin is tossed {n} times. In how many of the possible sequences are there never {k} heads in a row?
 validation  How many binary words with {n} letters have no block of {k} ones side by side?
+validation  A row has {n} squares, each black or white. How many rows do not have {k} black squares next to each other?
 test        {n} lamps stand in a row, each on or off. In how many ways can they be set so that no {k} neighbours are all
             on?
 test        Find the number of sequences of {n} bits in which {k} ones never follow each other directly.
@@ -123,6 +125,8 @@ train       Count the words made of {a} letters A and {b} letters B in which no 
 train       A row has {a} red and {b} blue balls; balls of a colour are alike. How many rows have no two red balls side
             by side?
 validation  How many arrangements of {a} letters A and {b} letters B in a row keep all letters A apart?
+validation  {a} girls and {b} boys stand in a line, and no two girls side by side. How many patterns of girls and boys
+            are possible?
 test        {a} black and {b} white stones are laid in a line, and black stones must not touch. How many lines are
             possible?
 test        Find the number of strings with {a} times A and {b} times B that do not contain AA.
