@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
-from rollout_tools import check_episode, counting, expert, roll, scripted
+from rollout_tools import RandomWriter, check_episode, counting, expert, roll, scripted
 from toy_envs import CountingEnv, GatedEnv, SlowWriter
 
 from agent_gym.policies import Request, ScriptedPolicy
@@ -202,6 +203,21 @@ def test_many_threads_share_one_tokenizer(tokenizer: Any) -> None:
     one = roll(tokenizer, specs, workers=1)
     many = roll(tokenizer, specs, workers=32)
     assert [episode.rows for episode in one] == [episode.rows for episode in many]
+
+
+def test_a_spec_may_be_played_greedily_beside_others(tokenizer: Any) -> None:
+    asked: dict[int, set[float]] = {}
+
+    class Recorder(RandomWriter):
+        def submit(self, request: Any) -> None:
+            asked.setdefault(request.episode.spec.index, set()).add(request.params.temperature)
+            super().submit(request)
+
+    specs = [dataclasses.replace(spec, greedy=spec.index == 1) for spec in counting(3)]
+    runner = Runner(Recorder(), tokenizer, Budget(8, 300), workers=2)
+    runner.run(specs, temperature=0.7)
+    runner.close()
+    assert asked == {0: {0.7}, 1: {0.0}, 2: {0.7}}
 
 
 # Small parts.

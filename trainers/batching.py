@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from agent_gym.errors import EnvFailure
 from agent_gym.images import Image, Shown, described
 from agent_gym.rollout import Episode, EpisodeSpec
+from agent_gym.transcript import check_tiling
 from agent_gym.vision import Vision
 
 Batch = dict[str, Any]
@@ -74,10 +76,11 @@ class TrainingEpisode:
         number: position of the episode in the rollout over all processes, by which they agree on an order.
         group: which episodes answer the same task.
         terminated: whether the task itself ended.
-        rows: its rows that hold a sampled token.
+        rows: its rows that hold a token of the policy; also the last one, where we stopped the episode.
         outcome: (K,) reward of each step without its process terms.
         process: (K,) process reward of each step.
-        anchors: (K,) a number for the state in which each step was taken.
+        anchors: (K,) a number for the state in which each step was taken; one of its own for a step without a token of
+            the policy.
         baseline: return of a greedy episode of the same task, if one was played.
         source: number of its environment, see `source_number`.
     """
@@ -104,34 +107,63 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     Args:
         episode: a finished episode that did not fail.
         number: its position in the rollout over all processes.
+
+    Raises:
+        EnvFailure: if its spans give the policy a token that it did not sample.
     """
-    rows = [TrainingRow(r.token_ids, [WORLD] * len(r.token_ids), r.logprobs) for r in episode.rows]
-    for k, step in enumerate(episode.steps):
-        rows[step.row].step_of[step.start : step.stop] = [k] * (step.stop - step.start)
     # What the world said after the last sampled token of a row is context for nobody, except where we stopped the
     # episode: there a critic is asked what would have come.
     kept = []
-    for i, row in enumerate(rows):
-        sampled = [t for t, step_index in enumerate(row.step_of) if step_index != WORLD]
-        if not sampled:
-            continue
+    for i, row in enumerate(episode.rows):
+        step_of = _step_of(episode, i)
         asked = episode.truncated and episode.steps[-1].row == i
-        stop = len(row.token_ids) if asked else sampled[-1] + 1
-        images = [image for image in episode.rows[i].images if image.stop <= stop]
-        kept.append(TrainingRow(row.token_ids[:stop], row.step_of[:stop], row.logprobs[:stop], images))
+        stop = len(step_of) if asked else max((t + 1 for t, k in enumerate(step_of) if k != WORLD), default=0)
+        if stop:
+            images = [image for image in row.images if image.stop <= stop]
+            kept.append(TrainingRow(row.token_ids[:stop], step_of[:stop], row.logprobs[:stop], images))
     said = [described(episode.opening)]
     said += [_observed(episode, k) for k in range(len(episode.steps) - 1)]
+    anchors = [_number(text) for text in said[: len(episode.steps)]]
     process = [step.process_reward for step in episode.steps]
+    outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
+    acting = {k for row in kept for k in row.step_of}
+    for k in set(range(len(episode.steps))) - acting:
+        # The world took this turn. It is nobody's answer to a state, and what it pays on the way before the policy's
+        # first token credits no step of the policy: it is a part of the outcome.
+        anchors[k] = _number(f"turn {k} of episode {number}")
+        if not any(earlier in acting for earlier in range(k)):
+            outcome[k], process[k] = outcome[k] + process[k], 0.0
     return TrainingEpisode(
         number=number,
         group=episode.spec.group,
         terminated=episode.terminated,
         rows=kept,
-        outcome=[step.reward - p for step, p in zip(episode.steps, process, strict=True)],
+        outcome=outcome,
         process=process,
-        anchors=[_number(text) for text in said[: len(episode.steps)]],
+        anchors=anchors,
         source=source_number(episode.spec),
     )
+
+
+def _step_of(episode: Episode, number: int) -> list[int]:
+    """Return the step that sampled each token of a row, `WORLD` for the world's, as its spans say: the loss mask.
+
+    Raises:
+        EnvFailure: if a span gives the policy a token that it did not sample in that step.
+    """
+    row = episode.rows[number]
+    check_tiling(row.spans, len(row.token_ids))
+    step_of: list[int] = []
+    for start, stop, source, k in row.spans:
+        if source == "agent" and start < stop:
+            step = episode.steps[k] if 0 <= k < len(episode.steps) else None
+            if step is None or step.row != number or not step.start <= start < stop <= step.stop:
+                raise EnvFailure(
+                    f"{episode.spec.env_id}, step {k}: the spans of row {number} give tokens {start} to {stop} to the "
+                    f"policy, which sampled {'nothing there' if step is None else f'{step.start} to {step.stop}'}"
+                )
+        step_of += [k if source == "agent" else WORLD] * (stop - start)
+    return step_of
 
 
 def source_number(spec: EpisodeSpec) -> int:

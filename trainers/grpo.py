@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,8 +106,9 @@ class AgentGRPOTrainer(EpisodeTrainer):
         kept = training_episode(episode, self._number(episode))
         kept.baseline = baselines.get(episode.spec.group)
         if args.overlong_buffer:
-            for k, step in enumerate(episode.steps):
-                due = overlong_penalty(step.stop - step.start, args.max_turn_tokens, args.overlong_buffer)
+            lengths = Counter(k for row in kept.rows for k in row.step_of)
+            for k in range(len(kept.outcome)):
+                due = overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
                 kept.outcome[k] += args.overlong_penalty * due
         return kept
 
@@ -177,7 +179,8 @@ class AgentGRPOTrainer(EpisodeTrainer):
         metrics = self._metrics["train"]
         for name, value in mean_metrics(episodes).items():
             metrics[name].append(value)
-        said = [row.token_ids[s.start : s.stop] for e in episodes for s in e.steps for row in [e.rows[s.row]]]
+        rows = [row for episode in episodes for row in episode.rows]
+        said = [row.token_ids[s.start : s.stop] for row in rows for s in row.spans if s.source == "agent"]
         shares = gather_object([repeated_share(said)])
         metrics["rollout/repeated"].append(sum(shares) / len(shares))
         self._write_trajectories("train", episodes, self.args.trajectories_per_step, credit)

@@ -57,14 +57,9 @@ def write_episodes(
 
 
 def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:
-    """Lay one number per sampled token over the rows of an episode, 0 on all other tokens."""
-    rows = [[0.0] * len(row.token_ids) for row in episode.rows]
-    used = 0
-    for step in episode.steps:
-        length = step.stop - step.start
-        rows[step.row][step.start : step.stop] = per_token[used : used + length]
-        used += length
-    return rows
+    """Lay one number per token of the policy over the rows of an episode, 0 on all other tokens."""
+    numbers = iter(per_token)
+    return [[next(numbers) if mine else 0.0 for mine in row.action_mask] for row in episode.rows]
 
 
 def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> dict[str, list[Any]]:

@@ -42,6 +42,10 @@ class Timeline:
         self._position[episodes, place] = rows * self._shape[1] + columns
         self.last_row = torch.zeros(n_episodes, dtype=torch.long)
         self.last_row[episodes] = rows  # the last write wins, and tokens are sorted
+        # A row without a token of the policy is kept only where we stopped the episode in it.
+        owner = batch["episode_of"].cpu()
+        silent = ((owner >= 0) & ~batch["action_mask"].cpu().any(1)).nonzero().view(-1)
+        self.last_row[owner[silent]] = silent
 
     def read(self, per_position: torch.Tensor) -> torch.Tensor:
         """(B, T) numbers of a batch to (N, L) float64 numbers of its sampled tokens, 0 in padding."""

@@ -145,20 +145,20 @@ class Conversation:
             RolloutError: if the engine fails.
         """
         self._stopped.clear()
-        begin, steps = time.perf_counter(), self._context.episode.steps
-        before = len(steps)
+        begin, episode = time.perf_counter(), self._context.episode
+        before, sampled = len(episode.steps), episode.sampled_tokens
         tell({"kind": "person", "text": text})
         reason, detail = "over", ""
         if not self._over:
             self._context.hear(text)
             reason, detail = self._turns(tell)
-            if len(steps) == before:
+            if len(episode.steps) == before:
                 self._context.unsay()
         seconds = round(time.perf_counter() - begin, 3)
-        self._context.episode.seconds += seconds
+        episode.seconds += seconds
         end = {"kind": "end", "reason": reason, "text": detail or REASONS[reason], "seconds": seconds}
-        sampled = sum(step.stop - step.start for step in steps[before:])
-        tell({**end, "tokens": len(self._context.token_ids), "limit": self._limit, "sampled": sampled})
+        counts = {"tokens": len(self._context.token_ids), "sampled": episode.sampled_tokens - sampled}
+        tell({**end, **counts, "limit": self._limit})
 
     def record(self) -> dict[str, Any]:
         """Return the conversation as the record of a trajectory file, with "chat" as its `source`.

@@ -3,7 +3,8 @@
 A step is one turn of the step-level MDP: an action, the world's answer, a reward. A row is one token sequence that the
 model saw, with its spans. An episode whose context only grows has one row that holds all of its actions; an
 episode whose context was rewritten has as many rows as contexts. Each step names its row and its place in it, so
-that rewards and advantages follow the steps whatever the rows look like.
+that rewards and advantages follow the steps whatever the rows look like. Which tokens are the policy's is decided by
+the spans alone.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class EpisodeSpec:
         member: the place within the group.
         sampling_seed: seeds the policy's sampling in this episode, turn by turn; None leaves it to the engine.
         source: the number of the task's source in a mixture of data sets.
+        greedy: the policy takes its most likely token in this episode, whatever the temperature of the rollout.
     """
 
     env_id: str
@@ -48,6 +50,7 @@ class EpisodeSpec:
     member: int = 0
     sampling_seed: int | None = None
     source: int = 0
+    greedy: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -63,7 +66,7 @@ class Row:
     Attributes:
         token_ids: (T,) ids.
         spans: token spans that tile `[0, T)`.
-        logprobs: (T,) logprob of each sampled token under the policy that sampled it, 0.0 elsewhere.
+        logprobs: (T,) logprob of each token of the policy under the weights that sampled it, 0.0 elsewhere.
         images: those that the row shows, in their order.
     """
 
@@ -79,15 +82,18 @@ class Row:
 
         Args:
             ids: (n,) new ids.
-            spans: their spans; only lengths and order count, so that the positions may be those of any transcript.
-            logprobs: logprobs of the first `len(logprobs)` ids; the rest were not sampled.
+            spans: their spans, which tile the ids; the positions may be those of any transcript.
+            logprobs: logprobs of the first `len(logprobs)` ids; those of tokens outside the policy's spans are dropped.
             images: where the ids show images.
         """
         self.images += [image.moved(len(self.token_ids)) for image in images]
-        offset = len(self.token_ids) - (spans[0].start if spans else 0)
+        length, first = len(self.token_ids), spans[0].start if spans else 0
+        new = [Span(s.start - first, s.stop - first, s.source, s.step) for s in spans]
+        known = [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
+        mask = action_mask(new, len(ids))
         self.token_ids += ids
-        self.spans += [Span(s.start + offset, s.stop + offset, s.source, s.step) for s in spans]
-        self.logprobs += [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
+        self.spans += [s._replace(start=s.start + length, stop=s.stop + length) for s in new]
+        self.logprobs += [value if mine else 0.0 for value, mine in zip(known, mask, strict=True)]
 
     def cut(self, length: int) -> None:
         """Drop everything from position `length` on, and from the beginning of an image that would be cut."""
@@ -114,8 +120,8 @@ class Step:
 
     Attributes:
         row: index of the row that holds the action.
-        start: position of the first sampled token in that row.
-        stop: position behind the last sampled token.
+        start: position of the first token of the turn in that row, as the engine sampled it.
+        stop: position behind the last one. Which tokens in between are the policy's is for the row's spans to say.
         action: the action as the environment saw it.
         observation: the world's answer.
         reward: what the step earned.
@@ -126,8 +132,8 @@ class Step:
         finish_reason: why generation stopped: "stop", "stop_string" or "length".
         env_seconds: time inside `env.step`.
         process_reward: the part of `reward` that judges this step and not the outcome (`TextEnv.process_terms`).
-        versions: which weights sampled the action, as runs of (version, number of tokens): the optimizer step that made
-            them, several where the turn was interrupted and went on under newer ones.
+        versions: which weights sampled the policy's tokens of the step, as runs of (version, number of tokens): the
+            optimizer step that made them, several where the turn was interrupted and went on under newer ones.
         kind: "act", or "summary" for a turn in which the policy condensed its own context and the environment took no
             part; its reward is 0.
     """
@@ -219,5 +225,5 @@ class Episode:
 
     @property
     def sampled_tokens(self) -> int:
-        """How many tokens the policy sampled."""
-        return sum(step.stop - step.start for step in self.steps)
+        """How many tokens are the policy's, by the spans of all rows."""
+        return sum(span.stop - span.start for row in self.rows for span in row.spans if span.source == "agent")

@@ -321,7 +321,7 @@ class Loop:
         place = (len(episode.steps), len(begun)) if begun else (len(episode.steps),)
         params = SamplingParams(
             max_tokens=min(room, self.budget.max_turn_tokens) - len(begun),
-            temperature=self.temperature,
+            temperature=0.0 if episode.spec.greedy else self.temperature,
             # These end an action; a summary may well quote one.
             stop=episode.stop if episode.asked == "act" else (),
             seed=None if seed is None else derive_seed(seed, *place),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, SupportsFloat
+from itertools import groupby
+from typing import Any, NamedTuple, SupportsFloat, get_args
 
 import gymnasium
 
@@ -17,7 +18,9 @@ from agent_gym.images import Shown
 from agent_gym.policies.base import Generation
 from agent_gym.rollout.contexts import AskSummary
 from agent_gym.rollout.episode import Episode, Row, Step, StepKind
-from agent_gym.transcript import PROMPT_STEP, Span
+from agent_gym.transcript import PROMPT_STEP, Source, Span, action_mask, check_tiling
+
+_BUG = "This is a mistake in the environment's code"
 
 
 class Turn(NamedTuple):
@@ -57,12 +60,13 @@ def record_opening(
     """Begin the first row with what `env.reset` returned, and the images in it.
 
     Raises:
-        EnvFailure: if the info lacks a field, or one cannot be read.
+        EnvFailure: if the info lacks a field, or one cannot be read, or the spans are wrong, see `reported_spans`.
     """
     episode.env = env
     with reading("reset"):
+        spans = reported_spans(info, PROMPT_STEP, f"{episode.spec.env_id}, opening")
         row = Row()
-        row.extend(info["token_ids"], info["token_spans"], images=images)
+        row.extend(info["token_ids"], spans, images=images)
         episode.tools, episode.stop, episode.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
         episode.categories = dict(info.get("categories", {}))
         episode.messages += info["messages"]
@@ -74,15 +78,17 @@ def record_turn(episode: Episode, turn: Turn) -> None:
 
     Raises:
         EnvFailure: if the info lacks a field, or one cannot be read, or the environment reports other ids than those
-            it was given. Nothing is added then.
+            it was given, or wrong spans, see `reported_spans`. Nothing is added then.
     """
     generation, text, (observation, reward, *_, info), seconds, images = turn
     row, sampled, number = episode.rows[-1], generation.token_ids, len(episode.steps)
-    start = len(row.token_ids)
+    start, where = len(row.token_ids), f"{episode.spec.env_id}, turn {episode.turns}"
     with reading("step"):
         ids, messages = info["token_ids"], [*info["messages"]]
+        if ids[: len(sampled)] != list(sampled):
+            raise EnvFailure(f"{where}: the environment did not report the sampled ids it was given")
         # Steps are numbered here and not by the environment, which does not know of summaries.
-        spans = [span._replace(step=number) for span in info["token_spans"]]
+        spans = reported_spans(info, number, where, len(sampled))
         step = Step(
             row=len(episode.rows) - 1,
             start=start,
@@ -97,15 +103,63 @@ def record_turn(episode: Episode, turn: Turn) -> None:
             finish_reason=generation.finish_reason,
             env_seconds=seconds,
             process_reward=info.get("process_reward", 0.0),
-            versions=generation.versions,
+            versions=_versions(generation, action_mask(spans, len(ids))),
         )
         success = bool(info.get("is_success", False))
-        if ids[: len(sampled)] != list(sampled):
-            raise EnvFailure("the environment did not report the sampled ids it was given")
     row.extend(ids, spans, generation.logprobs, images)
     episode.messages += messages
     episode.steps.append(step)
     episode.success = success
+
+
+def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int = 0) -> list[Span]:
+    """Check the token spans that one call of an environment reported: they are the loss mask.
+
+    An environment may give sampled tokens to the world, for example a prefix that it forced, or a whole turn. It may
+    not give the policy a token that the policy did not sample.
+
+    Args:
+        info: what `reset` or `step` returned.
+        step: the number that the spans get.
+        where: environment and turn, for the message.
+        sampled: how many of the ids the policy sampled; they come first.
+
+    Returns:
+        Spans from 0 on.
+
+    Raises:
+        EnvFailure: if the spans leave a gap, overlap or end elsewhere than the ids do, name an unknown source, or give
+            the policy a token that it did not sample. It is a mistake in the environment's code. The episode fails and
+            not the run, because it may depend on what was sampled.
+    """
+    n, reported = len(info["token_ids"]), info["token_spans"]
+    try:
+        first = reported[0][0] if reported else 0
+        spans = [Span(start - first, stop - first, source, step) for start, stop, source, _ in reported]
+        check_tiling(spans, n)
+    except (TypeError, ValueError) as error:
+        raise EnvFailure(
+            f"{where}: info['token_spans'] must cover the {n} ids of info['token_ids'] in order: {error}. {_BUG}"
+        ) from error
+    for start, stop, source, _ in spans:
+        if source not in get_args(Source):
+            raise EnvFailure(
+                f"{where}: info['token_spans'] names the source {source!r} of tokens {start} to {stop}; known: "
+                f"{', '.join(get_args(Source))}. {_BUG}"
+            )
+        if source == "agent" and stop > max(start, sampled):
+            raise EnvFailure(
+                f"{where}: info['token_spans'] gives tokens {max(start, sampled)} to {stop} of info['token_ids'] to "
+                f"the policy, which sampled only the first {sampled}. {_BUG}"
+            )
+    return spans
+
+
+def _versions(generation: Generation, mask: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return the versions of the policy's tokens: those that the environment gave to the world have none."""
+    authors = [version for version, count in generation.versions for _ in range(count)]
+    kept = [version for version, mine in zip(authors, mask, strict=False) if mine]
+    return [(version, len(list(run))) for version, run in groupby(kept)]
 
 
 def record_request(episode: Episode, request: AskSummary) -> None:

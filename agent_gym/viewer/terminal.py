@@ -155,7 +155,7 @@ def _acts(record: Record) -> list[Any]:
 
 
 def _sampled(record: Record) -> int:
-    return sum(step["stop"] - step["start"] for step in record["steps"])
+    return sum(stop - start for row in record["rows"] for start, stop, source, _ in row["spans"] if source == "agent")
 
 
 def _number(value: float | None) -> str:

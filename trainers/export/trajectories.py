@@ -36,8 +36,8 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
         "messages": "the conversation: role, content, name of the tool",
         "tools": "function schemas that the policy was shown, JSON",
         "steps": "turns: action, observation, reward, reward_terms (JSON), tool_calls (JSON), error, finish_reason, "
-        "and row, start and stop, where the action's tokens are",
-        "rows": "what the model saw: token_ids, action_mask (1 where the policy sampled the token), logprobs",
+        "and row, start and stop, where the turn stands in its row",
+        "rows": "what the model saw: token_ids, action_mask (1 where the token is the policy's), logprobs",
         "extra": "further entries of the record, JSON, such as the policy's name",
     },
     "sft": {
