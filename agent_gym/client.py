@@ -12,6 +12,9 @@ import urllib3
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
 from agent_gym.shared import Shared
 
+RETRIES = 6
+"""They take 11 seconds in all: a server may be ended and started again in that time."""
+
 _BUSY = (429, 502, 503, 504)  # the server, or what stands before it, did not take the request
 _BACKOFF_S = 0.2
 _LONGEST_PAUSE_S = 5.0
@@ -26,9 +29,9 @@ class JsonClient(Shared):
         server: what it is, for messages: "search server".
         command: what starts one, for messages.
         retries: how often to try again when a connection cannot be made or the server is too busy: at once, then after
-            0.4, 0.8 seconds and so on. Anything else that the server answers is final.
-        repeatable: whether to try again, too, when a connection breaks or falls silent after the request was sent, so
-            that the server may have done what was asked already.
+            0.4, 0.8 seconds and so on, at most 5. Anything else that the server answers is final.
+        repeats: how often to try again, at most `retries` times, when a connection breaks or falls silent after the
+            request was sent, so that the server may have done what was asked already.
         connections: how many to keep.
         headers: sent with each request, for example an API key.
         failure: what to raise when the server cannot be reached or fails.
@@ -47,7 +50,7 @@ class JsonClient(Shared):
         server: str,
         command: str,
         retries: int,
-        repeatable: bool,
+        repeats: int,
         connections: int,
         headers: Mapping[str, str] | None = None,
         failure: type[AgentGymError] = EnvFailure,
@@ -60,15 +63,15 @@ class JsonClient(Shared):
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise ConfigError(f"url is {url!r}; it must be like 'http://127.0.0.1:8000' or 'http://host:8000{path}'")
         self.url, self._connections, self._failure = url, connections, failure
-        self._server, self._command, self._tries = server, command, retries + 1
+        self._server, self._command = server, command
+        self._tries, self._repeats = retries + 1, min(repeats, retries)
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._path = (parts.path if parts.path not in ("", "/") else path) + (f"?{parts.query}" if parts.query else "")
         self._retry = urllib3.Retry(
             total=None,
             connect=retries,
             status=retries,
-            # False raises the error itself, which tells that nothing was tried again.
-            read=retries if repeatable else False,
+            read=self._repeats,
             redirect=False,
             other=False,
             allowed_methods=None,
@@ -120,7 +123,11 @@ class JsonClient(Shared):
             )
         except urllib3.exceptions.HTTPError as error:
             gave_up = isinstance(error, urllib3.exceptions.MaxRetryError)
-            reason, tries = (error.__cause__ or error, self._tries) if gave_up else (error, 1)
+            reason = (error.__cause__ or error) if gave_up else error
+            begun = not isinstance(
+                reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError
+            )
+            tries = 1 if not gave_up else self._repeats + 1 if begun else self._tries
             raise self._failure(
                 f"the {self._server} {self.url} cannot be reached ({type(reason).__name__}: {reason}), tried {tries} "
                 f"times; start one with `{self._command}`, or correct the address"

@@ -126,7 +126,7 @@ def test_a_server_that_came_back_is_found_again():
         remote.search(["a"], 1)
         port = server.server_address[1]
     with pytest.raises(
-        EnvFailure, match=f"127.0.0.1:{port} cannot be reached .*tried 4 times; start one with `agent-gym"
+        EnvFailure, match=f"127.0.0.1:{port} cannot be reached .*tried 7 times; start one with `agent-gym"
     ):
         remote.search(["a"], 1)
 

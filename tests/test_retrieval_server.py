@@ -103,7 +103,8 @@ def test_requests_that_are_too_long_are_refused(connection):
 @pytest.mark.parametrize("head", ["", "Content-Length: -1\r\n", "Content-Length: 1" + "0" * 5000 + "\r\n"])
 def test_requests_without_a_length_are_refused(server, head):
     with socket.create_connection(server.server_address[:2], timeout=TIMEOUT) as raw:
-        raw.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{head}\r\n0\r\n\r\n".encode())
+        host = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\n"
+        raw.sendall(f"{host}Transfer-Encoding: chunked\r\n{head}\r\n0\r\n\r\n".encode())
         answer = raw.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 411 ") and b"Connection: close" in answer
 
@@ -111,8 +112,8 @@ def test_requests_without_a_length_are_refused(server, head):
 def test_a_client_that_waits_for_leave_to_send_gets_it(server):
     with socket.create_connection(server.server_address[:2], timeout=TIMEOUT) as raw:
         body = b'{"queries": []}'
-        head = f"POST /retrieve HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
-        raw.sendall(head.encode())
+        host = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\n"
+        raw.sendall(f"{host}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
         answers = raw.makefile("rb")
         assert answers.readline() == b"HTTP/1.1 100 Continue\r\n" and answers.readline() == b"\r\n"
         raw.sendall(body)

@@ -253,7 +253,6 @@ def test_long_answers_are_cut():
         (200, []),
         (200, {"status": "Success"}),
         (200, {"status": "Success", "run_result": {"status": "Finished", "return_code": "x"}}),
-        None,
     ],
 )
 def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice(given):
@@ -261,6 +260,16 @@ def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice(given)
         with pytest.raises(SandboxError):
             sandbox.run("x")
         assert len(requests) == 1
+
+
+def test_a_program_whose_server_was_lost_is_run_again_but_not_for_ever():
+    with playing(None, None, answer("Success")) as (sandbox, requests):
+        assert sandbox.run("x").succeeded
+        assert len(requests) == 3
+    with playing(None, None, None, answer("Success")) as (sandbox, requests):
+        with pytest.raises(SandboxError, match="cannot be reached .*tried 3 times"):
+            RemoteSandbox(sandbox.url).run("x")
+        assert len(requests) == 3
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])

@@ -4,8 +4,9 @@ There is one conversation, and whoever opens the page sees all of it. What happe
 `GET /events` sends those that a browser has not seen and then the new ones (server-sent events), so that a reload or a
 lost connection loses nothing. Policies belong to one thread: that which calls `talk`, while others serve.
 
-The page may load nothing but its own files, by its Content-Security-Policy. Only the page itself may speak to the
-server: other sites in the same browser could otherwise make the policy use its tools.
+The page may load nothing but its own files, and no other page may show it in a frame, by its Content-Security-Policy.
+Only the page itself may speak to the server (`JsonHandler` sees to it): other sites in the same browser could otherwise
+make the policy use its tools.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from importlib import resources
 from typing import Any
-from urllib.parse import urlsplit
 
 from agent_gym.chatting.conversation import Conversation
 from agent_gym.errors import ConfigError
@@ -31,10 +31,9 @@ _FILES = {
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; form-action 'none'; "
-    "base-uri 'none'"
+    "base-uri 'none'; frame-ancestors 'none'"
 )
 _BEAT_S = 10.0  # a stream without news says so this often, and finds out whether anybody listens
-_LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
 class ChatServer(JsonServer):
@@ -131,9 +130,7 @@ class _Handler(JsonHandler):
     def do_GET(self) -> None:
         """Send the page, the stream of events or the trajectory; anything else is JSON."""
         path = self.path.partition("?")[0]
-        if not self._from_here():
-            self._answer(HTTPStatus.FORBIDDEN, {"detail": "this server speaks to its own page only"})
-        elif path in _FILES:
+        if path in _FILES:
             name, kind = _FILES[path]
             self._send(resources.files("agent_gym.chatting").joinpath(name).read_bytes(), kind)
         elif path == "/events":
@@ -150,8 +147,6 @@ class _Handler(JsonHandler):
 
     def work(self, path: str, body: bytes) -> Mapping[str, Any]:
         """Say something, stop or begin anew."""
-        if not self._from_here():
-            raise BadRequest(HTTPStatus.FORBIDDEN, "this server speaks to its own page only")
         if path not in ("/say", "/stop", "/reset"):
             raise BadRequest(HTTPStatus.NOT_FOUND, self.places)
         text = None
@@ -164,13 +159,6 @@ class _Handler(JsonHandler):
         elif not self.server.order(text):
             raise BadRequest(HTTPStatus.CONFLICT, "the policy is at work: stop it, or wait for its answer")
         return {}
-
-    def _from_here(self) -> bool:
-        """Whether the page asks: neither another site, nor one whose name was made to lead here."""
-        port = self.server.server_address[1]
-        known = {f"{host}:{port}" for host in _LOCAL}
-        origin = self.headers.get("Origin")
-        return self.headers.get("Host") in known and (origin is None or urlsplit(origin).netloc in known)
 
     def _send(self, body: bytes, kind: str, filename: str | None = None) -> None:
         self.send_response(HTTPStatus.OK)

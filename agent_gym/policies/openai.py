@@ -20,9 +20,10 @@ from typing import Any
 import urllib3
 
 from agent_gym.chat import ChatRenderer, Message
+from agent_gym.client import RETRIES
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.openai_server import ANSWER_S, RETRIES, advice, client
+from agent_gym.policies.openai_server import ANSWER_S, advice, client
 from agent_gym.policies.openai_stream import StreamedChoice, is_stream, read_events
 from agent_gym.workers import Workers
 

@@ -11,14 +11,12 @@ from typing import Any
 
 import urllib3
 
-from agent_gym.client import JsonClient, said
+from agent_gym.client import RETRIES, JsonClient, said
 from agent_gym.errors import ConfigError, RolloutError
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 ANSWER_S = 600.0
 """Seconds to wait for an answer: a long turn on a busy server is no failure."""
-RETRIES = 6
-"""They take about ten seconds in all."""
 
 
 def find_model(url: str, model: str | None) -> dict[str, Any]:
@@ -75,7 +73,7 @@ def client(url: str, path: str, connections: int, retries: int) -> JsonClient:
         server="model server",
         command="vllm serve MODEL",
         retries=retries,
-        repeatable=True,
+        repeats=retries,
         connections=connections,
         headers=_headers(),
         failure=RolloutError,

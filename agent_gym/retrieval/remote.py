@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent_gym.client import JsonClient
+from agent_gym.client import RETRIES, JsonClient
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.retrieval.base import Hit
 from agent_gym.retrieval.checks import checked
@@ -27,7 +27,7 @@ class RemoteRetriever(Shared):
         ConfigError: for an address that is none.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = 3) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = RETRIES) -> None:
         if not timeout_s > 0 or retries < 0:
             raise ConfigError(f"timeout_s is {timeout_s} and retries {retries}; above 0 seconds and at least 0 times")
         self._client = JsonClient(
@@ -36,7 +36,7 @@ class RemoteRetriever(Shared):
             server="search server",
             command="agent-gym serve search",
             retries=retries,
-            repeatable=True,
+            repeats=retries,
             connections=_CONNECTIONS,
         )
         self.url, self.timeout_s, self.retries = url, timeout_s, retries

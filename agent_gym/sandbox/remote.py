@@ -11,13 +11,14 @@ import re
 import threading
 from typing import Any
 
-from agent_gym.client import JsonClient
+from agent_gym.client import RETRIES, JsonClient
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, Session
 from agent_gym.shared import Shared
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPEATS = 2  # a program changes nothing and may run again, but one that ends the server should not do so for ever
 _SLACK_S = 60.0  # beyond a program's own time, for its turn in the server's queue
 
 
@@ -28,8 +29,8 @@ class RemoteSandbox(Shared):
         url: "http://host:8080", or with a path other than `/run_code`.
         limits: sent with each program; the server may have lower ones. Of outputs no more is kept than they say.
         concurrency: requests at the same time; others wait here.
-        retries: how often to try again when a connection cannot be made or the server is too busy, see `JsonClient`.
-            Anything else that the server answers is final, and a program is never run twice.
+        retries: how often to try again when a connection cannot be made or the server is too busy, see `JsonClient`. A
+            program whose server was lost is run again, twice at most. Anything that the server answers is final.
 
     Raises:
         ConfigError: for an address that is none.
@@ -37,7 +38,9 @@ class RemoteSandbox(Shared):
 
     live = ("_turn",)
 
-    def __init__(self, url: str, *, limits: Limits | None = None, concurrency: int = 64, retries: int = 5) -> None:
+    def __init__(
+        self, url: str, *, limits: Limits | None = None, concurrency: int = 64, retries: int = RETRIES
+    ) -> None:
         if concurrency < 1 or retries < 0:
             raise ConfigError(f"concurrency is {concurrency} and retries {retries}; at least 1 and at least 0")
         self._client = JsonClient(
@@ -46,7 +49,7 @@ class RemoteSandbox(Shared):
             server="sandbox server",
             command="agent-gym serve sandbox",
             retries=retries,
-            repeatable=False,
+            repeats=_REPEATS,
             connections=concurrency,
             failure=SandboxError,
         )

@@ -2,7 +2,7 @@
 
 Each visit is an environment of its own, so that goals, turns and rewards are those of a policy. The page is page.html
 and page.js; whatever products say reaches it as text. What the page may load is this server's own, by its
-Content-Security-Policy, and nothing else.
+Content-Security-Policy, and nothing else; and no other page may show it in a frame.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-_POLICY = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; form-action 'none'"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 class ShopServer(JsonServer):

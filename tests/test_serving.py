@@ -1,0 +1,358 @@
+"""What all servers of this package do over HTTP: other sites get nothing, and clients that hold on do not stop them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from retrieval_tools import CountingRetriever, expected
+from test_chat_web import Served
+
+from agent_gym import serving
+from agent_gym.envs.webshop.env import WebShopEnv
+from agent_gym.errors import EnvFailure
+from agent_gym.retrieval.remote import RemoteRetriever
+from agent_gym.retrieval.server import SearchServer
+from agent_gym.sandbox import LocalSandbox, RemoteSandbox, SandboxUnavailable
+from agent_gym.sandbox.server import SandboxServer
+from agent_gym.serving import JsonServer, bind
+
+TIMEOUT = 60
+WORK = {
+    "search": ("/retrieve", {"queries": ["x"], "topk": 1}),
+    "sandbox": ("/run_code", {"code": "print(1)"}),
+    "webshop": ("/start", {}),
+    "chat": ("/stop", {}),
+}
+LOOK = {"search": "/health", "sandbox": "/health", "webshop": "/", "chat": "/"}
+
+
+@contextmanager
+def running(server: JsonServer) -> Iterator[JsonServer]:
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module", params=WORK)
+def one(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Each kind of server on this machine: its kind, and "127.0.0.1:port"."""
+    with ExitStack() as stack:
+        if request.param == "chat":
+            server: JsonServer = stack.enter_context(Served([])).server
+        elif request.param == "webshop":
+            server = stack.enter_context(running(WebShopEnv.server(WebShopEnv, bind(port=0))))
+        elif request.param == "sandbox":
+            try:
+                sandbox = LocalSandbox(servers=1)
+            except SandboxUnavailable as error:
+                pytest.skip(str(error))
+            stack.callback(sandbox.close)
+            server = stack.enter_context(running(SandboxServer(sandbox, bind(port=0))))
+        else:
+            server = stack.enter_context(running(SearchServer(CountingRetriever(), bind(port=0))))
+        yield request.param, server.url.removeprefix("http://")
+
+
+def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), names)
+    answer = connection.getresponse()
+    content = answer.status, answer.read().decode(), dict(answer.headers)
+    connection.close()
+    return content
+
+
+# Other sites.
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://evil.example", "Content_Type": "text/plain"},
+        {"Origin": "http://evil.example", "Host": "evil.example"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": "localhost.evil.example"},
+        {"Host": "127.0.0.1@evil.example"},
+        {"Host": "127.0.0.1.evil.example:8000"},
+        {"Host": "192.168.1.1"},
+        {"Host": "[::1"},
+        {"Host": ""},
+    ],
+)
+def test_pages_of_other_sites_get_nothing(one: tuple[str, str], foreign: dict[str, str]) -> None:
+    kind, address = one
+    for path, body in (WORK[kind], (LOOK[kind], None), ("/health", None), ("/elsewhere", {})):
+        status, said, headers = ask(address, path, body, **foreign)
+        assert status == 403 and headers["Connection"] == "close"
+        assert "Host is" in said or "Origin is" in said
+    assert ask(address, *WORK[kind])[0] == 200
+
+
+def test_this_machine_and_pages_of_the_server_itself_are_answered(one: tuple[str, str]) -> None:
+    kind, address = one
+    port = address.rpartition(":")[2]
+    # Another port is that of a tunnel, whose other end is here.
+    for host in (address, f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}", "127.0.0.1", "localhost:9000"):
+        assert ask(address, LOOK[kind], Host=host)[0] == 200
+        assert ask(address, *WORK[kind], Host=host, Origin=f"http://{host}")[0] == 200
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=TIMEOUT) as old:
+        old.sendall(f"GET {LOOK[kind]} HTTP/1.0\r\n\r\n".encode())  # a probe without a Host, which no browser is
+        assert old.makefile("rb").readline().split()[1] == b"200"
+
+
+def test_a_refused_request_is_not_read_as_the_next_one(one: tuple[str, str]) -> None:
+    kind, address = one
+    host, port = address.split(":")
+    path, body = WORK[kind]
+    inner = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 2\r\n\r\n{{}}"
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as raw:
+        head = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nOrigin: http://evil.example\r\n"
+        raw.sendall(f"{head}Content-Length: {len(inner)}\r\n\r\n{inner}".encode())
+        assert raw.makefile("rb").read().count(b"HTTP/1.1 ") == 1
+
+
+def test_a_server_for_other_machines_still_refuses_their_pages() -> None:
+    with running(SearchServer(CountingRetriever(), bind("0.0.0.0", 0))) as server:
+        address = f"127.0.0.1:{server.server_address[1]}"
+        assert ask(address, *WORK["search"], Host="search.example:8000")[0] == 200
+        assert ask(address, *WORK["search"], Host="a.example", Origin="http://a.example")[0] == 200
+        assert ask(address, *WORK["search"], Host="a.example", Origin="http://evil.example")[0] == 403
+
+
+def test_pages_cannot_be_shown_in_frames_of_others(one: tuple[str, str]) -> None:
+    kind, address = one
+    _, _, headers = ask(address, "/")
+    if kind in ("webshop", "chat"):
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    else:
+        assert headers["Content-Type"] == "application/json"
+
+
+# Clients that hold on.
+
+
+def trickle(connection: socket.socket, data: bytes, ended: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        for byte in data:
+            connection.sendall(bytes([byte]))
+            if ended.wait(0.05):
+                return
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n" + b"x" * 4000, b"408"),
+        (
+            b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\nContent-Length: 9000\r\n\r\n" + b"x" * 4000,
+            b"403",
+        ),
+        (b"POST /retrieve HTTP/1.1\r\n" + b"X: y\r\n" * 4000, b""),
+        (b"G" * 4000, b""),
+    ],
+)
+def test_a_request_that_does_not_arrive_holds_nothing(
+    sent: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte now and then, for minutes: each is in time, and all together are not."""
+    monkeypatch.setattr(serving, "_ARRIVAL_S", 0.5)
+    monkeypatch.setattr(serving, "_FINISH_S", 0.5)
+    with running(SearchServer(CountingRetriever(), bind(port=0))) as server:
+        ended = threading.Event()
+        with socket.create_connection(server.server_address[:2], timeout=TIMEOUT) as raw:
+            begun, _, slow = sent.partition(b"\r\n\r\n")
+            raw.sendall(begun[:40])
+            thread = threading.Thread(target=trickle, args=(raw, sent[40:], ended))
+            if b"\r\n\r\n" in sent:
+                raw.sendall(sent[40 : len(begun) + 4])
+                thread = threading.Thread(target=trickle, args=(raw, slow, ended))
+            thread.start()
+            try:
+                answer = raw.makefile("rb").read()
+            except ConnectionError:
+                answer = b""  # it was closed with bytes on their way
+            ended.set()
+            thread.join()
+        assert status in answer[:20]
+        assert ask(server.url.removeprefix("http://"), *WORK["search"])[0] == 200
+
+
+SEARCH = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))
+sys.path.insert(0, "TESTS")
+from retrieval_tools import CountingRetriever
+from agent_gym.retrieval.batcher import MicroBatcher
+from agent_gym.retrieval.server import SearchServer, bind
+input()
+with SearchServer(MicroBatcher(CountingRetriever()), bind(port={port})) as server:
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+""".replace("TESTS", str(Path(__file__).parent))
+
+
+@contextmanager
+def serving_process(code: str, port: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A server in a process of its own, which takes its port when it is told to (`listen`)."""
+    command = [sys.executable, "-c", code.format(port=port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def listen(process: subprocess.Popen[str]) -> str:
+    """Let a server begin; return its "127.0.0.1:port"."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return f"127.0.0.1:{process.stdout.readline().strip()}"
+
+
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def open_idle(stack: ExitStack, address: str, count: int) -> list[socket.socket]:
+    host, port = address.split(":")
+    return [stack.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT)) for _ in range(count)]
+
+
+@pytest.fixture
+def many_files() -> None:
+    """Let this process have the connections that the tests hold."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may not open 2048 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_server_without_descriptors_refuses_and_goes_on(many_files: None) -> None:
+    with ExitStack() as stack:
+        process = stack.enter_context(serving_process(SEARCH.replace("SOFT, HARD", "128, 128")))
+        address = listen(process)
+        idle = open_idle(stack, address, 400)
+        # Some are told why, and none is left without an answer for good.
+        refused = 0
+        for connection in idle:
+            connection.setblocking(False)
+        began, spent = time.monotonic(), cpu_seconds(process)
+        while not refused:
+            time.sleep(0.05)
+            for connection in idle:
+                with contextlib.suppress(BlockingIOError):
+                    answer = connection.recv(4096)
+                    refused += answer.startswith(b"HTTP/1.1 503 ") and b"connections; try again" in answer
+        # Those that hold the room and say nothing make it for one that does.
+        remote = RemoteRetriever(f"http://{address}", timeout_s=TIMEOUT, retries=50)
+        assert remote.search(["x"], 1) == [expected("x", 1)]
+        assert cpu_seconds(process) - spent < (time.monotonic() - began) / 4, "it waits, and does not spin"
+        assert process.poll() is None
+
+
+def test_a_server_takes_as_many_files_as_it_may(many_files: None) -> None:
+    with ExitStack() as stack:
+        address = listen(stack.enter_context(serving_process(SEARCH.replace("SOFT, HARD", "64, 1024"))))
+        open_idle(stack, address, 300)
+        assert ask(address, *WORK["search"])[0] == 200
+
+
+# A server that is killed and comes back.
+
+SANDBOX = """
+from agent_gym.sandbox import LocalSandbox
+from agent_gym.sandbox.server import SandboxServer
+from agent_gym.serving import bind
+sandbox = LocalSandbox(servers=1)
+input()
+with SandboxServer(sandbox, bind(port={port})) as server:
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+"""
+
+
+def check_restart(code: str, ask_once: Callable[[str, str], bool]) -> None:
+    """Ask by 16 threads while the server is killed and, 3 seconds later, started again; each answer must be right."""
+    failed: list[Any] = []
+    answered, enough = Counter[int](), 20
+    with ExitStack() as stack:
+        process = stack.enter_context(serving_process(code))
+        address = listen(process)
+        # Loaded already, so that no more than the 3 seconds go by before it takes the port.
+        successor = stack.enter_context(serving_process(code, int(address.rpartition(":")[2])))
+        again = threading.Event()
+
+        def client(number: int) -> None:
+            while not failed and not (again.is_set() and answered[number] >= enough):
+                try:
+                    if not ask_once(address, f"{number}-{answered[number]}"):
+                        failed.append("another answer")
+                except EnvFailure as error:
+                    failed.append(error)
+                answered[number] += 1
+
+        clients = [threading.Thread(target=client, args=(number,)) for number in range(16)]
+        for thread in clients:
+            thread.start()
+        while min((answered[number] for number in range(16)), default=0) < 3 and not failed:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        time.sleep(3)
+        enough = max(answered.values()) + 3  # of which at least the last were the new one's
+        listen(successor)
+        again.set()
+        for thread in clients:
+            thread.join()
+    assert not failed
+
+
+@pytest.mark.slow
+def test_a_search_server_that_is_killed_and_started_again_loses_no_search() -> None:
+    remotes: dict[str, RemoteRetriever] = {}
+
+    def search(address: str, query: str) -> bool:
+        remote = remotes.setdefault(address, RemoteRetriever(f"http://{address}"))
+        return remote.search([query], 1) == [expected(query, 1)]
+
+    check_restart(SEARCH.replace("SOFT, HARD", "1024, 4096"), search)
+
+
+@pytest.mark.slow
+def test_a_sandbox_server_that_is_killed_and_started_again_loses_no_program() -> None:
+    remotes: dict[str, RemoteSandbox] = {}
+
+    def run(address: str, text: str) -> bool:
+        remote = remotes.setdefault(address, RemoteSandbox(f"http://{address}"))
+        return remote.run(f"print({text!r})").stdout == f"{text}\n"
+
+    check_restart(SANDBOX, run)
