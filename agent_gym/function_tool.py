@@ -7,9 +7,14 @@ integer") and never an exception.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from operator import attrgetter
 from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
@@ -28,11 +33,11 @@ class FunctionTool(Tool):
         Raises:
             ConfigError: see `agent_gym.tools.tool`.
         """
-        self._function = function
         summary, documented = _read_docstring(function)
         adapter = TypeAdapter(_argument_type(function, documented))
-        self._validate = adapter.validator.validate_python
         super().__init__(name or function.__name__, summary, _plain_schema(adapter))
+        self._function = function
+        self._validate = adapter.validator.validate_python
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Check the arguments against the signature and call the function."""
@@ -42,6 +47,29 @@ class FunctionTool(Tool):
             return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
         result = self._function(**checked)
         return result if isinstance(result, ToolResult) else ToolResult(str(result))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the function, or where to find it if the tool stands under its name, as a decorator puts it there."""
+        function, found = self._function, self._function
+        with suppress(AttributeError, KeyError):
+            found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
+        if isinstance(found, FunctionTool) and found._function is function:
+            return {"place": (function.__module__, function.__qualname__), "name": self.name}
+        return {"function": function, "name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read the function anew: what pydantic made of its arguments stays in its process."""
+        function = state.get("function")
+        if function is None:
+            module, name = state["place"]
+            function = attrgetter(name)(import_module(module))._function
+        FunctionTool.__init__(self, function, state["name"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionTool:
+        """Share it, since it never changes, unless it is a method: that of a copied object is another one."""
+        if not inspect.ismethod(self._function):
+            return self
+        return FunctionTool(copy.deepcopy(self._function, memo), self.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
         """Call the function as if it had not been wrapped."""

@@ -5,7 +5,8 @@
 
 The official package does the protocol (`pip install 'agent-gym[mcp]'`). It is asynchronous and environments are not,
 so one thread of this process runs its loop, and holds one connection per server for all environments: their calls go
-through it side by side. A forked process, such as a worker of a vector environment, connects anew when it first calls.
+through it side by side. It ends with the last of the server's tools, and so does a command. A forked process, such as a
+worker of a vector environment, connects anew when it first calls.
 
 Whose fault an answer is, the protocol says: a result marked `isError`, or invalid arguments, is the policy's and an
 observation. That the server is gone, late, or breaks the protocol is ours and an `EnvFailure`. A lost connection is
@@ -21,6 +22,7 @@ import json
 import os
 import shlex
 import threading
+import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -107,10 +109,11 @@ class _Connection:
     """
 
     def __init__(self, server: _Server) -> None:
-        self._said = b""
+        self._said, self._maker = b"", os.getpid()
         self._leave = asyncio.Event()
         self._ready: Future[None] = Future()
-        self._task = _submit(self._hold(server))
+        # Not the server itself: the loop would hold it, and it could not end with its last tool.
+        self._task = _submit(self._hold(server.words, dict(server.env)))
         try:
             self._ready.result(_START_S)
         except TimeoutError as error:
@@ -119,11 +122,11 @@ class _Connection:
         except Exception as error:
             raise EnvFailure(f"the MCP server {server} cannot be used: {_reason(error)}{self.words}") from error
 
-    async def _hold(self, server: _Server) -> None:
+    async def _hold(self, words: Sequence[str], env: dict[str, str]) -> None:
         import mcp
 
         try:
-            async with mcp.Client(self._target(server)) as self.client:
+            async with mcp.Client(self._target(words, env)) as self.client:
                 self.listed, cursor = [], None
                 while True:
                     page = await self.client.list_tools(cursor=cursor)
@@ -137,13 +140,13 @@ class _Connection:
                 await asyncio.sleep(0.1)  # its last words may still be on their way
                 self._ready.set_exception(error)
 
-    def _target(self, server: _Server) -> Any:
+    def _target(self, words: Sequence[str], env: dict[str, str]) -> Any:
         import mcp
 
-        if server.remote:
-            return server.words[0]
-        command, *arguments = server.words
-        parameters = mcp.StdioServerParameters(command=command, args=arguments, env=dict(server.env))
+        command, *arguments = words
+        if command.startswith(("http://", "https://")):
+            return command
+        parameters = mcp.StdioServerParameters(command=command, args=arguments, env=env)
         read, write = os.pipe()
         loop = asyncio.get_running_loop()
 
@@ -162,6 +165,12 @@ class _Connection:
         """What the server said last on its standard error, as the end of an error message."""
         said = self._said.decode(errors="replace").strip()
         return f"; it said:\n{said}" if said else ""
+
+    def leave(self) -> None:
+        """Leave, and wait for nothing: the garbage collector may call this in any thread."""
+        if os.getpid() == self._maker:
+            with suppress(RuntimeError):  # the loop has ended
+                _get_loop().call_soon_threadsafe(self._leave.set)
 
     def close(self) -> None:
         """Leave, and wait until a server that was started here has ended."""
@@ -194,7 +203,6 @@ class _Server:
 
     def __init__(self, words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> None:
         self.words, self.env, self.timeout_s = words, env, timeout_s
-        self.remote = words[0].startswith(("http://", "https://"))
         self.forget()
 
     def forget(self) -> None:
@@ -211,6 +219,7 @@ class _Server:
         with self._lock:
             if self._connection is None:
                 self._connection = _Connection(self)
+                weakref.finalize(self, self._connection.leave).atexit = False  # `_close_all` waits, too
             return self._connection
 
     def drop(self, connection: _Connection | None) -> None:
@@ -291,7 +300,7 @@ def _reason(error: BaseException) -> str:
 # One loop and one set of connections per process.
 
 _lock = threading.RLock()
-_servers: dict[tuple[Any, ...], _Server] = {}
+_servers: weakref.WeakValueDictionary[tuple[Any, ...], _Server] = weakref.WeakValueDictionary()
 _loop: asyncio.AbstractEventLoop | None = None
 _inherited: list[Any] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import signal
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from process_tools import alive
 
 from agent_gym import ConfigError, EnvFailure, Reply, ToolEnv
 from agent_gym.mcp_tools import MCPTool, _close_all, mcp_tools
@@ -242,3 +244,17 @@ def test_workers_of_a_vector_environment_connect_anew() -> None:
         assert vector.step((call, call))[0] == ("101", "101")
     finally:
         vector.close()
+
+
+def test_a_server_ends_with_the_last_of_its_tools() -> None:
+    tools = mcp_tools(STDIO, env={"ONLY": "here"})
+    connection = tools[0]._server.connected()
+    pid = by_name(tools)["about"].run({"name": "pid"}).text
+    again = pickle.loads(pickle.dumps(tools[0]))
+    del tools
+    gc.collect()
+    assert alive(pid) and again._server.connected() is connection
+    del again
+    gc.collect()
+    connection._task.result(30)
+    assert not alive(pid)

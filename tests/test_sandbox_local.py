@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import gymnasium
 import pytest
 from open_files import held
 from process_tools import alive
@@ -195,13 +197,44 @@ def test_a_forked_process_has_fork_servers_of_its_own(sandbox):
     os.close(write)
 
 
-def test_copies_are_the_sandbox_itself_and_pickles_make_one_like_it(sandbox):
+def test_copies_and_pickles_are_the_sandbox_itself(sandbox):
     assert copy.deepcopy(sandbox) is sandbox and copy.copy(sandbox) is sandbox
-    made = pickle.loads(pickle.dumps(sandbox))
-    try:
-        assert made is not sandbox and made.limits == sandbox.limits and made.slots == 4
-    finally:
-        made.close()
+    assert pickle.loads(pickle.dumps(sandbox)) is sandbox
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_gym.sandbox.local._alive", set())  # as in a process without such a sandbox
+        made = pickle.loads(pickle.dumps(sandbox))
+    assert made is not sandbox and made.limits == sandbox.limits and made.slots == 4
+    made.close()
+
+
+def test_a_sandbox_that_nothing_refers_to_ends_its_fork_servers():
+    sandbox = LocalSandbox(LIMITS, servers=2)
+    session = sandbox.session()
+    assert session.run("1 + 1").stdout == "2\n"
+    pids = [str(server.pid) for server in sandbox._pool]
+    del sandbox
+    gc.collect()
+    assert all(map(alive, pids)), "its session still needs it"
+    del session
+    gc.collect()
+    assert len(pids) == 2 and not any(map(alive, pids))
+
+
+def test_environments_that_are_pickled_and_dropped_leave_nothing():
+    env = gymnasium.make("AgentR1/MathPython-v0", sandbox=LocalSandbox(LIMITS, servers=1))
+    call = '<tool_call>{"name": "code_interpreter", "arguments": {"code": "print(1)"}}</tool_call>'
+    env.reset(seed=0)
+    before = {str(server.pid) for server in env.unwrapped.tools["code_interpreter"]._sandbox._pool}
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(4):
+        other = pickle.loads(pickle.dumps(env.unwrapped))
+        assert other.step(call)[0].startswith("1")
+        other.close()
+    used = {str(server.pid) for server in other.tools["code_interpreter"]._sandbox._pool}
+    assert used == before and len(os.listdir("/proc/self/fd")) <= descriptors
+    del env, other
+    gc.collect()
+    assert not any(map(alive, before))
 
 
 def test_close_ends_everything_and_the_next_program_begins_anew():

@@ -32,8 +32,9 @@ class LocalSandbox:
     list of allowed system calls and the limits of the kernel, and behind namespaces where the system lets users make
     them. The constructor has a program try what it must not be able to do, and refuses where something succeeds.
 
-    A copy is the sandbox itself, a pickle makes one with the same settings, and a forked process starts fork servers of
-    its own when it first needs them.
+    A copy is the sandbox itself. So is a pickle, in a process that has a sandbox with the same settings; elsewhere it
+    makes one. A forked process starts fork servers of its own when it first needs them. When nothing refers to a sandbox
+    any more, its fork servers end.
 
     Args:
         limits: of each program.
@@ -82,7 +83,6 @@ class LocalSandbox:
             "waive": self.waive,
         }
         self._ids = itertools.count(1)
-        self._pool: list[ForkServer] = []
         self._without_namespaces = ""
         self._renew()
         _alive.add(self)
@@ -150,8 +150,7 @@ class LocalSandbox:
         with self._lock:
             pool = list(self._pool)
             self._pool.clear()
-        for server in pool:
-            server.close()
+        _end(pool)
 
     def request(self, seed: int, limits: Limits, session: bool) -> dict[str, Any]:
         """Make the request for a program or a session."""
@@ -174,7 +173,7 @@ class LocalSandbox:
         """
         with self._lock:
             if len(self._pool) < self.servers or not all(server.alive for server in self._pool):
-                self._pool = [server for server in self._pool if server.alive]
+                self._pool[:] = [server for server in self._pool if server.alive]
                 with ThreadPoolExecutor(self.servers) as starting:
                     missing = self.servers - len(self._pool)
                     self._pool += starting.map(lambda _: self._start_server(), range(missing))
@@ -225,10 +224,13 @@ class LocalSandbox:
     def _renew(self) -> None:
         """Make what belongs to this process alone."""
         self._lock = threading.RLock()
-        self._pool = []
+        self._pool: list[ForkServer] = []
+        self._finalizer = weakref.finalize(self, _end, self._pool)
+        self._finalizer.atexit = False  # with this process its fork servers end by themselves
         self.slot = threading.BoundedSemaphore(self.slots)
 
     def _forked(self) -> None:
+        self._finalizer.detach()
         for server in self._pool:
             server.forget()
         self._renew()
@@ -244,7 +246,15 @@ class LocalSandbox:
 
 
 def _remake(kind: type[LocalSandbox], settings: dict[str, Any]) -> LocalSandbox:
+    for sandbox in list(_alive):
+        if type(sandbox) is kind and sandbox._settings == settings:
+            return sandbox
     return kind(**settings)
+
+
+def _end(pool: list[ForkServer]) -> None:
+    for server in pool:
+        server.close()
 
 
 _alive: weakref.WeakSet[LocalSandbox] = weakref.WeakSet()

@@ -186,7 +186,8 @@ class HotpotQAEnv(ToolEnv):
         """Show the question, behind its passages if they are wanted, and remember what it is about."""
         question = read_question(task)
         self._judge = Judge(question)
-        self._engine = self._searched.engine_of(task)
+        self._searched.check(task)
+        self._task = task
         return f"{self._passages(question.text)}\n\n{question.text}" if self._retrieves else question.text
 
     def respond(self, action: str) -> Reply:
@@ -271,7 +272,7 @@ class HotpotQAEnv(ToolEnv):
         return passages
 
     def _find(self, queries: Sequence[str], k: int) -> list[list[Document]]:
-        return [[hit.document for hit in hits] for hits in self._engine().search(queries, k)]
+        return [[hit.document for hit in hits] for hits in self._searched.engine(self._task).search(queries, k)]
 
     def _write(self, documents: Sequence[Document]) -> str:
         return render(documents, self._limit, self._passage_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,7 +10,7 @@ from agent_gym.data import Row
 from agent_gym.envs.hotpotqa.data import official
 from agent_gym.envs.hotpotqa.world import get_world
 from agent_gym.errors import ConfigError
-from agent_gym.retrieval import Retriever
+from agent_gym.retrieval import Document, Retriever
 from agent_gym.retrieval.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
 from agent_gym.retrieval.sources import hotpotqa_paragraphs
 
@@ -33,25 +33,27 @@ class Searched:
         self._corpus = None if corpus is None else open_corpus(corpus)
         self.retriever = open_retriever(retriever, self._corpus)
 
-    def engine_of(self, task: Mapping[str, Any]) -> Callable[[], Retriever]:
-        """Say how to get the engine that searches for this task; making it can wait until it is needed.
+    def check(self, task: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` if there is nothing to search for this task. Nothing is read or indexed yet."""
+        given = self.retriever is not None or self._corpus is not None or self._rows
+        if not given and not isinstance(task.get("world"), int) and not _paragraphs(task):
+            raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
 
-        Raises:
-            ConfigError: if there is nothing to search for this task.
-        """
-        if self.retriever is not None:
-            engine = self.retriever
-            return lambda: engine
+    def engine(self, task: Mapping[str, Any]) -> Retriever:
+        """Return the engine that searches for this task, after making it if need be."""
         corpus, rows, world = self._corpus, self._rows, task.get("world")
+        if self.retriever is not None:
+            return self.retriever
         if corpus is not None:
-            return lambda: ENGINES.get(id(corpus), lambda: bm25(documents_of(corpus)), corpus)
+            return ENGINES.get(id(corpus), lambda: bm25(documents_of(corpus)), corpus)
         if isinstance(world, int):
-            return lambda: ENGINES.get(("world", world), lambda: bm25(get_world(world).documents))
+            return ENGINES.get(("world", world), lambda: bm25(get_world(world).documents))
         if rows:
             key = tuple(map(id, rows))
-            return lambda: ENGINES.get(key, lambda: bm25(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
+            return ENGINES.get(key, lambda: bm25(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
         # A task that was handed in brings its own paragraphs.
-        documents = list(hotpotqa_paragraphs([official(task)]))
-        if not documents:
-            raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
-        return lambda: ENGINES.get(("task", id(task)), lambda: bm25(documents), task)
+        return ENGINES.get(("task", id(task)), lambda: bm25(_paragraphs(task)), task)
+
+
+def _paragraphs(task: Mapping[str, Any]) -> list[Document]:
+    return list(hotpotqa_paragraphs([official(task)]))

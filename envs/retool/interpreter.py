@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from agent_gym.envs.retool.styles import LOST, STYLES
 from agent_gym.errors import ConfigError
@@ -40,6 +41,7 @@ class CodeInterpreter(TextTool):
         self._sandbox = make_sandbox(sandbox)
         self._stateful, self._tell, self._max_chars = stateful, STYLES[style], max_output_chars
         self._session: Session | None = None
+        self._before: list[str] = []  # the programs of the session, in their order
         if stateful:
             self._sandbox.session().close()
         self.begin(0)
@@ -62,7 +64,11 @@ class CodeInterpreter(TextTool):
         """End the session, if there is one."""
         if self._session is not None:
             self._session.close()
-            self._session = None
+        self._session, self._before = None, []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the session, which is a process, to the interpreter that began it."""
+        return self.__dict__ | {"_session": None}
 
     def _answer(self, code: str) -> ToolResult:
         execution = self._run(code)
@@ -80,4 +86,7 @@ class CodeInterpreter(TextTool):
             return self._sandbox.run(code, seed=self._seed)
         if self._session is None:
             self._session = self._sandbox.session(seed=self._seed)
+            for earlier in self._before:  # of a copy, whose session has to get its names first
+                self._session.run(earlier)
+        self._before.append(code)
         return self._session.run(code)
