@@ -261,7 +261,8 @@ class ChatRenderer:
         if images_of(messages):
             raise ConfigError(
                 f"this environment shows images, and {type(self.source).__name__} does not say what stands for one: "
-                "hand over the processor of a vision-language model (agent_gym.policies.processors.load_processor)"
+                "hand over the processor of a vision-language model (agent_gym.policies.processors.load_processor); "
+                "where a small one is made on the spot, the environment's class has to say shows_images = True"
             )
         return text
 

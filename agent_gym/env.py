@@ -89,6 +89,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
     inline: bool = False
     """Whether the world answers inside the policy's own turn instead of in a message of its own."""
+    shows_images: bool = False
+    """Whether it answers with images, so that the model that is made for it on the spot has to read them."""
 
     def __init__(
         self,

@@ -8,10 +8,13 @@ matters: a failed machine must never look like a wrong answer, because a reward 
 from __future__ import annotations
 
 import difflib
+import errno
 import inspect
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -107,3 +110,26 @@ def unknown_arguments(made: type, given: Iterable[str]) -> str:
         near = difflib.get_close_matches(name, allowed, n=1)
         said.append(repr(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
     return f"{made.__name__} takes no argument {', '.join(said)}; allowed: {', '.join(allowed)}"
+
+
+@contextmanager
+def writing(path: str | Path, cure: str = "name another file") -> Iterator[None]:
+    """Turn what the operating system has against writing somewhere into one line.
+
+    Args:
+        path: the file or folder that is being written.
+        cure: what helps where it cannot be written at all.
+
+    Raises:
+        AgentGymError: if the disk is full.
+        ConfigError: if the place cannot be written, for example because it is read-only.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise AgentGymError(f"{reason}; make room") from error
+        # What was read meanwhile has a name of its own.
+        about = "" if error.filename in (None, path, str(path)) else f" ({error.filename})"
+        raise ConfigError(f"{reason}{about}; {cure}") from error

@@ -95,9 +95,9 @@ def main() -> None:
     facts = _common.provenance(("agent-gym", "gymnasium", "transformers"))
     _common.print_provenance(facts)
 
-    from agent_gym.cli.engine import stand_in
+    from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
 
-    renderer = ChatRenderer.of(stand_in(ENV, {}))
+    renderer = ChatRenderer.of(make_tiny_tokenizer(demonstration_texts(ENV, episodes=300)))
     play(renderer, 8)  # what is imported, cached and compiled on first use is no cost of a step
     results = []
     for size in sizes:

@@ -131,7 +131,9 @@ def test_replay_detects_missing_and_extra_steps(episodes: list[Episode]) -> None
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"version": 1}\n{"version": 1\n', "line 2: not valid JSON"),
+        ('{"version": 1\n', "line 1: not valid JSON"),
+        ('{"version": 1}\n', "line 1: no spec"),
+        ("", "holds no episodes"),
         ('{"version": 99}\n', "line 1: format 99, this version reads 1"),
         ("[]\n", "line 1: format None"),
     ],

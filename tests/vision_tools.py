@@ -105,6 +105,7 @@ class PicturesEnv(TextEnv):
     """Pays for letters of the first half of the alphabet, and shows none to two images of any size at each turn."""
 
     reward_weights: ClassVar[dict[str, float]] = {"letters": 1.0}
+    shows_images = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__({"train": range(64)}, max_turns=3, **kwargs)

@@ -44,16 +44,12 @@ def write_episodes(
             for row, numbers in zip(record["rows"], over_rows(episode, per_token), strict=True):
                 row[name] = [round(number, 6) for number in numbers]
         records.append(record)
-    # Under another name until it is whole.
-    part = path.with_suffix(".part")
     try:
-        write_trajectories(part, records)
+        write_trajectories(path, records)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise RolloutError(
             f"{path} could not be written: {error}. Make room and resume the run, or set trajectories_per_step to 0"
         ) from error
-    part.replace(path)
 
 
 def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:

@@ -12,6 +12,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.policies import Policy
 from agent_gym.policies.openai import OpenAIPolicy
 from agent_gym.policies.openai_server import find_model, gives_token_ids
+from agent_gym.rollout.images import shows_images
 
 # Only to keep a transcript: what the model sees is written by the template of the server. It prints no tools, so that
 # environments describe theirs in the system prompt, where every server shows them.
@@ -36,7 +37,7 @@ def build_endpoint(
         url: the address up to the version.
         model: the model's name there; None for the only one.
         tokenizer: folder or hub id; None takes what a vLLM server says that the model is from.
-        env_id: the environment on whose demonstrations a tokenizer is trained where there is no other.
+        env_id: the environment.
         env_kwargs: its arguments.
         context: longest context in tokens.
         concurrency: most requests at the same time.
@@ -64,7 +65,8 @@ def build_endpoint(
         _say(f"{name} takes and gives token ids, with the tokenizer of {source}")
         return loaded, OpenAIPolicy(url, name, renderer, token_ids=True, context=limit, concurrency=concurrency)
     if loaded is None:
-        loaded, source = stand_in(env_id, env_kwargs), "a small tokenizer made here; give --tokenizer for real counts"
+        loaded = stand_in(shows_images(env_id, env_kwargs))
+        source = "a small tokenizer made here; give --tokenizer for real counts"
     loaded.chat_template = PLAIN_TEMPLATE
     _say(f"{name} takes messages and gives texts; tokens are counted with {source}")
     renderer = ChatRenderer.of(loaded)

@@ -17,6 +17,7 @@ from agent_gym.policies.vllm_environment import set_environment
 from agent_gym.rollout.images import shows_images
 
 ENGINES = ("auto", "vllm", "transformers")
+_TOKENS = 4000  # of the tokenizer that is made where there is no other
 
 
 def load_tokenizer(model: str) -> Any:
@@ -115,12 +116,12 @@ def scripted(
     """Let a function play.
 
     Args:
-        model: whose tokenizer and chat template write the episodes; None trains a small tokenizer on the spot.
+        model: whose tokenizer and chat template write the episodes; None makes a small tokenizer on the spot.
         env_id: the environment.
         env_kwargs: its arguments.
         act: returns the text of the next turn of a live episode.
     """
-    tokenizer = load_tokenizer(model) if model else stand_in(env_id, env_kwargs)
+    tokenizer = load_tokenizer(model) if model else stand_in(shows_images(env_id, env_kwargs))
 
     def write(episode: Any) -> str:
         # A script knows how to act. Asked for a summary, it tells what happened.
@@ -129,19 +130,22 @@ def scripted(
     return tokenizer, ScriptedPolicy(write, ChatRenderer.of(tokenizer).encode_action)
 
 
-def stand_in(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
-    """Train a small tokenizer on the demonstrations of an environment; one that shows images gets a processor.
+def stand_in(images: bool) -> Any:
+    """Make a small tokenizer where there is no other; no episode is played for it.
 
-    Raises:
-        ConfigError: if the environment has no expert.
+    It is trained on the sources of this package's environments, which hold the words that worlds speak in: two to three
+    characters a token. Any other text is written, too, in shorter pieces.
+
+    Args:
+        images: whether it is for an environment that shows some; then it is a processor.
     """
-    note(f"making a small tokenizer from demonstrations of {env_id}")
     require("transformers", "train")
-    from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
+    from agent_gym import envs
+    from agent_gym.trainers.tiny import make_tiny_tokenizer
     from agent_gym.trainers.tiny_vision import make_tiny_processor
 
-    texts = demonstration_texts(env_id, env_kwargs, episodes=300)
-    return make_tiny_processor(texts) if shows_images(env_id, env_kwargs) else make_tiny_tokenizer(texts)
+    texts = [file.read_text(encoding="utf-8") for file in sorted(Path(envs.__path__[0]).rglob("*.py"))]
+    return make_tiny_processor(texts, _TOKENS) if images else make_tiny_tokenizer(texts, _TOKENS)
 
 
 def _load_model(model: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,9 +12,32 @@ from agent_gym.cli import engine as engines
 from agent_gym.cli.endpoint import build_endpoint
 from agent_gym.cli.parser import Parser, positive
 from agent_gym.cli.players import MODEL, SCRIPTS, Player, find_players
+from agent_gym.errors import AgentGymError, ConfigError
+from agent_gym.evaluate import EpisodeFile
 from agent_gym.policies import Policy
 from agent_gym.registry import check_env_id
-from agent_gym.rollout import CONTEXTS, Budget, Context, Runner, make_context, tighten
+from agent_gym.rollout import (
+    CONTEXTS,
+    Budget,
+    Context,
+    Episode,
+    EpisodeSpec,
+    Runner,
+    make_context,
+    tighten,
+)
+
+SETTINGS = ("split", "seed", "temperature", "env_kwargs", "context") + (
+    "max_turns", "max_turn_tokens", "max_tokens", "max_seconds"
+)  # fmt: skip
+"""Flags that decide what an episode is like, so that a file is gone on with under the same ones only."""
+
+
+def add_output(parser: Parser, default: str | None = None) -> None:
+    """Add the flags for the file of the episodes."""
+    help_text = "write each episode there as it ends; for view, rescore, compare and --resume"
+    parser.add_argument("--output", default=default, metavar="FILE.jsonl", help=help_text)
+    parser.add_argument("--resume", action="store_true", help="go on with what --output holds")
 
 
 def add_player(parser: Parser) -> None:
@@ -86,7 +110,7 @@ def open_runner(arguments: argparse.Namespace, env_id: str, engine: str = MODEL)
 
     Args:
         arguments: the flags of `add_player` and `add_limits`.
-        env_id: the environment whose demonstrations a tokenizer is trained on, where there is no other.
+        env_id: the environment.
         engine: what plays, as in `Player.engine`.
 
     Yields:
@@ -108,6 +132,58 @@ def open_runner(arguments: argparse.Namespace, env_id: str, engine: str = MODEL)
     finally:
         runner.close()
         policy.close()
+
+
+@contextmanager
+def open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
+    """Open the file of the episodes, if there is to be one, and say what is in it when the run is broken off.
+
+    Raises:
+        ConfigError: see `EpisodeFile`.
+    """
+    if arguments.resume and not arguments.output:
+        raise ConfigError("--resume goes on with a file: name it with --output")
+    if not arguments.output:
+        yield None
+        return
+    file = EpisodeFile(arguments.output, resume=arguments.resume)
+    try:
+        yield file
+    except BaseException as error:
+        if not file.written:
+            raise
+        left = f"{file.written} episodes were finished and are in {file.path}; go on with --resume"
+        if isinstance(error, AgentGymError):
+            raise type(error)(f"{error}; {left}") from error
+        print(f"agent-gym: {left}", file=sys.stderr)
+        raise
+    finally:
+        file.close()
+
+
+def play(
+    arguments: argparse.Namespace,
+    name: str,
+    specs: Sequence[EpisodeSpec],
+    file: EpisodeFile | None,
+    runner: Runner,
+    tokenizer: Any,
+) -> list[Episode]:
+    """Play what the file does not hold yet, and return all of it.
+
+    Args:
+        arguments: the flags.
+        name: of the policy.
+        specs: episodes of one environment.
+        file: gets each episode as it ends.
+        runner: plays.
+        tokenizer: for the text of each token in the file.
+    """
+    if file is None:
+        return runner.run(specs, temperature=arguments.temperature)
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    done, left = file.begin(name, settings, specs, tokenizer)
+    return done + runner.run(left, temperature=arguments.temperature, on_end=file.write)
 
 
 def _policy(arguments: argparse.Namespace, env_id: str, engine: str, context: int) -> tuple[Any, Policy]:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from agent_gym.cli.episodes import add_limits, add_player, check_player, open_runner
+from agent_gym.cli.episodes import (
+    SETTINGS,
+    add_limits,
+    add_output,
+    add_player,
+    check_player,
+    open_file,
+    open_runner,
+    play,
+)
 from agent_gym.cli.parser import Parser, positive
 from agent_gym.cli.players import SCRIPTS, Player, add_policy
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs, summarize
 from agent_gym.evaluate.report import details, table
-from agent_gym.rollout import EpisodeSpec, Runner
+from agent_gym.rollout import EpisodeSpec
 
 Cell = tuple[str, str]
 """A policy and an environment."""
-SETTINGS = ("split", "seed", "temperature", "env_kwargs", "context") + (
-    "max_turns", "max_turn_tokens", "max_tokens", "max_seconds"
-)  # fmt: skip
-"""Flags that decide what an episode is like, so that a file is gone on with under the same ones only."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,9 +39,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--temperature", type=float, default=0.0, help="of the sampling; 0 is greedy")
     help_text = "further columns of the first table, by their names below it, for example env/f1"
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help=help_text)
-    help_text = "write each episode there as it ends; for view, rescore, compare and --resume"
-    parser.add_argument("--output", metavar="FILE.jsonl", help=help_text)
-    parser.add_argument("--resume", action="store_true", help="go on with what --output holds")
+    add_output(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     add_policy(parser)
     add_player(parser)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         )
         for env_id in dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
     }
-    with _open(arguments) as file:
+    with open_file(arguments) as file:
         results = _play(arguments, players, specs, file)
     print(_json(arguments, results, players) if arguments.json else _text(results, arguments.metrics))
     return 0
@@ -73,26 +73,6 @@ def _check(arguments: argparse.Namespace, players: Sequence[Player]) -> None:
         raise ConfigError(
             f"--output {arguments.output} must end in .jsonl: it gets the episodes. --json prints the results as JSON"
         )
-    if arguments.resume and not arguments.output:
-        raise ConfigError("--resume goes on with a file: name it with --output")
-
-
-@contextmanager
-def _open(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
-    """Open the file, and say what is in it when the run is broken off."""
-    if not arguments.output:
-        yield None
-        return
-    file = EpisodeFile(arguments.output, resume=arguments.resume)
-    try:
-        yield file
-    except ConfigError:
-        raise
-    except BaseException:
-        print(f"agent-gym: finished episodes are in {file.path}; go on with --resume", file=sys.stderr)
-        raise
-    finally:
-        file.close()
 
 
 def _play(
@@ -107,24 +87,10 @@ def _play(
         with open_runner(arguments, next(iter(mine[0].env_ids)), engine) as (tokenizer, runner):
             for player in mine:
                 for asked, env_id in player.env_ids.items():
-                    results[player.name, asked] = _cell(arguments, player, specs[env_id], file, runner, tokenizer)
+                    episodes = play(arguments, player.name, specs[env_id], file, runner, tokenizer)
+                    results[player.name, asked] = summarize(episodes)
     # In the order of --policy, whatever had to be started when.
     return {(player.name, asked): results[player.name, asked] for player in players for asked in player.env_ids}
-
-
-def _cell(
-    arguments: argparse.Namespace,
-    player: Player,
-    specs: Sequence[EpisodeSpec],
-    file: EpisodeFile | None,
-    runner: Runner,
-    tokenizer: Any,
-) -> EvalResult:
-    if file is None:
-        return summarize(runner.run(specs, temperature=arguments.temperature))
-    settings = {name: getattr(arguments, name) for name in SETTINGS}
-    done, left = file.begin(player.name, settings, specs, tokenizer)
-    return summarize(done + runner.run(left, temperature=arguments.temperature, on_end=file.write))
 
 
 def _text(results: dict[Cell, EvalResult], metrics: Sequence[str]) -> str:

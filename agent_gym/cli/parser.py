@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, require, writing
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -190,15 +190,13 @@ def check_output(path: str) -> None:
     Raises:
         ConfigError: if the file cannot be written there.
     """
-    try:
+    with writing(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         existed = Path(path).exists()
         with Path(path).open("a", encoding="utf-8"):
             pass
         if not existed:
             Path(path).unlink()  # an empty file of a run that failed later would look like a result
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def as_text(value: Any) -> str:

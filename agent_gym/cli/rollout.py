@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Any
 
-from agent_gym.cli.episodes import add_limits, add_player, check_player, open_runner
-from agent_gym.cli.parser import Parser, check_output, positive
-from agent_gym.evaluate import EvalResult, make_specs, summarize
-from agent_gym.rollout import Episode, RolloutStats, to_record, write_trajectories
+from agent_gym.cli.episodes import add_limits, add_output, add_player, check_player, open_file, open_runner, play
+from agent_gym.cli.parser import Parser, positive
+from agent_gym.evaluate import make_specs, summarize
+from agent_gym.rollout import Episode, RolloutStats, failure_summary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,12 +18,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--group_size", type=positive, default=1, metavar="G", help="attempts per task")
     parser.add_argument("--split", default="train", help="split to take the tasks from, its first one first")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 is greedy")
-    parser.add_argument("--output", default="trajectories.jsonl", metavar="FILE", help="where the trajectories go")
+    add_output(parser, "trajectories.jsonl")
     add_player(parser)
     add_limits(parser)
     arguments = parser.parse(argv)
     (player,) = check_player(arguments, [arguments.env_id])
-    check_output(arguments.output)
     specs = make_specs(
         arguments.env_id,
         arguments.env_kwargs,
@@ -34,28 +31,18 @@ def main(argv: Sequence[str]) -> int:
         group_size=arguments.group_size,
         seed=arguments.seed,
     )
-    with open_runner(arguments, arguments.env_id, player.engine) as (tokenizer, runner):
-        finished: list[Episode] = []
-        try:
-            episodes = runner.run(specs, temperature=arguments.temperature, on_end=finished.append)
-        except KeyboardInterrupt:
-            if finished:
-                _write(arguments.output, finished, tokenizer)
-                done = f"{len(finished)} of {len(specs)} episodes were finished"
-                print(f"agent-gym: {done}; they are in {arguments.output}", file=sys.stderr)
-            raise
-    _write(arguments.output, episodes, tokenizer)
-    print("\n".join([*_report(summarize(episodes)), *_speed(runner.stats), f"trajectories: {arguments.output}"]))
+    with open_file(arguments) as file, open_runner(arguments, arguments.env_id, player.engine) as (tokenizer, runner):
+        episodes = play(arguments, player.name, specs, file, runner, tokenizer)
+    report = [*_report(episodes), *_speed(runner.stats), f"trajectories: {arguments.output}"]
+    print("\n".join(report))
     return 0
 
 
-def _write(path: str, episodes: Sequence[Episode], tokenizer: Any) -> None:
-    write_trajectories(path, (to_record(episode, tokenizer) for episode in episodes))
-
-
-def _report(result: EvalResult) -> list[str]:
+def _report(episodes: Sequence[Episode]) -> list[str]:
+    result = summarize(episodes)
     lines = [f"success: {result}", f"reward: {result.reward:.3f}"]
     lines += [f"failed episodes: {result.failed}"] if result.failed else []
+    lines += [f"  {line}" for line in failure_summary(episodes)]
     return lines + [f"  {name}: {value:.3g}" for name, value in sorted(result.metrics.items())]
 
 

@@ -1,4 +1,4 @@
-"""Episodes of an evaluation on disk: each written as it ends, so that a run that was killed can go on.
+"""Episodes on disk: each written as it ends, so that a run that was killed can go on.
 
 A line is a record of `agent_gym.rollout.trajectories` with two entries more: `policy`, a name for who played, and
 `settings`, what decides the outcome besides the episode's spec. A file may hold several policies and environments.
@@ -6,16 +6,19 @@ A line is a record of `agent_gym.rollout.trajectories` with two entries more: `p
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError
-from agent_gym.rollout import Episode, EpisodeSpec, from_record, read_trajectories, to_record
+from agent_gym.errors import ConfigError, writing
+from agent_gym.rollout import Episode, EpisodeSpec, from_record, scan_trajectories, to_line, to_record
 
 Key = tuple[Any, ...]
+_BEGINNING = to_line({"version": 1})[:-3].encode()  # of each line
 
 
 class EpisodeFile:
@@ -26,25 +29,34 @@ class EpisodeFile:
         resume: go on with what it holds. The last line may be cut off, by a kill; episodes that failed by a fault of
             the machinery are taken out, to be played again.
 
+    Attributes:
+        written: how many episodes this run has added.
+
     Raises:
-        ConfigError: if the file has content and is not to be resumed, cannot be read or cannot be written.
+        ConfigError: if the file has content and is not to be resumed, is no such file, is being written by another
+            process, or cannot be read or written.
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False) -> None:
         """Read what is there."""
         self.path = Path(path)
+        self.written = 0
         self._records: list[dict[str, Any]] = []
         self._settings: dict[str, Any] = {}
         self._policy, self._tokenizer = "", None
-        try:
+        with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and self.path.stat().st_size:
-                if not resume:
-                    raise ConfigError(f"{self.path} has episodes already: go on with --resume, or name another file")
-                self._read()
-            self._file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {self.path}: {error.strerror}") from error
+            self._open()
+            try:
+                if os.fstat(self._file.fileno()).st_size:
+                    if not resume:
+                        raise ConfigError(
+                            f"{self.path} is there already and has content: go on with --resume, or name another file"
+                        )
+                    self._read()
+            except BaseException:
+                self.close()
+                raise
 
     def begin(
         self, policy: str, settings: Mapping[str, Any], specs: Sequence[EpisodeSpec], tokenizer: Any = None
@@ -64,12 +76,12 @@ class EpisodeFile:
             ConfigError: if the file's episodes of this policy and environment were played under other settings, or are
                 not among the specs.
         """
-        self._policy, self._settings, self._tokenizer = policy, json.loads(json.dumps(settings)), tokenizer
+        self._policy, self._settings, self._tokenizer = policy, json.loads(to_line(settings)), tokenizer
         wanted = {_key(spec): spec for spec in specs}
         found: dict[Key, Episode] = {}
         env_ids = {spec.env_id for spec in specs}
         for record in self._records:
-            if record.get("policy") != policy or record["spec"]["env_id"] not in env_ids:
+            if record["policy"] != policy or record["spec"]["env_id"] not in env_ids:
                 continue
             self._check(record)
             episode = from_record(record)
@@ -77,7 +89,7 @@ class EpisodeFile:
             if key not in wanted:
                 raise ConfigError(
                     f"{self.path} holds {record['task_id']} (attempt {episode.spec.member + 1}), which this run would "
-                    "not play: give at least as many --episodes and --samples as before, or another file"
+                    "not play: ask for at least as many episodes and attempts as before, or name another file"
                 )
             if key in found:
                 raise ConfigError(f"{self.path} holds {record['task_id']} twice for {policy}; it cannot be resumed")
@@ -87,32 +99,82 @@ class EpisodeFile:
         return list(found.values()), [spec for key, spec in wanted.items() if key not in found]
 
     def write(self, episode: Episode) -> None:
-        """Append a finished episode."""
+        """Append a finished episode.
+
+        Raises:
+            AgentGymError: if the disk is full; the file then ends with the episode before.
+            ConfigError: if the file cannot be written any more.
+        """
         record = to_record(episode, self._tokenizer, policy=self._policy, settings=self._settings)
-        # In one piece and at once: a kill then costs at most the line that is being written.
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        line = memoryview(to_line(record).encode())
+        whole = os.fstat(self._file.fileno()).st_size
+        # At once: a kill then costs at most the line that is being written.
+        try:
+            with writing(self.path):
+                while line:
+                    line = line[self._file.write(line) :]
+        except BaseException:
+            with suppress(OSError):  # a device cannot be cut
+                self._file.truncate(whole)
+            raise
+        self.written += 1
 
     def close(self) -> None:
         """Close the file; one without an episode is removed."""
+        empty = self.path.is_file() and not os.fstat(self._file.fileno()).st_size
         self._file.close()
-        if not self.path.stat().st_size:
+        if empty:
             self.path.unlink()
 
+    def _open(self) -> None:
+        """Open the file for this process alone."""
+        file = self.path.open("ab", buffering=0)
+        try:
+            if self.path.is_file():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise ConfigError(f"another process is writing {self.path}: wait for it, or name another file") from None
+        except OSError:
+            pass  # not every file system has locks
+        self._file = file
+
     def _read(self) -> None:
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(self.path, whole)
-        records = list(read_trajectories(self.path))
-        self._records = [record for record in records if record["failure"] is None]
-        if len(self._records) < len(records):
-            beside = self.path.with_name(self.path.name + ".new")
-            beside.write_text("".join(json.dumps(record) + "\n" for record in self._records), encoding="utf-8")
-            beside.replace(self.path)
+        failed: list[int] = []
+        cut = 0
+        for number, line, found in scan_trajectories(self.path):
+            begun = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
+            if not line.endswith(b"\n") and (number > 1 or begun):  # which only the last one can be
+                cut = len(line)
+            elif isinstance(found, str):
+                raise ConfigError(f"{self.path}, line {number}: {found}; take the line out, or name another file")
+            elif "settings" not in found or "policy" not in found:
+                raise ConfigError(f"{self.path} was not written by eval or rollout; name another file")
+            elif found["failure"] is not None:
+                failed.append(number)
+            else:
+                self._records.append(found)
+        if cut:
+            self._file.truncate(os.fstat(self._file.fileno()).st_size - cut)
+        if failed:
+            self._drop(set(failed))
+
+    def _drop(self, numbers: set[int]) -> None:
+        """Write the file anew without some of its lines."""
+        target = self.path.resolve()
+        part = target.with_name(target.name + ".part")
+        try:
+            with target.open("rb") as old, part.open("wb") as new:
+                new.writelines(line for number, line in enumerate(old, 1) if number not in numbers)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        part.replace(target)
+        with self._file:
+            self._open()
 
     def _check(self, record: Mapping[str, Any]) -> None:
-        stored = record.get("settings", {})
+        stored = record["settings"]
         for name in {**stored, **self._settings}:
             then, now = stored.get(name), self._settings.get(name)
             if then != now:

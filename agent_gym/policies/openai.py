@@ -12,6 +12,7 @@ A request that somebody watches (`Request.on_token`) is streamed (openai_stream.
 from __future__ import annotations
 
 import json
+import math
 import queue
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -23,8 +24,8 @@ from agent_gym.chat import ChatRenderer, Message
 from agent_gym.client import RETRIES
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.openai_server import ANSWER_S, advice, client
-from agent_gym.policies.openai_stream import StreamedChoice, is_stream, read_events
+from agent_gym.policies.openai_server import ANSWER_S, NO_ANSWER, advice, client
+from agent_gym.policies.openai_stream import StreamedChoice, is_stream, read_events, text_of_answer
 from agent_gym.workers import Workers
 
 _POLL_S = 0.005  # how long `poll` waits: an environment that has answered meanwhile waits as long
@@ -88,8 +89,7 @@ class OpenAIPolicy:
                 return
             try:
                 choice = self._ask(content) if request.on_token is None else self._listen(content, request)
-                read = self._read_ids if self._token_ids else self._read_text
-                self._news.put((request, read(request, choice)))
+                self._news.put((request, self._read(request, choice)))
             except Exception as error:  # it is raised where somebody hears it, in `poll`
                 self._news.put((request, error))
 
@@ -182,7 +182,7 @@ class OpenAIPolicy:
                     return streamed.choice
         except urllib3.exceptions.HTTPError as error:
             raise RolloutError(f"{self._client.url} broke off in the middle of an answer: {error}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except NO_ANSWER as error:
             raise RolloutError(f"{self._client.url} answered strangely: {error!r}") from error
         finally:
             # Not given back: behind a stream that was left lie events which the next answer would begin with. And a
@@ -195,17 +195,28 @@ class OpenAIPolicy:
             raise RolloutError(f"the model server {self._client.url} answered {answer.status} {advice(answer)}")
         try:
             return dict(json.loads(answer.data)["choices"][0])
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except NO_ANSWER as error:
             raise RolloutError(f"{self._client.url} answered strangely: {answer.data[:300]!r}") from error
 
+    def _read(self, request: Request, choice: Mapping[str, Any]) -> Generation:
+        try:
+            return self._read_ids(request, choice) if self._token_ids else self._read_text(request, choice)
+        except NO_ANSWER as error:
+            text = repr(choice)[:300]
+            raise RolloutError(f"{self._client.url} answered strangely ({error!r}): {text}") from error
+
     def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
-        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        ids, logprobs = choice["token_ids"], [float(value) for value in choice["logprobs"]["token_logprobs"]]
+        if not all(type(i) is int and i >= 0 for i in ids) or not all(map(math.isfinite, logprobs)):
+            raise ValueError("token ids and logprobs must be numbers")
+        if not ids or len(ids) != len(logprobs):
+            raise ValueError(f"{len(ids)} token ids and {len(logprobs)} logprobs")
         stopped = "stop_string" if request.params.stop and choice["finish_reason"] == "stop" else "length"
         reason: FinishReason = "stop" if ids[-1] in self._renderer.eos_token_ids else stopped  # type: ignore[assignment]
         return Generation(request.id, ids, logprobs, reason)
 
     def _read_text(self, request: Request, choice: Mapping[str, Any]) -> Generation:
-        text = choice["message"].get("content") or ""
+        text = text_of_answer(choice["message"].get("content"))
         ends = [text.find(stop) + len(stop) for stop in request.params.stop if stop in text]
         closed, reason = True, "stop"
         if ends:

@@ -17,6 +17,8 @@ from agent_gym.errors import ConfigError, RolloutError
 KEY_VARIABLE = "OPENAI_API_KEY"
 ANSWER_S = 600.0
 """Seconds to wait for an answer: a long turn on a busy server is no failure."""
+NO_ANSWER = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is none."""
 
 
 def find_model(url: str, model: str | None) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def find_model(url: str, model: str | None) -> dict[str, Any]:
         raise ConfigError(f"{address} answered {answer.status} {advice(answer)}")
     try:
         cards = [dict(card) for card in json.loads(answer.data)["data"]] if answer.status == 200 else []
-    except (ValueError, KeyError, TypeError) as error:
+    except NO_ANSWER as error:
         raise ConfigError(f"{address} is no OpenAI-compatible server: it answered {answer.data[:200]!r}") from error
     names = [str(card.get("id")) for card in cards]
     if model is None:
@@ -61,7 +63,7 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
     answer = client(url, "/completions", 1, RETRIES).send(content, ANSWER_S)
     try:
         return answer.status == 200 and bool(json.loads(answer.data)["choices"][0]["token_ids"])
-    except (ValueError, KeyError, IndexError, TypeError):
+    except NO_ANSWER:
         return False
 
 

@@ -18,6 +18,18 @@ from agent_gym.chat import ChatRenderer
 _DONE = "[DONE]"
 
 
+def text_of_answer(content: Any) -> str:
+    """Return the text of an answer; none at all is the empty text, and half of a surrogate pair a question mark.
+
+    Raises:
+        TypeError: if it is something else.
+    """
+    if content is not None and not isinstance(content, str):
+        raise TypeError(f"the content is {content!r:.100}, not a text")
+    # No tokenizer takes one, and JSON holds it.
+    return (content or "").encode("utf-8", "replace").decode()
+
+
 def is_stream(answer: urllib3.BaseHTTPResponse) -> bool:
     """Whether a server streams; some ignore that they were asked to, and answer as a whole."""
     return answer.headers.get("Content-Type", "").startswith("text/event-stream")
@@ -100,7 +112,7 @@ class StreamedChoice:
         return tokens
 
     def _add_text(self, piece: Mapping[str, Any]) -> list[int]:
-        before, self._text = len(self._text), self._text + (piece["delta"].get("content") or "")
+        before, self._text = len(self._text), self._text + text_of_answer(piece["delta"].get("content"))
         ends = [self._text.find(stop) + len(stop) for stop in self._stop if stop in self._text]
         if ends:
             self._text, self._finish_reason = self._text[: min(ends)], "stop"

@@ -8,7 +8,14 @@ from agent_gym.rollout.failures import Failure, check_failures, failure_summary
 from agent_gym.rollout.loop import Loop
 from agent_gym.rollout.replaying import Replay, play_again, replay
 from agent_gym.rollout.runner import Runner
-from agent_gym.rollout.trajectories import from_record, read_trajectories, to_record, write_trajectories
+from agent_gym.rollout.trajectories import (
+    from_record,
+    read_trajectories,
+    scan_trajectories,
+    to_line,
+    to_record,
+    write_trajectories,
+)
 
 __all__ = [
     "CONTEXTS",
@@ -33,7 +40,9 @@ __all__ = [
     "play_again",
     "read_trajectories",
     "replay",
+    "scan_trajectories",
     "tighten",
+    "to_line",
     "to_record",
     "write_trajectories",
 ]

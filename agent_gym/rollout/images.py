@@ -14,11 +14,11 @@ from agent_gym.rollout.episode import Episode
 
 
 def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bool:
-    """Say whether an environment begins with an image, and so needs a model that reads them."""
+    """Say whether an environment shows images (`TextEnv.shows_images`), and so needs a model that reads them."""
     env = make_env(env_id, env_kwargs)
-    _, info = env.reset(seed=0)
+    shown = bool(env.get_wrapper_attr("shows_images"))
     env.close()
-    return bool(images_of(info["messages"]))
+    return shown
 
 
 def images_in(info: Mapping[str, Any], renderer: ChatRenderer, sampled: Sequence[int] = ()) -> list[Shown]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure
+from agent_gym.rollout.record_shape import misfit
 from agent_gym.transcript import Span
 
 FORMAT_VERSION = 1
+_NAMED = 10  # most lines that a message names
 
 
 def to_record(
@@ -55,7 +59,7 @@ def to_record(
     return {
         "version": FORMAT_VERSION,
         **extra,
-        "spec": dataclasses.asdict(episode.spec),
+        "spec": _fields(episode.spec),
         "task_id": episode.task_id,
         "categories": episode.categories,
         "reward": None if math.isnan(reward) else reward,
@@ -68,44 +72,130 @@ def to_record(
         "seconds": round(episode.seconds, 4),
         "messages": messages,
         "tools": episode.tools,
-        "steps": [_record(step) for step in episode.steps],
+        "steps": [{**_fields(step), "versions": [list(run) for run in step.versions]} for step in episode.steps],
         "rows": rows,
         **({"images": [image.url() for image in images]} if images else {}),
     }
 
 
 def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> int:
-    """Write records as JSON lines, making the folder if needed, and return how many."""
-    path = Path(path)
+    """Write records as JSON lines, making the folder if needed, and return how many.
+
+    The file appears under its name when it is whole, unless records are appended to what is there.
+    """
+    path = Path(path).resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
+    aside = not append and (path.is_file() or not path.exists())  # a device is written as it is
+    target = path.with_name(path.name + ".part") if aside else path
     count = 0
-    with path.open("a" if append else "w", encoding="utf-8") as file:
-        for record in records:
-            # In ASCII, because a lone surrogate has no UTF-8 form, and an environment may let one through.
-            file.write(json.dumps(record) + "\n")
-            count += 1
+    try:
+        with target.open("a" if append else "w", encoding="utf-8") as file:
+            for record in records:
+                file.write(to_line(record))
+                count += 1
+    except BaseException:
+        if aside:
+            target.unlink(missing_ok=True)
+        raise
+    if aside:
+        target.replace(path)
     return count
 
 
-def read_trajectories(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file.
+def to_line(record: Mapping[str, Any]) -> str:
+    """Return a record as one line of strict JSON, whatever an environment has put into it.
+
+    In ASCII, because a lone surrogate has no UTF-8 form. Numbers that are not finite become null, numpy's become
+    Python's, and what JSON has no form for becomes its `repr`.
+    """
+    try:
+        return json.dumps(record, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(json_ready(record), allow_nan=False) + "\n"
+
+
+def json_ready(value: Any, depth: int = 100) -> Any:
+    """Return a value in which everything has a form in JSON; what is nested deeper than `depth` becomes "..."."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() < 10_000 else None  # Python reads no number of more than 4,300 digits
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if not depth:
+        return "..."
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else _repr(key): json_ready(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_ready(item, depth - 1) for item in value]
+    if isinstance(value, os.PathLike):
+        return json_ready(os.fspath(value), depth - 1)
+    if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch
+        return json_ready(value.tolist(), depth - 1)
+    return _repr(value)
+
+
+def read_trajectories(
+    path: str | Path, *, left_out: Callable[[str], object] = warnings.warn
+) -> Iterator[dict[str, Any]]:
+    """Yield the episodes of a file.
+
+    Lines that hold no whole episode, for example one that a kill has cut off, are left out.
+
+    Args:
+        path: the file.
+        left_out: called at the end with a text that names those lines, if there are any.
 
     Raises:
-        ConfigError: if the file is missing, a line is not JSON, or the format is not one this version reads.
+        ConfigError: if the file is missing, cannot be read, or holds no episode.
+    """
+    wrong: list[str] = []
+    count = 0
+    for number, _, found in scan_trajectories(path):
+        if isinstance(found, str):
+            wrong.append(f"line {number}: {found}")
+        else:
+            count += 1
+            yield found
+    if not count:
+        raise ConfigError(f"{path}, {wrong[0]}" if wrong else f"{path} holds no episodes")
+    if wrong:
+        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        lines = "line is" if len(wrong) == 1 else "lines are"
+        left_out(f"{path}: {len(wrong)} {lines} left out, {count} read: {'; '.join(wrong[:_NAMED])}{more}")
+
+
+def scan_trajectories(path: str | Path) -> Iterator[tuple[int, bytes, dict[str, Any] | str]]:
+    """Yield the number of each line that is not blank, the line as it stands, and its record or what is wrong with it.
+
+    Raises:
+        ConfigError: if the file is missing or cannot be read.
     """
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"no trajectory file at {path}")
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from error
-            version = record.get("version") if isinstance(record, dict) else None
-            if version != FORMAT_VERSION:
-                raise ConfigError(f"{path}, line {number}: format {version!r}, this version reads {FORMAT_VERSION}")
-            yield record
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line, _parse(line)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _parse(line: bytes) -> dict[str, Any] | str:
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        return "not UTF-8 text"
+    except ValueError as error:
+        return f"not valid JSON: {error}"
+    except RecursionError:
+        return "nested too deeply"
+    version = record.get("version") if isinstance(record, dict) else None
+    if version != FORMAT_VERSION:
+        return f"format {version!r}, this version reads {FORMAT_VERSION}"
+    return misfit(record) or record
 
 
 def from_record(record: Mapping[str, Any]) -> Episode:
@@ -168,8 +258,16 @@ def _number(image: Image, images: dict[Image, int]) -> int:
     return images.setdefault(image, len(images))
 
 
-def _record(step: Step) -> dict[str, Any]:
-    return {**dataclasses.asdict(step), "versions": [list(run) for run in step.versions]}
+def _fields(value: Any) -> dict[str, Any]:
+    # Not `asdict`: it copies what it finds, and an environment's arguments may hold what cannot be copied.
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def _step(record: Mapping[str, Any]) -> Step:

@@ -69,6 +69,7 @@ class VisualMazeEnv(TextEnv):
 
     reward_weights: ClassVar[Mapping[str, float]] = {"goal": 1.0, "bump": 0.0}
     process_terms: ClassVar[frozenset[str]] = frozenset({"bump"})
+    shows_images = True
     question: ClassVar[str] = "You are the blue square. Go to the green one. Say up, down, left or right."
 
     def __init__(
