@@ -1,4 +1,4 @@
-"""What a rollout has finished is on disk, whatever happens next: to the process, the endpoint, an environment, the disk."""
+"""What a rollout has finished is on disk, whatever happens to the process, the endpoint, an environment or the disk."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_an_endpoint_that_fails(
     run = ["rollout", NO_TOOL, "--episodes", "14", "--concurrency", "1", *tokens, "--output", str(path)]
     with serving(Server(*[says("#### 4")] * 10, answer)) as url:
         assert main([*run, "--endpoint", url]) == 1
-    (said,) = [line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line and "takes messages" not in line]
+    (said,) = [
+        line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line and "takes messages" not in line
+    ]
     finished = indexes(path)
     assert words in said and f"{len(finished)} episodes were finished and are in {path}; go on with --resume" in said
     assert len(finished) >= 8
@@ -138,7 +140,9 @@ class Numpy(CountingEnv):
     def respond(self, action: str) -> Reply:
         reply = super().respond(action)
         terms = {name: np.float32(value) for name, value in reply.terms.items()}
-        return Reply(reply.text, terms=terms, terminated=reply.terminated, success=reply.success, metrics={"n": np.int64(3)})
+        return Reply(
+            reply.text, terms=terms, terminated=reply.terminated, success=reply.success, metrics={"n": np.int64(3)}
+        )
 
 
 class Closing(CountingEnv):
@@ -196,7 +200,7 @@ def test_what_json_has_no_form_for_is_written_all_the_same(tokenizer: Any, tmp_p
     write_trajectories(tmp_path / "t.jsonl", [to_record(episode)])
     (record,) = read_trajectories(tmp_path / "t.jsonl")
     metrics = record["steps"][0]["metrics"]
-    assert metrics["nan"] is None and metrics["inf"] == [None] and metrics["array"] == [0, 1] and metrics["huge"] is None
+    assert metrics["nan"] is metrics["huge"] is None and metrics["inf"] == [None] and metrics["array"] == [0, 1]
     assert metrics["path"] == str(tmp_path) and metrics["7"] == "key" and metrics["half"] == "\ud800"
 
 
@@ -287,7 +291,8 @@ def test_failed_episodes_leave_a_link_a_link(tokens: list[str], tmp_path: Path) 
     run = ["rollout", GSM8K, "--expert", "--episodes", "2", *tokens, "--output"]
     assert main([*run, str(target)]) == 0
     first, second = target.read_text().splitlines()
-    target.write_text(json.dumps({**json.loads(first), "failure": "EnvFailure: gone", "reward": None}) + f"\n{second}\n")
+    failed = json.dumps({**json.loads(first), "failure": "EnvFailure: gone", "reward": None})
+    target.write_text(f"{failed}\n{second}\n")
     path.symlink_to(target)
     assert main([*run, str(path), "--resume"]) == 0
     assert path.is_symlink() and indexes(target) == [0, 1] and second in target.read_text()

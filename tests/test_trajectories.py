@@ -8,11 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import complaint
 from rollout_tools import counting, expert, roll
 
 from agent_gym import ConfigError
+from agent_gym.cli.main import main
 from agent_gym.parsing import HermesParser
-from agent_gym.rollout import Budget, Episode, EpisodeSpec, read_trajectories, replay, to_record, write_trajectories
+from agent_gym.rollout import (
+    Budget,
+    Episode,
+    EpisodeSpec,
+    read_trajectories,
+    replay,
+    scan_trajectories,
+    to_record,
+    write_trajectories,
+)
 
 GSM8K = "AgentR1/GSM8K-v0"
 
@@ -151,3 +162,82 @@ def test_script_and_record_agree(tokenizer: Any) -> None:
     record = to_record(episode)
     assert [step["action"] for step in record["steps"]] == ["on", "on", "on", "stop"]
     assert record["reward_terms"] == {"turn": 0.75, "unpaid": 0.0, "end": 1.0} and record["reward"] == 1.75
+
+
+# Damaged files: what is whole is read, the rest is named.
+
+
+def damaged(good: list[dict[str, Any]]) -> tuple[bytes, set[int]]:
+    """A file in which good records stand between lines of every kind of damage, and the numbers of the latter."""
+    record = json.loads(json.dumps(good[0]))
+    lines: list[Any] = [good[0], b"\xff\xfe{", b"[" * 200_000, b'{"version": 1', b"\x00" * 30, good[1]]
+    lines += [{name: value for name, value in record.items() if name != left} for left in ("messages", "spec", "steps")]
+    changes: list[dict[str, Any]] = [
+        {"version": 2},
+        {"messages": "hello"},
+        {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "image": 3}]}]},
+        {"spec": {**record["spec"], "env_id": 3}},
+        {"reward": None},
+        {"reward_terms": []},
+        {"tools": [{}]},
+        {"steps": [{**record["steps"][0], "action": 5}]},
+        {"steps": [{**record["steps"][0], "row": 9}]},
+        {"steps": [{**record["steps"][0], "tool_calls": ["add"]}]},
+        {"rows": []},
+        {"rows": [{**record["rows"][0], "logprobs": [0.0]}]},
+        {"rows": [{**record["rows"][0], "spans": [[0, 10**9, "agent", 0]]}]},
+        {"rows": [{**record["rows"][0], "spans": [[0, 1, "nobody", 0]]}]},
+        {"rows": [{**record["rows"][0], "token_ids": ["a"] * len(record["rows"][0]["token_ids"])}]},
+    ]
+    lines += [{**record, **change} for change in changes]
+    lines += [b"", good[2], json.dumps(good[3]).encode()[:-20]]
+    whole = [good[0], good[1], good[2]]
+    content = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return content, {n for n, line in enumerate(lines, 1) if line not in (*whole, b"")}
+
+
+def test_of_a_damaged_file_the_good_records_are_read(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    good = [record for record in records if record["failure"] is None]
+    content, bad = damaged(good)
+    (tmp_path / "t.jsonl").write_bytes(content)
+    told: list[str] = []
+    assert list(read_trajectories(tmp_path / "t.jsonl", left_out=told.append)) == json.loads(json.dumps(good[:3]))
+    assert f"{len(bad)} lines are left out, 3 read: line {min(bad)}: not UTF-8 text" in told[0]
+    assert f"and {len(bad) - 10} more" in told[0] and len(told) == 1
+    numbers = [number for number, _, found in scan_trajectories(tmp_path / "t.jsonl") if isinstance(found, str)]
+    assert set(numbers) == bad
+    with pytest.warns(UserWarning, match="lines are left out"):
+        list(read_trajectories(tmp_path / "t.jsonl"))
+
+
+def test_every_command_reads_what_is_whole_in_a_damaged_file(
+    tokenizer: Any, episodes: list[Episode], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [to_record(episode, tokenizer) for episode in episodes if not episode.failure]
+    content, bad = damaged(good)
+    path, other, empty = tmp_path / "t.jsonl", tmp_path / "other.jsonl", tmp_path / "empty.jsonl"
+    path.write_bytes(content)
+    write_trajectories(other, good)
+    empty.write_text("")
+    for words in (
+        ["view", str(path)],
+        ["view", str(path), "--terminal"],
+        ["view", str(path), "--terminal", "--episode", "3"],
+        ["rescore", str(path), "--output", str(tmp_path / "again.jsonl")],
+        ["compare", str(path), str(other)],
+        ["export", "trajectories", str(path), str(tmp_path / "data")],
+        ["export", "trajectories", str(path), str(tmp_path / "sft"), "--format", "sft"],
+    ):
+        assert main(words) == 0, words
+        assert f"{path}: {len(bad)} lines are left out, 3 read" in capsys.readouterr().err
+    assert len(list(read_trajectories(tmp_path / "again.jsonl"))) == 3
+    (tmp_path / "bad.jsonl").write_bytes(b"\xff\xfe\n")
+    for words, said in (
+        (["view", str(empty)], f"{empty} holds no episodes"),
+        (["compare", str(other), str(empty)], f"{empty} holds no episodes"),
+        (["rescore", str(empty)], f"{empty} holds no episodes"),
+        (["export", "trajectories", str(empty), str(tmp_path / "none")], f"{empty} holds no episodes"),
+        (["view", str(tmp_path / "bad.jsonl")], "line 1: not UTF-8 text"),
+    ):
+        assert said in complaint(capsys, *words)

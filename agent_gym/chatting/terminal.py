@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from agent_gym.chatting.conversation import Conversation
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.rollout import write_trajectories
 
 HELP = {
@@ -146,10 +146,8 @@ class Terminal:
         if not path:
             raise ConfigError("/save needs a file, for example /save chat.jsonl")
         record = self._conversation.record()
-        try:
+        with writing(path):
             write_trajectories(path, [record])
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
         self._print(f"saved; look at it with: agent-gym view {path}")
 
     def _print(self, text: str, style: str | None = None) -> None:

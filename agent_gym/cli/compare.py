@@ -13,6 +13,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate.compare import Comparison, Run, compare, read_runs, same_kind
 from agent_gym.evaluate.paired import Difference
 from agent_gym.evaluate.report import align, number
+from agent_gym.rollout import failure_summary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,6 +74,9 @@ def _text(a: Run, b: Run, found: Comparison) -> str:
         f"b: {b.policy}",
         f"{where}: {found.paired} tasks paired, {found.only_a} of a alone, {found.only_b} of b alone",
     ]
+    for name, run in (("a", a), ("b", b)):
+        lines += [f"{len(run.failed)} episodes of {name} failed and are left out"] if run.failed else []
+        lines += [f"  {line}" for line in failure_summary(run.failed)]
     if a.env_kwargs != b.env_kwargs:
         lines.append(f"env_kwargs differ: {json.dumps(a.env_kwargs)}, {json.dumps(b.env_kwargs)}")
     rows = [["measure", "a", "b", "b - a", "95% interval", "p", "test"]]

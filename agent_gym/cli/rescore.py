@@ -11,9 +11,11 @@ from tqdm import tqdm
 
 from agent_gym.cli.parser import Parser, check_output, json_object
 from agent_gym.cli.reading import reading
+from agent_gym.errors import writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.report import align, number
 from agent_gym.rollout import Episode, Replay, from_record, make_env, play_again, write_trajectories
+from agent_gym.rollout.envs import close_env
 
 _SHOWN = 10
 
@@ -43,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
     again = list(_replay(records, changes))
     after = [from_record({**replay.record, "rows": []}) for replay in again]
     if arguments.output:
-        write_trajectories(arguments.output, (replay.record for replay in again))
+        with writing(arguments.output):
+            write_trajectories(arguments.output, (replay.record for replay in again))
     if arguments.json:
         print(json.dumps(_as_json(before, after, again), indent=2))
     else:
@@ -70,7 +73,7 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
             yield replay
     finally:
         for env in envs.values():
-            env.close()
+            close_env(env)
 
 
 def _merged(kwargs: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from agent_gym.cli.episodes import add_limits, add_output, add_player, check_player, open_file, open_runner, play
 from agent_gym.cli.parser import Parser, positive
-from agent_gym.evaluate import make_specs, summarize
-from agent_gym.rollout import Episode, RolloutStats, failure_summary
+from agent_gym.evaluate import EvalResult, make_specs, summarize
+from agent_gym.rollout import RolloutStats
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,16 +33,14 @@ def main(argv: Sequence[str]) -> int:
     )
     with open_file(arguments) as file, open_runner(arguments, arguments.env_id, player.engine) as (tokenizer, runner):
         episodes = play(arguments, player.name, specs, file, runner, tokenizer)
-    report = [*_report(episodes), *_speed(runner.stats), f"trajectories: {arguments.output}"]
-    print("\n".join(report))
+    print("\n".join([*_report(summarize(episodes)), *_speed(runner.stats), f"trajectories: {arguments.output}"]))
     return 0
 
 
-def _report(episodes: Sequence[Episode]) -> list[str]:
-    result = summarize(episodes)
+def _report(result: EvalResult) -> list[str]:
     lines = [f"success: {result}", f"reward: {result.reward:.3f}"]
     lines += [f"failed episodes: {result.failed}"] if result.failed else []
-    lines += [f"  {line}" for line in failure_summary(episodes)]
+    lines += [f"  {line}" for line in result.failures]
     return lines + [f"  {name}: {value:.3g}" for name, value in sorted(result.metrics.items())]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from agent_gym.cli.parser import Parser, check_output, positive
 from agent_gym.cli.reading import reading
-from agent_gym.errors import ConfigError, require
-from agent_gym.viewer import write_html
+from agent_gym.errors import ConfigError, require, writing
+from agent_gym.viewer import render_html
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +35,9 @@ def main(argv: Sequence[str]) -> int:
     output = Path(arguments.output) if arguments.output else first.with_suffix(".html")
     check_output(str(output))
     records = {name: reading(files) for name, files in runs.items()}
-    write_html(output, records, arguments.title or " and ".join(runs))
+    page = render_html(records, arguments.title or " and ".join(runs))
+    with writing(output, "name another file with --output"):
+        output.write_text(page, encoding="utf-8")
     print(output)
     if arguments.open and not webbrowser.open(output.resolve().as_uri()):
         raise ConfigError(f"there is no browser to open; the page is at {output}")
@@ -51,9 +53,10 @@ def _named(files: Sequence[str]) -> dict[str, Path]:
 def _jsonl_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(path.glob("*.jsonl"))
+    # One without content is what a run leaves that was killed before its first episode ended.
+    files = sorted(file for file in path.glob("*.jsonl") if file.stat().st_size)
     if not files:
-        raise ConfigError(f"{path} holds no .jsonl file")
+        raise ConfigError(f"{path} holds no .jsonl file with episodes")
     return files
 
 

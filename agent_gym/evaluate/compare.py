@@ -27,6 +27,7 @@ class Run:
         env_kwargs: the environment's arguments.
         tasks: finished episodes by the name that the environment has for their task.
         questions: the user's first words, by task.
+        failed: episodes that a fault of the machinery ended.
     """
 
     policy: str
@@ -34,6 +35,7 @@ class Run:
     env_kwargs: dict[str, Any]
     tasks: dict[str, list[Episode]] = field(default_factory=dict)
     questions: dict[str, str] = field(default_factory=dict)
+    failed: list[Episode] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Comparison:
 
 
 def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
-    """Sort the records of a file by policy and environment; failed episodes are left out.
+    """Sort the records of a file by policy and environment; failed episodes are kept apart.
 
     Args:
         records: as `read_trajectories` gives them.
@@ -67,9 +69,11 @@ def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
         spec = record["spec"]
         policy = record.get("policy", name)
         run = runs.setdefault((policy, spec["env_id"]), Run(policy, spec["env_id"], spec["env_kwargs"]))
-        if record["failure"] is None:
-            # Without the ids and texts of its tokens, which are most of it.
-            episode = from_record({**record, "rows": []})
+        # Without the ids and texts of its tokens, which are most of it.
+        episode = from_record({**record, "rows": []})
+        if episode.failure:
+            run.failed.append(episode)
+        else:
             run.tasks.setdefault(episode.task_id, []).append(episode)
             users = (message["content"] for message in episode.messages if message["role"] == "user")
             run.questions.setdefault(episode.task_id, str(next(users, "")))

@@ -41,7 +41,7 @@ def details(policy: str, env_id: str, result: EvalResult) -> str:
     """Return every measure of one result, and its success by kind of task."""
     attempts = f", {result.attempts} attempts each" if result.attempts > 1 else ""
     failed = f", {result.failed} failed episodes left out" if result.failed else ""
-    lines = [f"{env_id}, {policy}: {result.tasks} tasks{attempts}{failed}"]
+    lines = [f"{env_id}, {policy}: {result.tasks} tasks{attempts}{failed}", *(f"  {line}" for line in result.failures)]
     rows = [["measure", "estimate", "95% interval"]]
     for name in sorted(result.measures, key=_rank):
         measure = result.measures[name]

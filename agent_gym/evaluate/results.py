@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share
 from agent_gym.evaluate.values import call_seconds, episode_values
-from agent_gym.rollout import Episode
+from agent_gym.rollout import Episode, failure_summary
 
 SHARES = frozenset({"episode/success", "episode/truncated", "env/em", "env/sub_em"})
 """Numbers that are 0 or 1 in each episode, so that their mean is a share; all others are means."""
@@ -26,6 +26,7 @@ class EvalResult:
         measures: by name, as in `episode_values`; further `reward`, `episode/seconds`, `tool/<name>/latency` per call,
             and `pass@k` for k = 2, 4, 8, ..., K. statistics.py says how the intervals are made.
         categories: the same for the tasks of one kind: field of `Episode.categories`, its value, the result.
+        failures: why episodes failed, a line for each kind, as in `failure_summary`.
     """
 
     episodes: int
@@ -34,6 +35,7 @@ class EvalResult:
     attempts: int = 0
     measures: dict[str, Measure] = field(default_factory=dict)
     categories: dict[str, dict[str, EvalResult]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
 
     @property
     def success(self) -> float:
@@ -98,7 +100,8 @@ def _condense(episodes: Sequence[Episode], categories: dict[str, dict[str, EvalR
     tasks = list(by_task(episodes).values())
     n = sum(map(len, tasks))
     attempts = max(map(len, tasks), default=0)
-    return EvalResult(n, len(episodes) - n, len(tasks), attempts, _measures(tasks), categories or {})
+    failures = failure_summary(episodes)
+    return EvalResult(n, len(episodes) - n, len(tasks), attempts, _measures(tasks), categories or {}, failures)
 
 
 def _measures(tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import EpisodeSpec, derive_seed, make_env
+from agent_gym.rollout.envs import close_env
 
 
 def make_specs(
@@ -35,7 +36,7 @@ def make_specs(
     env = make_env(env_id, kwargs)
     tasks = env.get_wrapper_attr("tasks")
     available = len(tasks[split]) if split in tasks else None
-    env.close()
+    close_env(env)
     if available is None:
         raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}")
     if episodes is None:

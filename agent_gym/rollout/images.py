@@ -7,9 +7,9 @@ from typing import Any
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
-from agent_gym.images import Shown, images_of
+from agent_gym.images import Shown
 from agent_gym.rollout.contexts import AppendContext, Context
-from agent_gym.rollout.envs import make_env
+from agent_gym.rollout.envs import close_env, make_env
 from agent_gym.rollout.episode import Episode
 
 
@@ -17,7 +17,7 @@ def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bo
     """Say whether an environment shows images (`TextEnv.shows_images`), and so needs a model that reads them."""
     env = make_env(env_id, env_kwargs)
     shown = bool(env.get_wrapper_attr("shows_images"))
-    env.close()
+    close_env(env)
     return shown
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 
 from agent_gym.images import Image, described, images_of
-from agent_gym.rollout.envs import make_env
+from agent_gym.rollout.envs import close_env, make_env
 from agent_gym.rollout.trajectories import recorded_messages
 
 
@@ -36,7 +36,7 @@ def replay(record: Mapping[str, Any]) -> list[str]:
     """Play the recorded actions again and list every difference; an empty list means that the world agrees."""
     env = make_env(record["spec"]["env_id"], record["spec"]["env_kwargs"])
     again = play_again(record, env)
-    env.close()
+    close_env(env)
     return [*again.world, *again.scores]
 
 

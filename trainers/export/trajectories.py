@@ -14,7 +14,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.transcript import Span, action_mask
 
 FORMATS: Mapping[str, Mapping[str, str]] = {
@@ -94,9 +94,10 @@ def export_trajectories(
         raise ConfigError(f"format {form!r} has no place for images; take 'trajectories', which has them in `extra`")
     make = {"trajectories": _whole, "sft": _contexts, "messages": _talk}[form]
     dataset = Dataset.from_list([row for record in kept for row in make(record)])
-    (out / "data").mkdir(parents=True)
-    dataset.to_parquet(str(out / "data" / "train-00000-of-00001.parquet"))
-    (out / "README.md").write_text(_card(out.name, form, kept, len(every), len(dataset)), encoding="utf-8")
+    with writing(out, "name another folder"):
+        (out / "data").mkdir(parents=True)
+        dataset.to_parquet(str(out / "data" / "train-00000-of-00001.parquet"))
+        (out / "README.md").write_text(_card(out.name, form, kept, len(every), len(dataset)), encoding="utf-8")
     return dataset
 
 
