@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,11 @@ def stand_in(images: bool) -> Any:
         images: whether it is for an environment that shows some; then it is a processor.
     """
     require("transformers", "train")
-    from agent_gym import envs
     from agent_gym.trainers.tiny import make_tiny_tokenizer
     from agent_gym.trainers.tiny_vision import make_tiny_processor
 
-    texts = [file.read_text(encoding="utf-8") for file in sorted(Path(envs.__path__[0]).rglob("*.py"))]
+    (folder,) = import_module("agent_gym.envs").__path__
+    texts = [file.read_text(encoding="utf-8") for file in sorted(Path(folder).rglob("*.py"))]
     return make_tiny_processor(texts, _TOKENS) if images else make_tiny_tokenizer(texts, _TOKENS)
 
 
