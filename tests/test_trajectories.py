@@ -178,6 +178,7 @@ def damaged(good: list[dict[str, Any]]) -> tuple[bytes, set[int]]:
         {"messages": [{"role": "user"}]},
         {"messages": [{"role": "user", "content": [{"type": "image", "image": 3}]}]},
         {"spec": {**record["spec"], "env_id": 3}},
+        {"spec": {**record["spec"], "of_the_future": 3}},
         {"reward": None},
         {"reward_terms": []},
         {"tools": [{}]},

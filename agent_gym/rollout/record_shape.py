@@ -7,8 +7,10 @@ missing. Further entries are anybody's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, get_args
 
+from agent_gym.rollout.episode import EpisodeSpec, Step
 from agent_gym.transcript import Source
 
 _NUMBER = (int, float)
@@ -66,6 +68,9 @@ def misfit(record: Mapping[str, Any]) -> str | None:
         wrong = "reward is null, and the episode did not fail"
     if wrong is not None:
         return wrong
+    for where, found, made in (("spec", record["spec"], EpisodeSpec), *(("steps", s, Step) for s in record["steps"])):
+        if unknown := found.keys() - {field.name for field in fields(made)}:
+            return f"{where} has {', '.join(sorted(unknown))}, which this version does not know"
     images = len(record.get("images", ()))
     for n, message in enumerate(record["messages"]):
         if isinstance(message["content"], list) and not all(_is_part(part, images) for part in message["content"]):
