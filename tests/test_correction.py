@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from agent_gym.trainers.correction import engine_ratio  # noqa: E402
+from agent_gym.trainers.correction import MODES, engine_ratio, mismatch_kl  # noqa: E402
 
 NAN = float("nan")
 LOGPS = torch.tensor([[-1.0, -2.0, -3.0, -9.0], [-1.0, -1.0, -1.0, -1.0]])
@@ -63,3 +63,21 @@ def test_a_long_row_with_rounding_noise_is_kept_by_the_default_and_lost_by_the_w
     engine = logps - 1e-3
     assert engine_ratio(logps, engine, mask).mean().item() == pytest.approx(1.001, abs=1e-4)
     assert engine_ratio(logps, engine, mask, mode="sequence_mask").item() == 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_bounds_the_ratio_is_the_ratio(mode: str) -> None:
+    tokens = [[math.e, 1.0, math.e**2, 1.0], [math.e**0.5, math.e**-0.5, 1.0, 1.0]]
+    expected = [[math.e**3], [1.0]] if mode.startswith("sequence") else tokens
+    close(ratio(mode=mode, low=None, high=None), expected)
+
+
+def test_the_mismatch_is_the_kl_from_the_engine() -> None:
+    # Its mean over tokens of the engine is the KL itself: summed here over all tokens of two distributions.
+    engine, trainer = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]).log(), torch.tensor([[0.5, 0.3, 0.2]]).log()
+    per_token = mismatch_kl(trainer, engine, torch.ones(2, 3).bool())
+    exact = (engine.exp() * (engine - trainer)).sum(1)
+    assert torch.allclose((engine.exp() * per_token).sum(1), exact)
+    assert (per_token >= 0).all() and mismatch_kl(engine, engine, torch.ones(2, 3).bool()).abs().max() == 0
+    unknown = torch.full((1, 3), NAN)
+    assert (mismatch_kl(trainer, unknown, torch.ones(1, 3).bool()) == 0).all()

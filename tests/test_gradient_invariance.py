@@ -31,6 +31,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_generations": 2, "loss_type": "cispo", "epsilon_high": 5.0, "loss_normalization": "sequence",
         "process_norm": "prime",
     },
+    "dr_grpo, constant": {
+        "num_generations": 2, "advantage_estimator": "dr_grpo", "loss_normalization": "constant",
+        # As many as the episodes have, or the gradients would be too small to compare.
+        "max_episode_tokens": 30, "max_turn_tokens": 8,
+    },
     "StepPO": {
         "ppo": True, "advantage_estimator": "step_gae", "importance_sampling_level": "step",
         "loss_normalization": "step",

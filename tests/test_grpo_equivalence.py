@@ -100,6 +100,8 @@ LOSSES: list[dict[str, Any]] = [
     {"importance_sampling_level": "sequence", "loss_normalization": "sequence"},
     {"importance_sampling_level": "step", "loss_normalization": "step"},
     {"loss_normalization": "episode", "delta": 2.0, "epsilon_high": 0.28},
+    # Few tokens of the budget are used, so that the gradient is small.
+    {"loss_normalization": "constant", "advantage_estimator": "dr_grpo", "learning_rate": 0.3},
     {"entropy_coef": 0.05},
     {"beta": 0.1, "use_bias_correction_kl": True},
     {"beta": 0.1, "kl_in": "reward", "advantage_estimator": "reinforce_pp"},
@@ -225,6 +227,7 @@ def test_ranks_where_every_episode_failed(tmp_path: Path, options: dict[str, Any
             "loss_normalization": "episode",
             "advantage_estimator": "reinforce_pp_baseline",
         },
+        {**OPTIMIZERS["sgd"], "loss_normalization": "constant", "advantage_estimator": "dr_grpo", "learning_rate": 0.3},
     ],
     ids=[
         "adamw",
@@ -236,6 +239,7 @@ def test_ranks_where_every_episode_failed(tmp_path: Path, options: dict[str, Any
         "kl, two rollouts",
         "lora",
         "rows of one episode",
+        "constant",
     ],
 )
 def test_ranks_and_one_process(tmp_path: Path, options: dict[str, Any], processes: int) -> None:

@@ -18,7 +18,9 @@ pytest.importorskip("trl")
 from trainer_tools import ENV, distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from agent_gym.rollout import EpisodeSpec  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.batching import training_episode  # noqa: E402
 
 TOLERANCE = 1e-5  # natural log, float32 on both sides
 ENGINES = [
@@ -116,6 +118,32 @@ def test_several_updates_of_one_rollout_are_weighed_against_the_engine(tmp_path:
         mask = batch["action_mask"]
         assert torch.allclose(batch["engine_ratio"][mask], torch.ones(()), atol=1e-4)
         assert (batch["old_logps"] - batch["engine_logps"])[mask].abs().max() <= TOLERANCE
+
+
+def test_the_live_model_samples_in_the_precision_of_the_loss(tmp_path: Path) -> None:
+    trainer = parity_trainer(tmp_path, None, bf16=True, max_steps=1, learning_rate=0.0)
+    reference = AutoModelForCausalLM.from_pretrained(model_folder())  # in float32, with the weights that stay
+
+    def apart(episodes: list[Any]) -> tuple[float, float]:
+        """Mean distance of sampling from the loss, and of float32 from the loss, over sampled tokens."""
+        batch = trainer._lay_out([training_episode(episode, i) for i, episode in enumerate(episodes)])
+        mask, ids, attended = batch["action_mask"], batch["input_ids"], batch["attention_mask"]
+        with torch.no_grad():
+            loss = trainer._forward(trainer.model, batch).logps
+            full = reference(input_ids=ids, attention_mask=attended).logits[:, :-1].log_softmax(-1)
+        full = torch.nn.functional.pad(full.gather(-1, ids[:, 1:, None]).squeeze(-1), (1, 0))
+        return tuple((logps - loss)[mask].abs().mean().item() for logps in (batch["engine_logps"], full))
+
+    specs = [EpisodeSpec(ENV, split="train", index=i, seed=i, sampling_seed=i, group=i) for i in range(8)]
+    trainer.model.train()
+    for _ in range(2):  # before and after accelerate has wrapped the model
+        sampled, in_float32 = apart(trainer.rollout(specs, 1.0))
+        assert in_float32 > 1e-3
+        assert sampled < in_float32 / 4
+        trainer.train()
+    # What is left is rounding, which is corrected for and logged.
+    log = trainer.state.log_history[0]
+    assert 0.0 < log["sampling/kl"] < 1e-4 and log["sampling/bounded"] == 0.0
 
 
 def two_engines(folder: str, options: dict[str, Any]) -> Any:

@@ -194,6 +194,26 @@ def test_grpo_s_mean_over_rows_is_trl_s(tmp_path: Path, by: str) -> None:
         assert (gradient - expected_gradients[name]).abs().max() < TOLERANCE, name
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_dr_grpo_s_constant_is_trl_s(tmp_path: Path, steps: int) -> None:
+    # TRL divides by rows x max_completion_length, whatever the rows hold; a dummy row counts, as a failed episode does.
+    theirs = {"loss_type": "dr_grpo", "max_completion_length": 60, "gradient_accumulation_steps": steps}
+    ours = {"loss_normalization": "constant", "max_episode_tokens": 60, "gradient_accumulation_steps": steps}
+    trainer, stock = make_trainer(tmp_path, **ours), stock_trainer(tmp_path, **theirs)
+    batch = make_rows()
+    batch.pop("noise")
+    mask = batch["action_mask"]
+    batch["weights"] = loss_weights(
+        mask, batch["step_of"], batch["episode_of"], "constant", constant=trainer.args.rollout_tokens
+    )
+    loss, gradients = loss_and_gradients(trainer, batch, steps)
+    expected, expected_gradients = loss_and_gradients(stock, in_layout_of_trl(batch), steps)
+    assert abs(expected) > 1e-4
+    assert loss == pytest.approx(expected, abs=TOLERANCE)
+    for name, gradient in gradients.items():
+        assert (gradient - expected_gradients[name]).abs().max() < TOLERANCE, name
+
+
 def test_trl_weighs_the_same_against_the_engine(tmp_path: Path) -> None:
     options = {"vllm_importance_sampling_clip_max": 1.2, "vllm_importance_sampling_mode": "token_truncate"}
     on_both(tmp_path, {"use_vllm": True, **options}, options, fresh=True)

@@ -1,4 +1,4 @@
-"""What a token counts: weights that sum to 1, however rows are cut, padded or shared out."""
+"""What a token counts: weights that sum to 1 or are constant, however rows are cut, padded or shared out."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ EPISODES = torch.tensor([0, 0, 1, -1])
         ("sequence", [[1 / 3], [1 / 9, 2 / 9], [1 / 3]]),
         ("step", [[1 / 4], [1 / 4, 1 / 4], [1 / 4]]),
         ("episode", [[1 / 4], [1 / 12, 1 / 6], [1 / 2]]),
+        ("constant", [[3 / 80], [1 / 80, 2 / 80], [1 / 80]]),
     ],
 )
 def test_each_unit_counts_the_same(by: str, expected: list[list[float]]) -> None:
-    weights = loss_weights(STEPS >= 0, STEPS, EPISODES, by)
+    weights = loss_weights(STEPS >= 0, STEPS, EPISODES, by, constant=80)
     for row, shares in enumerate(expected):
         steps = sorted(set(STEPS[row].tolist()) - {-1})
         found = [weights[row][STEPS[row] == step].sum().item() for step in steps]
@@ -48,7 +49,7 @@ def test_order_padding_and_processes_change_no_weight(rows: list[list[int]], by:
     steps = torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])
     episodes = torch.tensor(sorted(data.draw(st.integers(0, 2)) for _ in rows))
     whole = loss_weights(steps >= 0, steps, episodes, by)
-    if (steps >= 0).any():
+    if (steps >= 0).any() and by != "constant":
         assert whole.sum().item() == pytest.approx(1.0)
     order = torch.tensor(data.draw(st.permutations(range(n))))
     wide = torch.nn.functional.pad(steps[order], (0, 2), value=-1)
@@ -66,6 +67,16 @@ def test_order_padding_and_processes_change_no_weight(rows: list[list[int]], by:
         share(part, lambda count: (counts.append(int(count)), count)[1])
     for part in parts:
         assert torch.allclose(share(part, lambda count: torch.tensor(sum(counts))), whole[part])
+
+
+def test_a_constant_weighs_a_token_alike_in_any_company() -> None:
+    def first(by: str, companion: int) -> float:
+        """The weight of a token in an episode of 20 tokens beside one of another length."""
+        steps = torch.where(torch.arange(1000) < torch.tensor([[20], [companion]]), 0, -1)
+        return loss_weights(steps >= 0, steps, torch.tensor([0, 1]), by, constant=2 * 1000)[0, 0].item()
+
+    assert first("constant", 1) == first("constant", 1000) == pytest.approx(1 / 2000)
+    assert first("token", 1) > 40 * first("token", 1000)
 
 
 @pytest.mark.parametrize("by", NORMALIZATIONS)

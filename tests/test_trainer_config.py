@@ -22,13 +22,16 @@ CASES: list[tuple[dict[str, Any], str]] = [
     # TRL's names of losses say three things at once, each of which has a setting of its own here.
     ({"loss_type": "dapo"}, "'dapo' of TRL is called loss_type='clip', loss_normalization='token' here"),
     ({"loss_type": "grpo"}, "'grpo' of TRL is called loss_type='clip', loss_normalization='sequence' here"),
-    ({"loss_type": "dr_grpo"}, "'dr_grpo' of TRL is called advantage_estimator='dr_grpo', loss_type='clip'"),
+    (
+        {"loss_type": "dr_grpo"},
+        "'dr_grpo' of TRL is called advantage_estimator='dr_grpo', loss_type='clip', loss_normalization='constant'",
+    ),
     ({"loss_type": "bnpo"}, "loss_type is 'bnpo'; allowed: clip, cispo"),
     ({"loss_type": "cispo"}, "epsilon_high is None; with loss_type 'cispo' it is the largest importance weight"),
     ({"loss_type": "cispo", "epsilon_high": 0.28}, r"epsilon_high is 0\.28; .* must be above 1, for example 5\.0"),
     ({"delta": 1.2, "epsilon_high": 0.28}, r"delta is 1\.2; the dual clip must lie above 1 \+ epsilon_high"),
     ({"advantage_estimator": "grop"}, "no advantage estimator is called 'grop'; allowed: grpo, dr_grpo, rloo"),
-    ({"loss_normalization": "row"}, "loss_normalization is 'row'; allowed: token, sequence, step, episode"),
+    ({"loss_normalization": "row"}, "loss_normalization is 'row'; allowed: token, sequence, step, episode, constant"),
     ({"importance_sampling_level": "episode"}, "is 'episode'; allowed: token, step, sequence"),
     ({"process_norm": "mean"}, "process_norm is 'mean'; allowed: None, none, trajectory, group, batch, prime"),
     ({"outcome_weight": 0.5}, "outcome_weight weighs the outcome against process rewards: set process_norm, too"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +15,11 @@ pytest.importorskip("accelerate")
 from accelerate import Accelerator  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from trainer_tools import in_ranks, make_trainer  # noqa: E402
 
 from agent_gym.evaluate import episode_metrics  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Failure, Step  # noqa: E402
+from agent_gym.trainers.correction import MODES  # noqa: E402
 from agent_gym.trainers.metrics import RunningMeans, eval_metrics, mean_metrics, merge_means  # noqa: E402
 
 TOOLS = [{"function": {"name": "add"}}]
@@ -74,9 +79,43 @@ def test_means_over_tokens_do_not_depend_on_the_pieces(pieces: list[list[tuple[f
         values, mask = (torch.tensor(column) for column in zip(*piece, strict=True))
         means.add("some", values, mask)
         means.add("all", values, torch.ones_like(mask))
+        means.largest("most", values.abs(), mask)
     counted = [value for piece in pieces for value, mine in piece if mine]
     everything = [value for piece in pieces for value, _ in piece]
     found = means.pop(accelerator)
+    assert found["most"] == pytest.approx(max(map(abs, counted), default=0.0))
     assert found["some"] == pytest.approx(sum(counted) / max(1, len(counted)), abs=1e-5)
     assert found["all"] == pytest.approx(sum(everything) / len(everything), abs=1e-5)
     assert means.pop(accelerator) == {}
+
+
+def means_of_a_rank() -> dict[str, float]:
+    means, accelerator, rank = RunningMeans(), Accelerator(cpu=True), int(os.environ["RANK"])
+    means.add("mean", torch.tensor([1.0 + rank, math.inf]), torch.tensor([True, False]))
+    means.largest("most", torch.tensor([5.0 - rank, 9.0]), torch.tensor([True, False]))
+    return means.pop(accelerator)
+
+
+def test_means_and_maxima_are_those_of_all_processes() -> None:
+    assert in_ranks(means_of_a_rank, 2) == [{"mean": 1.5, "most": 5.0}] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_correction_did_is_logged_before_its_bounds(tmp_path: Path, mode: str) -> None:
+    high, low = (1.05, 0.9) if mode.startswith("token") else (1.5, 0.5)
+    bounds = {"vllm_importance_sampling_clip_max": high, "vllm_importance_sampling_clip_min": low}
+    options = {"use_vllm": True, "vllm_importance_sampling_mode": mode, "num_iterations": 2, "max_steps": 1}
+    trainer = make_trainer(tmp_path, **bounds, **options)
+    trainer.train()
+    batch, log = trainer._generated, trainer.state.log_history[0]
+    mask = batch["action_mask"]
+    off = (batch["old_logps"] - batch["engine_logps"]) * mask
+    ratio = (off.sum(1, keepdim=True).expand_as(off) if mode.startswith("sequence") else off).exp()[mask]
+    assert log["sampling/ratio_mean"] == pytest.approx(ratio.mean().item(), rel=1e-4)
+    assert log["sampling/ratio_max"] == pytest.approx(ratio.max().item(), rel=1e-4)
+    outside = ((ratio > high) | (ratio < low)).float().mean().item()
+    assert log["sampling/bounded"] == pytest.approx(outside) and 0.1 < outside < 1.0
+    assert log["sampling/ratio_max"] > high
+    tokens = off[mask].double()
+    assert log["sampling/kl"] == pytest.approx((tokens.exp() - 1 - tokens).mean().item(), rel=1e-3)
+    assert log["sampling/logp_difference_max"] == pytest.approx(tokens.abs().max().item())

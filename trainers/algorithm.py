@@ -17,7 +17,7 @@ from agent_gym.trainers.normalization import NORMALIZATIONS
 _TRL_LOSSES = {
     "dapo": "loss_type='clip', loss_normalization='token'",
     "grpo": "loss_type='clip', loss_normalization='sequence'",
-    "dr_grpo": "advantage_estimator='dr_grpo', loss_type='clip', loss_normalization='token'",
+    "dr_grpo": "advantage_estimator='dr_grpo', loss_type='clip', loss_normalization='constant'",
 }
 
 
@@ -54,7 +54,11 @@ class AlgorithmConfig:
     )
     loss_type: str = field(default="clip", metadata={"help": "clip (PPO's) or cispo."})
     loss_normalization: str = field(
-        default="token", metadata={"help": "What counts the same in the loss: token, sequence (row), step or episode."}
+        default="token",
+        metadata={
+            "help": "What counts the same in the loss: token, sequence (row), step or episode; or constant (Dr. GRPO): "
+            "each token by 1 / (episodes of a rollout x max_episode_tokens)."
+        },
     )
     importance_sampling_level: str = field(
         default="token",
@@ -62,7 +66,11 @@ class AlgorithmConfig:
     )
     log_ratio_clamp: float = field(default=20.0, metadata={"help": "Largest magnitude of a log-ratio."})
     kl_in: str = field(
-        default="loss", metadata={"help": "Where beta x KL goes: loss, or reward (per token, before credit is given)."}
+        default="loss",
+        metadata={
+            "help": "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) "
+            "or reward (log-ratio per token, before credit is given)."
+        },
     )
     minibatch_by: str = field(
         default="rows",

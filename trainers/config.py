@@ -299,6 +299,12 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
         return self.generation_batch_size // self.num_generations
 
     @property
+    def rollout_tokens(self) -> int:
+        """Episodes of one rollout, over all processes, x tokens of one context: what `constant` divides the loss by."""
+        assert self.generation_batch_size is not None
+        return self.generation_batch_size * self.max_episode_tokens
+
+    @property
     def extra_tasks(self) -> int:
         """Tasks that each process has in play beside those that it needs, with over_sampling."""
         return math.floor(self.over_sampling * self.batch_tasks / self.world_size + 1e-9)

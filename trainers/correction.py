@@ -36,9 +36,28 @@ def engine_ratio(
     Returns:
         (B, T), or (B, 1) for the sequence modes; 1 where nothing was sampled or the engine has no logprob.
     """
-    difference = torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
+    difference = _difference(logps, engine_logps, action_mask)
     ratio = (difference.sum(1, keepdim=True) if mode.startswith("sequence") else difference).exp()
+    if low is None and high is None:
+        return ratio
     if mode.endswith("truncate"):
         return ratio.clamp(min=low, max=high)
     inside = ratio <= (float("inf") if high is None else high)
     return ratio * (inside & (ratio >= (0.0 if low is None else low)))
+
+
+def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    """Estimate KL(engine || trainer) per token from what the engine sampled: ratio - 1 - log ratio (k3).
+
+    Arguments as of `engine_ratio`; see `losses.kl_estimate` for the estimator. A small difference d of logprobs counts
+    d^2 / 2.
+
+    Returns:
+        (B, T) in nats; 0 where nothing was sampled or the engine has no logprob.
+    """
+    difference = _difference(logps, engine_logps, action_mask)
+    return difference.exp() - 1 - difference
+
+
+def _difference(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,19 @@ from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import policy_only
 
 
-def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
+def build_policy(
+    model: Any,
+    renderer: ChatRenderer,
+    args: AgentGRPOConfig,
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Policy:
     """Make the engine: vLLM with `use_vllm`, in this process or behind servers, else transformers on the live model.
 
     Args:
         model: the unwrapped policy.
         renderer: the renderer of its tokenizer; it knows which tokens end a turn.
         args: the trainer's settings.
+        autocast: the precision in which the trainer computes the loss, for an engine that shares its model.
     """
     tokenizer = renderer.tokenizer
     if not args.use_vllm:
@@ -31,6 +39,7 @@ def build_policy(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> P
             renderer.decode_action,
             vision=renderer.vision,
             seed=args.seed,
+            autocast=autocast,
         )
     context = args.vllm_max_model_length or args.max_episode_tokens
     if args.layout == "server":

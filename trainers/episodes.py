@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from datasets import Dataset
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -20,6 +21,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.agreement import together
 from agent_gym.policies.base import Engine, Policy
 from agent_gym.policies.processors import let_videos_be_missing
+from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.ahead import RolloutAhead
 from agent_gym.trainers.config import AgentGRPOConfig
@@ -119,7 +121,8 @@ class EpisodeTrainer(RowTrainer):
         if self._runner is None:
             args = self.args
             if self._policy is None:
-                self._policy = build_policy(self.accelerator.unwrap_model(self.model), self.renderer, args)
+                model = self.accelerator.unwrap_model(self.model)
+                self._policy = build_policy(model, self.renderer, args, self.accelerator.autocast)
             show = args.rollout_progress and self.accelerator.is_main_process
             self._runner = Runner(
                 self._policy,
@@ -131,6 +134,12 @@ class EpisodeTrainer(RowTrainer):
                 context=args.context,
             )
         return self._runner
+
+    @property
+    def _engine_differs(self) -> bool:
+        # In half precision the model itself rounds otherwise: one token behind a cache is another sum than a whole row.
+        half = self.accelerator.native_amp or self.model.dtype != torch.float32
+        return super()._engine_differs or (half and isinstance(self._policy, TransformersPolicy))
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights and log where the time went."""

@@ -130,7 +130,12 @@ class AgentGRPOTrainer(EpisodeTrainer):
         n_rows = int(self.accelerator.gather(count).max()) + 1
         batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
         batch["weights"] = loss_weights(
-            batch["action_mask"], batch["step_of"], batch["episode_of"], self.args.loss_normalization, self._total
+            batch["action_mask"],
+            batch["step_of"],
+            batch["episode_of"],
+            self.args.loss_normalization,
+            self._total,
+            self.args.rollout_tokens,
         )
         return batch
 

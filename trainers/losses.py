@@ -112,6 +112,8 @@ def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor, clamp: float = 20.
     """Estimate KL(policy || reference) per token: exp(d) - d - 1 with d = ref - policy (Schulman's k3).
 
     Never negative, unbiased, and of low variance where the policies are close (http://joschu.net/blog/kl-approx.html).
+    Its gradient is not that of the KL. With `use_bias_correction_kl`, TRL's default, the loss multiplies it by the
+    probability ratio, which has a gradient, too (DeepSeek-V3.2, arXiv:2512.02556).
 
     Args:
         logps: (B, T), with gradient.

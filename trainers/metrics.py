@@ -92,7 +92,7 @@ def staleness(episodes: Sequence[Episode], step: int) -> dict[str, float]:
 
 
 class RunningMeans:
-    """Means over tokens that are collected piece by piece, and exchanged between processes once.
+    """Means and maxima over tokens that are collected piece by piece, and exchanged between processes once.
 
     A mean of the pieces' means would depend on how the batch was cut, and an exchange per piece costs more than the
     numbers are worth.
@@ -101,17 +101,28 @@ class RunningMeans:
     def __init__(self) -> None:
         """Start with nothing."""
         self._sums: dict[str, torch.Tensor] = {}
+        self._most: dict[str, torch.Tensor] = {}
 
     def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
         """Count the values where the mask is True; both have the same shape."""
-        part = torch.stack([(values.detach() * mask).sum().float(), mask.sum().float()])
+        # Selected and not multiplied: what is infinite outside the mask is not 0 x infinity.
+        part = torch.stack([torch.where(mask, values.detach(), 0).sum().float(), mask.sum().float()])
         self._sums[name] = self._sums[name] + part if name in self._sums else part
 
+    def largest(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
+        """Keep the largest of the values where the mask is True, 0 if all are below; both have the same shape."""
+        most = torch.where(mask, values.detach(), 0).max().float()
+        self._most[name] = torch.maximum(self._most[name], most) if name in self._most else most
+
     def pop(self, accelerator: Any) -> dict[str, float]:
-        """Return the means over all processes, which must have added the same names, and start anew."""
+        """Return means and maxima over all processes, which must have given the same names, and start anew."""
         if not self._sums:
             return {}
         totals = accelerator.reduce(torch.stack(list(self._sums.values())), reduction="sum").tolist()
-        means = {name: total / max(1.0, count) for name, (total, count) in zip(self._sums, totals, strict=True)}
+        found = {name: total / max(1.0, count) for name, (total, count) in zip(self._sums, totals, strict=True)}
+        if self._most:
+            parts = accelerator.gather(torch.stack(list(self._most.values()))[None])
+            found |= dict(zip(self._most, parts.amax(0).tolist(), strict=True))
         self._sums.clear()
-        return means
+        self._most.clear()
+        return found

@@ -126,7 +126,12 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         batch["returns"] = timeline.write(estimate.returns, device)
         batch["value_mask"] = timeline.write(estimate.value_mask, device)
         batch["value_weights"] = loss_weights(
-            batch["value_mask"], batch["step_of"], batch["episode_of"], self.args.loss_normalization, self._total
+            batch["value_mask"],
+            batch["step_of"],
+            batch["episode_of"],
+            self.args.loss_normalization,
+            self._total,
+            self.args.rollout_tokens,
         )
         self._log_critic(batch)
 

@@ -24,7 +24,7 @@ from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.correction import engine_ratio
+from agent_gym.trainers.correction import engine_ratio, mismatch_kl
 from agent_gym.trainers.losses import PolicyLoss, cispo_loss, clipped_loss, kl_estimate, probability_ratio
 from agent_gym.trainers.metrics import RunningMeans
 from agent_gym.trainers.micro_batches import micro_batches
@@ -65,7 +65,6 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
-        self._engine_gap = 0.0  # largest difference between engine and trainer since the last step, nats
         if self.args.packing:
             self.add_callback(PackingCheck(self))
 
@@ -153,23 +152,25 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             yield self.model
 
+    @property
+    def _engine_differs(self) -> bool:
+        """Whether the engine's logprobs are others than those of the loss, by its kernels or the age of its weights."""
+        return self.use_vllm or self.args.overlap or self.args.over_sampling > 0.0
+
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did; see correction.py."""
-        another = self.use_vllm or self.args.overlap or self.args.over_sampling > 0.0
-        if not (another and self.vllm_importance_sampling_correction):
+        if not (self._engine_differs and self.vllm_importance_sampling_correction):
             return
-        mask, engine = batch["action_mask"], batch["engine_logps"]
-        ratio = engine_ratio(
-            logps,
-            engine,
-            mask,
-            mode=self.vllm_importance_sampling_mode,
-            low=self.vllm_importance_sampling_clip_min,
-            high=self.vllm_importance_sampling_clip_max,
-        )
-        batch["engine_ratio"] = ratio
+        mask, engine, args = batch["action_mask"], batch["engine_logps"], self.args
+        mode, low = args.vllm_importance_sampling_mode, args.vllm_importance_sampling_clip_min
+        ratio = engine_ratio(logps, engine, mask, mode=mode, low=None, high=None)
+        bounded = engine_ratio(logps, engine, mask, mode=mode, low=low, high=args.vllm_importance_sampling_clip_max)
+        batch["engine_ratio"] = bounded
         self._means.add("sampling/ratio_mean", ratio.expand_as(mask), mask)
-        self._engine_gap = max(self._engine_gap, ((logps - engine) * mask).abs().max().item())
+        self._means.add("sampling/bounded", (bounded != ratio).expand_as(mask), mask)
+        self._means.add("sampling/kl", mismatch_kl(logps, engine, mask), mask)
+        self._means.largest("sampling/ratio_max", ratio.expand_as(mask), mask)
+        self._means.largest("sampling/logp_difference_max", (logps - engine).abs().nan_to_num(0.0, math.inf), mask)
 
     # The loss: a weighted sum over tokens.
 
@@ -310,12 +311,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             total += loss.detach()
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
-        means = self._means.pop(self.accelerator)
-        for name, value in means.items():
+        for name, value in self._means.pop(self.accelerator).items():
             self._metrics["train"][name].append(value)
-        if "sampling/ratio_mean" in means:
-            self._metrics["train"]["sampling/logp_difference_max"].append(self._engine_gap)
-            self._engine_gap = 0.0
         self._step += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()

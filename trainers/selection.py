@@ -43,8 +43,8 @@ def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction"
             environment.
 
     Returns:
-        The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower group number.
-        Where no group has a spread, it is a group that agrees: training on it is training on zeros.
+        The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower group
+        number. Where no group has a spread, it is a group that agrees: training on it is training on zeros.
 
     Raises:
         ConfigError: for a fraction outside (0, 1] or an unknown ranking.

@@ -9,7 +9,7 @@ kept between turns.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class TransformersPolicy:
         max_batch_tokens: Bound on rows times (longest prompt + longest answer) of one batch, that is on the
             size of the key/value cache. A request larger than that is decoded alone.
         seed: Seed of the stream that serves requests without a seed of their own.
+        autocast: Makes the context in which the model computes, for one that is trained under autocast.
 
     Raises:
         ConfigError: When there is no token to end a turn with.
@@ -67,6 +68,7 @@ class TransformersPolicy:
         vision: Vision | None = None,
         max_batch_tokens: int = 65_536,
         seed: int = 0,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         if not eos_token_ids:
             raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
@@ -78,6 +80,7 @@ class TransformersPolicy:
         config: Any = model.config
         self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
         self._decode_text = decode
+        self._autocast = autocast
         self._seeds = torch.Generator().manual_seed(seed)
         self._queue: dict[int, Request] = {}
 
@@ -108,7 +111,7 @@ class TransformersPolicy:
             return []
         # no_grad and not inference_mode: some models refresh their rotary tables during a forward pass, and a
         # table made in inference mode would make the trainer's next backward fail.
-        with _evaluating(self.model), torch.no_grad():
+        with _evaluating(self.model), torch.no_grad(), self._autocast():
             self._decode(list(rows))
         return [Generation(row.request.id, row.ids, row.logprobs, row.reason) for row in rows if row.reason]
 

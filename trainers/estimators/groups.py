@@ -57,7 +57,8 @@ def dr_grpo(returns: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     """Compare with the mean of the group and leave the units alone: A_i = R_i - mean(R).
 
     Dr. GRPO, arXiv:2503.20783: dividing by the spread of the group lets the tasks that are almost always or almost
-    never solved steer the update. (The paper's other half, not dividing the loss by the length, is the loss's affair.)
+    never solved steer the update. (The paper's other half, not dividing the loss by the length, is
+    `loss_normalization="constant"`.)
 
     Args:
         returns: (N,) R.
