@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,12 @@ pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
 from trainer_tools import ENV, make_trainer, settings  # noqa: E402
-from trl import GRPOConfig  # noqa: E402
+from transformers import TrainingArguments  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from trl.trainer.callbacks import SyncRefModelCallback  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers import AgentGRPOTrainer, task_dataset  # noqa: E402
+from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset  # noqa: E402
 from agent_gym.trainers.config import _FIXED  # noqa: E402
 
 CASES: list[tuple[dict[str, Any], str]] = [
@@ -102,11 +108,56 @@ def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str
         settings(tmp_path, **changes)
 
 
-def test_each_setting_with_a_fixed_value_is_tried_above_and_defaults_to_it(tmp_path: Path) -> None:
-    tried = {name for changes, _ in CASES for name in changes}
-    assert set(_FIXED) <= tried
+READ_BY_TRL: dict[str, Any] = {
+    **dict.fromkeys(("trust_remote_code", "disable_dropout", "cast_lm_head_to_fp32"), GRPOTrainer.__init__),
+    **dict.fromkeys(("router_aux_loss_coef", "num_generations_eval", "shuffle_dataset"), GRPOTrainer.__init__),
+    **dict.fromkeys(("sync_ref_model", "log_completions_hub_repo"), GRPOTrainer.__init__),
+    **dict.fromkeys(("ref_model_mixup_alpha", "ref_model_sync_steps"), SyncRefModelCallback.on_step_end),
+    **dict.fromkeys(("num_completions_to_print", "log_unique_prompts"), GRPOTrainer.log),
+    **dict.fromkeys(("scale_rewards", "vllm_importance_sampling_cap"), GRPOConfig.__post_init__),
+}
+"""Fields of TRL's that methods of TRL read which are run here, too."""
+
+
+def test_every_field_of_trl_is_read_or_refused(tmp_path: Path) -> None:
+    own = "".join(path.read_text() for path in Path(inspect.getfile(AgentGRPOConfig)).parent.glob("*.py"))
+    fields = {f.name for f in dataclasses.fields(GRPOConfig)} - {f.name for f in dataclasses.fields(TrainingArguments)}
+    read = {name for name in fields if re.search(rf"\b(args|self|trainer)\.{name}\b", own)}
+    for name, method in READ_BY_TRL.items():
+        assert re.search(rf"\b(args|self)\.{name}\b", inspect.getsource(method)), f"{name}: {method} no longer reads it"
+    unknown = fields - read - set(READ_BY_TRL) - set(_FIXED)
+    assert not unknown, "new in TRL: read it, refuse it (trainers/config.py), or say which method of TRL reads it"
+    assert set(_FIXED) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "gone from TRL"
+    assert not set(_FIXED) & set(READ_BY_TRL)
     for name, (allowed, _) in _FIXED.items():
         assert getattr(GRPOConfig(str(tmp_path), use_cpu=True, bf16=False), name) in allowed
+
+
+@pytest.mark.parametrize("name", _FIXED)
+def test_what_nothing_reads_is_refused_away_from_its_default(tmp_path: Path, name: str) -> None:
+    tried = {field: value for changes, _ in CASES for field, value in changes.items()}
+    default = _FIXED[name][0][0]
+    if name in tried:
+        other = tried[name]
+    elif isinstance(default, bool):
+        other = not default
+    elif isinstance(default, (int, float)):
+        other = default + 1
+    else:
+        other = {"pad_to_multiple_of": 8, "vllm_server_host": "node1"}.get(name, {"a": 1})
+    with warnings.catch_warnings(), pytest.raises(ConfigError, match=f"^{name} is .*; allowed: "):
+        warnings.simplefilter("ignore", FutureWarning)  # of fields that TRL is about to drop
+        settings(tmp_path, **{name: other})
+
+
+def test_what_trl_reads_does_something_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rich")
+    shown = []
+    for count in (1, 3):
+        options = {"log_completions": True, "num_completions_to_print": count, "max_steps": 1}
+        make_trainer(tmp_path, **options).train()
+        shown.append(capsys.readouterr().out.count("Write letters."))
+    assert shown[1] == 3 * shown[0] > 0
 
 
 def test_neutral_values_in_another_spelling_pass(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ _FULL = "Rollouts sample the full distribution, because the loss scores the full
 _LOSS = "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere"
 _ENGINE = "The engine is vLLM, here or behind a server as `layout` says, or agent_gym's own loop around transformers"
 _WORLD = "The environment owns the reward: weigh its terms with env_kwargs={'reward_weights': {...}}"
+_ENTROPY = "The entropy bonus is constant: entropy_coef"
+_OTHER_LOSS = "loss_type is clip or cispo"
+_SERVER = "Servers are named by layout='server' and vllm_server_base_url"
 
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "top_p": ((1.0,), _FULL),
@@ -33,15 +36,34 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "repetition_penalty": ((1.0,), _FULL),
     "generation_kwargs": ((None, {}), _FULL),
     "vllm_structured_outputs_regex": ((None,), _FULL),
-    "use_adaptive_entropy": ((False,), _LOSS),
+    "use_adaptive_entropy": ((False,), _ENTROPY),
+    "entropy_coef_min": ((0.0,), _ENTROPY),
+    "entropy_coef_max": ((1.0,), _ENTROPY),
+    "entropy_coef_delta": ((0.005,), _ENTROPY),
+    "entropy_target": ((0.2,), _ENTROPY),
+    "sapo_temperature_neg": ((1.05,), _OTHER_LOSS),
+    "sapo_temperature_pos": ((1.0,), _OTHER_LOSS),
+    "vespo_k_pos": ((2.0,), _OTHER_LOSS),
+    "vespo_lambda_pos": ((3.0,), _OTHER_LOSS),
+    "vespo_k_neg": ((3.0,), _OTHER_LOSS),
+    "vespo_lambda_neg": ((2.0,), _OTHER_LOSS),
     "top_entropy_quantile": ((1.0,), _LOSS),
     "off_policy_mask_threshold": ((None,), _LOSS),
     "use_liger_kernel": ((False,), _LOSS),
     "vllm_mode": (("colocate",), _ENGINE),
     "vllm_model_impl": (("vllm",), _ENGINE),
     "vllm_tensor_parallel_size": ((1,), "Each process runs an engine of its own"),
+    "vllm_server_host": (("0.0.0.0",), _SERVER),
+    "vllm_server_port": ((8000,), _SERVER),
+    "vllm_group_port": ((51216,), "How weights reach the servers is weights_transfer"),
+    "use_transformers_paged": ((False,), _ENGINE),
     "use_transformers_continuous_batching": ((False,), _ENGINE),
+    "transformers_continuous_batching_config": ((None, {}), _ENGINE),
     "cache_implementation": ((None,), _ENGINE),
+    "ds3_gather_for_generation": ((True,), "Shards are gathered whenever weights go to the engine"),
+    "pad_to_multiple_of": (("auto", None), "Rows are padded to the longest of their pass"),
+    "max_completion_length": ((512,), "Turns are limited by max_turn_tokens, episodes by max_episode_tokens"),
+    "log_multimodal": ((True,), "Tables of completions hold no images; trajectory files do"),
     "reward_weights": ((None,), _WORLD),
     "multi_objective_aggregation": (("sum_then_normalize",), _WORLD),
     "max_tool_calling_iterations": ((None,), "Turns are limited by max_turns"),
@@ -63,8 +85,8 @@ class _OneEpisode(int):
 class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
     """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AlgorithmConfig` have, and the fields below.
 
-    `per_device_train_batch_size` counts episodes, and `max_completion_length` has no role: turns and episodes have
-    budgets of their own.
+    `per_device_train_batch_size` counts episodes. Turns and episodes have budgets of their own instead of
+    `max_completion_length`.
 
     Raises:
         ConfigError: for settings that contradict each other or this trainer.
