@@ -11,6 +11,8 @@ import os
 # tokenizers must not warn about the forks of the vector environments.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# For model servers and their trainers, which would otherwise make one in the user's home.
+os.environ.setdefault("AGENT_GYM_SERVER_KEY", "key-of-the-tests")
 
 import signal
 import tarfile

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +28,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Engine, Request, SamplingParams  # noqa: E402
+from agent_gym.policies.vllm_guard import VARIABLE, server_key  # noqa: E402
 from agent_gym.policies.vllm_server import VLLMServerPolicy  # noqa: E402
 from agent_gym.policies.weight_files import in_files  # noqa: E402
 
@@ -179,6 +183,31 @@ def test_addresses_and_servers_that_cannot_work(server: tuple[str, Any], policy:
     assert not {one for one in held() - before if "vllm-server" in one}, (
         "a policy that could not be made leaves no thread"
     )
+
+
+@through_files
+def test_only_holders_of_the_key_reach_the_workers(
+    server: tuple[str, Any], policy: VLLMServerPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(path: str, body: bytes | None = None, **headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            with urllib.request.urlopen(urllib.request.Request(server[0] + path, body, named), timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    ask = json.dumps({"method": "describe"}).encode()
+    page = {"Origin": "http://evil.example", "Content_Type": "text/plain"}
+    key = {"Authorization": f"Bearer {server_key()}", "Content_Type": "application/json"}
+    assert status("/collective_rpc", ask, **key) == 200
+    assert status("/collective_rpc", ask, Content_Type="application/json") == 401
+    assert status("/collective_rpc", ask, **page) == status("/collective_rpc", ask, **{**key, **page}) == 403
+    assert status("/reset_prefix_cache", b"") == 415 and status("/v1/models", Host="evil.example") == 403
+    assert status("/v1/models") == status("/health") == 200
+    monkeypatch.setenv(VARIABLE, "another")
+    with pytest.raises(ConfigError, match=f"has another key than this trainer: set the same {VARIABLE}"):
+        VLLMServerPolicy([server[0]], [EOS], context=CONTEXT)
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ def test_the_flags_are_those_of_the_installed_vllm(on_cpu: bool) -> None:
     parsed = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(command[start:])
     assert (parsed.max_model_len, parsed.max_num_seqs, parsed.port) == (300, 9, 8010)
     assert parsed.logprobs_mode == "processed_logprobs" and parsed.generation_config == "vllm"
+    assert parsed.allowed_origins == [] and parsed.middleware == ["agent_gym.policies.vllm_guard.Guard"]
     assert parsed.enable_scale_out and parsed.worker_extension_cls.endswith("vllm_worker.WeightReceiver")
     assert (parsed.enable_chunked_prefill is False) == on_cpu
 
@@ -58,6 +59,7 @@ def test_the_command_becomes_vllm(on_cpu: bool, monkeypatch: pytest.MonkeyPatch,
     assert program == sys.executable and command[-2:] == ["--data-parallel-size", "2"]
     assert command[command.index("--max-model-len") + 1] == "300"
     assert environment["VLLM_SERVER_DEV_MODE"] == "1" and "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
-    assert "http://127.0.0.1:8010" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:8010" in said and "key in $AGENT_GYM_SERVER_KEY" in said
     with pytest.raises(ConfigError, match="unknown argument '--contxt'"):
         serve.main(["model", "org/model", "--contxt", "300"])

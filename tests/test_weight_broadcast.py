@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -66,6 +67,16 @@ def test_weights_arrive_bit_for_bit(group: Any, bucket_bytes: int, monkeypatch: 
     assert sorted(received.get(timeout=60) for _ in range(2)) == [(1, expected), (2, expected)]
     channel.send({"one": torch.ones(1)}.items())
     assert received.get(timeout=60)[1] == {"one": (torch.float32, [1.0])}
+
+
+def test_the_meeting_point_listens_at_its_own_address_only() -> None:
+    # All of 127.0.0.0/8 is this machine: 127.0.0.2 stands for another of its addresses.
+    store = open_store("127.0.0.1")
+    socket.create_connection(("127.0.0.1", store.port), 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", store.port), 5)
+    reach_store("127.0.0.1", store.port).set("word", "said")
+    assert store.get("word") == b"said"
 
 
 def gathered(fail: bool) -> Iterator[tuple[str, torch.Tensor]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
+from torch import nn
+from transformers.core_model_loading import revert_weight_conversion
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.critic import PREFIX
@@ -20,31 +22,79 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     rounds in bf16 at every sync: after 300 syncs the base weights had drifted by 23% of their mean size (512 x 512
     layer).
 
+    Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a weight per
+    expert again.
+
     Args:
-        model: the policy without its DDP or FSDP wrapper.
+        model: the policy without its DDP or FSDP wrapper. With sharded parameters every process reads all weights.
 
     Raises:
-        ConfigError: for an adapter that is not a delta of one weight.
+        ConfigError: for weights that an engine cannot be given, see `check_servable`.
     """
-    if not is_peft_model(model):
-        for name, parameter in model.named_parameters():
-            if not name.startswith(PREFIX):
-                yield name, _full(parameter)
-        return
-    deltas = _lora_deltas(model)
-    for name, parameter in model.get_base_model().named_parameters():
-        if "lora_" in name or ".original_module." in name:
-            continue
-        clean = name.replace(".base_layer", "").replace(".modules_to_save.default", "")
+    base = model.get_base_model() if is_peft_model(model) else model
+    parameters, deltas = _parameters(base), _lora_deltas(model)
+    stored = _stored_names(base, parameters)
+    for name, parameter in parameters.items():
         weight = _full(parameter)
-        delta = deltas.get(clean)
-        yield clean, weight if delta is None else (weight.float() + delta().float()).to(weight.dtype)
+        if name in deltas:
+            weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
+        if stored[name] == [name]:
+            yield name, weight
+        else:
+            yield from revert_weight_conversion(base, {name: weight}).items()
+
+
+def check_servable(model: Any) -> None:
+    """Raise `ConfigError` for a policy whose weights no engine can be given; nothing is gathered."""
+    base = model.get_base_model() if is_peft_model(model) else model
+    if getattr(base, "is_quantized", False):
+        raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
+    _lora_deltas(model)
+    _stored_names(base, _parameters(base))
+
+
+def _parameters(base: Any) -> dict[str, torch.Tensor]:
+    """Return the parameters of the policy itself by their names in a model without adapters."""
+    found = {}
+    for name, parameter in base.named_parameters():
+        if not (name.startswith(PREFIX) or "lora_" in name or ".original_module." in name):
+            found[name.replace(".base_layer", "").replace(".modules_to_save.default", "")] = parameter
+    return found
+
+
+def _stored_names(base: Any, parameters: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
+    """Map each parameter to the names under which `save_pretrained` stores it.
+
+    Parameters are converted one by one, so that no more than one is gathered at a time. That needs each stored weight
+    to come from one parameter, which is checked here on shapes alone.
+    """
+    # ZeRO-3 leaves an empty tensor where a parameter was.
+    shapes = {
+        name: torch.empty(getattr(parameter, "ds_shape", parameter.shape), dtype=parameter.dtype, device="meta")
+        for name, parameter in parameters.items()
+    }
+    whole = set(revert_weight_conversion(base, dict(shapes)))
+    if whole == set(shapes):
+        return {name: [name] for name in shapes}
+    stored = {name: list(revert_weight_conversion(base, {name: shape})) for name, shape in shapes.items()}
+    if lost := whole.symmetric_difference(name for names in stored.values() for name in names):
+        raise ConfigError(
+            f"{type(base).__name__} joins several parameters in one weight of its checkpoint ({min(lost)}), which vLLM "
+            "cannot be given here: sample with the transformers engine (use_vllm false)"
+        )
+    return stored
 
 
 def _lora_deltas(model: Any) -> dict[str, Any]:
     """Map the name of each adapted weight to a function that computes its delta."""
+    if not is_peft_model(model):
+        return {}
     from peft.tuners.lora import LoraLayer
 
+    for name in model.active_adapters:
+        kind = model.peft_config[name].peft_type
+        if kind != "LORA":
+            raise ConfigError(f"the adapter {name!r} is of the type {kind}; allowed: LORA, which can be merged")
     deltas = {}
     base = model.get_base_model()
     for name, module in base.named_modules():
@@ -60,8 +110,32 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
                 "and an engine has one weight for both. Leave it out of target_modules"
             )
         if active:
-            deltas[f"{name}.weight"] = lambda m=module, a=active: sum(m.get_delta_weight(adapter) for adapter in a)
+            # PEFT adapts parameters that are no layer's `weight`, such as fused experts, too.
+            weight = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
+            deltas[weight] = lambda m=module, a=active: sum(_delta(m, adapter) for adapter in a)
+    if lost := deltas.keys() - _parameters(base).keys():
+        raise ConfigError(f"LoRA adapts {min(lost)}, which is no parameter of the policy: change target_modules")
     return deltas
+
+
+class _Delta(nn.Module):
+    """A LoRA layer that returns its delta when it is called."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, adapter: str) -> torch.Tensor:
+        return self.layer.get_delta_weight(adapter)
+
+
+@torch.no_grad()
+def _delta(layer: Any, adapter: str) -> torch.Tensor:
+    """Compute the delta of one layer from its whole factors: of shards the product would be wrong or nothing."""
+    factors = {
+        f"layer.{n}": _full(p) for n, p in layer.named_parameters() if n.startswith("lora_") and adapter in n.split(".")
+    }
+    return torch.func.functional_call(_Delta(layer), factors, (adapter,))
 
 
 def _full(parameter: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,8 @@ further down.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from trl import TrlParser
 
 from agent_gym.cli.flags import TrainingFlags, preset_file
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
+from agent_gym.cli.worker import LAUNCHER, end_with
 from agent_gym.errors import ConfigError
 
 
@@ -122,7 +125,20 @@ def run(parser: TrainingParser, argv: Sequence[str], check: Callable[..., None],
         return 0
     worker = ["--module", "agent_gym.cli.worker", parser.command, *own]
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch, *worker]
-    return subprocess.run(command, check=False).returncode
+    here = os.getpid()
+
+    def begin() -> None:
+        end_with(here)
+        os.environ[LAUNCHER] = str(os.getpid())
+
+    # A group of its own: Ctrl-C reaches it once, from here, and it has the time to end its processes.
+    launcher = subprocess.Popen(command, preexec_fn=begin, process_group=0)
+    try:
+        return launcher.wait()
+    except KeyboardInterrupt:
+        os.killpg(launcher.pid, signal.SIGINT)
+        launcher.wait()
+        raise
 
 
 def _launcher_flags() -> dict[str, Any]:

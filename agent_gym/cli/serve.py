@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from agent_gym.cli.parser import Kind, Parser, positive, run_kind
 from agent_gym.policies.vllm_environment import set_environment
+from agent_gym.policies.vllm_guard import VARIABLE, key_file, server_key
 from agent_gym.policies.vllm_launch import ENVIRONMENT, server_command
 from agent_gym.retrieval.base import Document, Retriever
 from agent_gym.retrieval.batcher import MicroBatcher
@@ -50,7 +51,7 @@ def _model_parser() -> Parser:
         "`vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9",
     )
     parser.add_argument("model", help="folder or hub id")
-    _add_address(parser, 8010, "replace the weights of the model and run code by them")
+    _add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
     help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
     parser.add_argument("--context", type=positive, default=4096, help=help_text)
     parser.add_argument("--max_num_seqs", type=positive, default=256, help="most requests decoded at once")
@@ -73,7 +74,13 @@ def _serve_model(arguments: Namespace, further: Sequence[str] = ()) -> int:
     set_environment()
     # It was set for an engine in this process; a server's runs in one of its own.
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    print(f"serving {arguments.model} at http://{arguments.host}:{arguments.port} once it has loaded", file=sys.stderr)
+    server_key()  # a key that cannot be had is an error now
+    place = f"${VARIABLE}" if os.environ.get(VARIABLE) else key_file()
+    print(
+        f"serving {arguments.model} at http://{arguments.host}:{arguments.port} once it has loaded, to trainers with "
+        f"the key in {place}",
+        file=sys.stderr,
+    )
     os.execve(command[0], command, {**os.environ, **ENVIRONMENT})
 
 

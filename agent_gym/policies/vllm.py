@@ -129,9 +129,9 @@ class VLLMPolicy:
                 "`max_num_seqs`, or change `kv_cache_gib` (CPU) or `gpu_memory_utilization` (GPU)"
             ) from error
         self.context = context
-        self._runner: Any = self._engine.model_executor.driver_worker.model_runner
+        self._worker: Any = self._engine.model_executor.driver_worker.worker
         if self._on_cpu:
-            vllm_cpu.install_sampler(self._runner)
+            vllm_cpu.install_sampler(self._worker.model_runner)
 
     @property
     def pending(self) -> int:
@@ -240,7 +240,7 @@ class VLLMPolicy:
             raise RolloutError(f"{len(self._pending)} requests are pending; finish or abort them before sync")
         self.wake()
         self._stale = True
-        replace_weights(self._runner, named_weights, on_cpu=self._on_cpu)
+        replace_weights(self._worker, named_weights, on_cpu=self._on_cpu)
         self._forget_prefixes()
         self._stale = False
 
@@ -272,7 +272,7 @@ class VLLMPolicy:
 
     def close(self) -> None:
         """Drop what is pending and free the engine."""
-        engine, self._engine, self._runner = self._engine, None, None
+        engine, self._engine, self._worker = self._engine, None, None
         self._pending.clear()
         if engine is not None:
             vllm_process.stop_engine(engine)

@@ -13,6 +13,7 @@ from agent_gym.policies.vllm_request import SERVED_LIKE_THIS
 # Environment variables: weights are replaced through endpoints that vLLM offers in this mode only.
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 _RECEIVER = "agent_gym.policies.vllm_worker.WeightReceiver"
+_GUARD = "agent_gym.policies.vllm_guard.Guard"
 
 
 def server_command(
@@ -52,6 +53,8 @@ def server_command(
         "max_num_seqs": max_num_seqs,
         "enable_scale_out": True,  # the endpoint that takes and gives token ids
         "worker_extension_cls": _RECEIVER,
+        "middleware": _GUARD,
+        "allowed_origins": [],
         **SERVED_LIKE_THIS,
     }
     if on_cpu:

@@ -23,6 +23,7 @@ import torch
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.agreement import together
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.vllm_guard import VARIABLE, server_key
 from agent_gym.policies.vllm_request import finish_reason, sampling_arguments
 from agent_gym.policies.weight_sender import WeightSender
 
@@ -73,6 +74,7 @@ class VLLMServerPolicy:
         for url in self.urls or [""]:
             if not url.startswith(("http://", "https://")):
                 raise ConfigError(f"{url!r} is no address of a server; it must be like 'http://127.0.0.1:8010'")
+        self._key = server_key()
         self._distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._rank = torch.distributed.get_rank() if self._distributed else 0
         ranks = torch.distributed.get_world_size() if self._distributed else 1
@@ -285,7 +287,11 @@ class VLLMServerPolicy:
         # No limit on connections: the server queues what it cannot decode yet. No limit on time either: a long turn on
         # a busy server is no failure, and `poll` finds out who is dead.
         connector = self._aiohttp.TCPConnector(limit=0)
-        return self._aiohttp.ClientSession(connector=connector, timeout=self._aiohttp.ClientTimeout(total=None))
+        return self._aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._aiohttp.ClientTimeout(total=None),
+            headers={"Authorization": f"Bearer {self._key}"},
+        )
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -323,8 +329,11 @@ class VLLMServerPolicy:
         while True:
             try:
                 allowed = self._call(self._get(url, "/v1/models"))["data"][0].get("max_model_len")
+                self._call(self._get(url, "/get_world_size"))
                 break
             except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
+                if getattr(error, "status", None) == 401:
+                    raise ConfigError(f"{url} has another key than this trainer: set the same {VARIABLE}") from error
                 if time.monotonic() > deadline:
                     raise ConfigError(
                         f"no model server at {url} within {timeout_s:g} s ({type(error).__name__}: {error}); start one "

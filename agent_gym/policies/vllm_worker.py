@@ -56,8 +56,8 @@ class WeightReceiver:
         rank = first_rank + config.data_parallel_index * config.world_size + config.rank
         try:
             self._channel = Channel(reach_store(host, port), rank, size, backend)
-        except RuntimeError as error:
-            return {"error": f"no group with the trainer at {host}: {error}"}
+        except Exception as error:
+            return {"error": f"no group with the trainer at {host}: {_said(error)}"}
         return {}
 
     def receive_broadcast(self) -> dict[str, str]:
@@ -70,8 +70,8 @@ class WeightReceiver:
             # The trainer sends to the end, also what this server has refused.
             for _ in weights:
                 pass
-        except RuntimeError as error:
-            answer = answer or {"error": str(error)}
+        except Exception as error:
+            answer = answer or {"error": _said(error)}
         return answer
 
     def _receive(self, weights: Iterator[tuple[str, torch.Tensor]]) -> dict[str, str]:
@@ -80,10 +80,14 @@ class WeightReceiver:
             if on_cpu:
                 vllm_cpu.install_sampler(self.model_runner)
                 torch.compiler.set_stance("force_eager")  # see vllm_cpu.eager
-            replace_weights(self.model_runner, weights, on_cpu=on_cpu)
-        except (RuntimeError, OSError) as error:  # RolloutError, too
-            return {"error": str(error)}
+            replace_weights(self, weights, on_cpu=on_cpu)
+        except Exception as error:
+            return {"error": _said(error)}
         return {}
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, RolloutError) else f"{type(error).__name__}: {error}"
 
 
 def _read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

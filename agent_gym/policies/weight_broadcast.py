@@ -30,8 +30,16 @@ _SEND_S = 1800.0  # for one bucket; a large model's shards are gathered meanwhil
 
 
 def open_store(host: str) -> Any:
-    """Open the store where the members of a group meet, at an address of this machine and on a free port."""
-    return distributed.TCPStore(host, 0, None, True, timedelta(seconds=_JOIN_S), wait_for_workers=False)
+    """Open the store where the members of a group meet, at an address of this machine and on a free port.
+
+    Whoever reaches it can become a member and read the weights. So it listens at this address only: the socket that
+    torch would make listens at all of them.
+    """
+    listener = socket.create_server((host, 0))
+    port, wait = listener.getsockname()[1], timedelta(seconds=_JOIN_S)
+    return distributed.TCPStore(
+        host, port, None, True, wait, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
 
 
 def reach_store(host: str, port: int) -> Any:

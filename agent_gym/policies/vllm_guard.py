@@ -1,0 +1,127 @@
+"""Who may ask a model server: programs that know its key. No web page.
+
+vLLM's endpoints for trainers run any method of a worker for whoever reaches them, and its own `--api-key` does not
+cover them (vllm 0.31, `entrypoints/serve/middleware/authenticate.py`). `agent-gym serve model` puts `Guard` in front of
+all endpoints. Server and trainer take the key from the environment variable AGENT_GYM_SERVER_KEY, or else from a file
+in the user's home, which the first of them makes: on one machine, or with one home for several, there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from agent_gym.errors import ConfigError
+
+VARIABLE = "AGENT_GYM_SERVER_KEY"
+_OPEN = ("/v1/", "/health", "/metrics", "/ping", "/version")
+"""Paths for which no key is wanted: they read, and sample from the model, as OpenAI's clients do."""
+
+
+def key_file() -> Path:
+    """Return the file that holds the key where the environment variable is not set."""
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(home).expanduser() / "agent-gym" / "server-key"
+
+
+def server_key() -> str:
+    """Return the key that servers and trainers of this user share; make it if there is none.
+
+    Raises:
+        ConfigError: if it cannot be read or made, or could not be sent.
+    """
+    key, path = os.environ.get(VARIABLE, ""), key_file()
+    if not key:
+        try:
+            if not path.exists():
+                _make(path)
+            key = path.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no key for model servers: {error}; set the same {VARIABLE} for both sides") from error
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        where = VARIABLE if os.environ.get(VARIABLE) else path
+        raise ConfigError(f"the key in {where} must be one word of printable ASCII characters")
+    return key
+
+
+def _make(path: Path) -> None:
+    """Write a new key for this user alone; of two that make it at once, one wins."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    finally:
+        part.unlink()
+
+
+class Guard:
+    """ASGI middleware of a vLLM server: answers 401 or 403 to those who may not ask.
+
+    Refused are requests of web pages, which name their Origin. Without the key also those that reach this machine by a
+    name that was made to lead here (DNS rebinding), those with a body that is not JSON, as a page may send it unasked,
+    and all but `/v1/` and what tells the server's state.
+
+    Args:
+        app: what answers the others.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._key = app, server_key().encode()
+
+    async def __call__(
+        self,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Answer, or pass the request on."""
+        refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            status, why = refusal
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": json.dumps({"error": why}).encode()})
+
+    def _refusal(self, scope: Mapping[str, Any]) -> tuple[int, str] | None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        here = scope["server"][0] if scope.get("server") else ""
+        if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none":
+            return 403, "this server does not answer web pages"
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and secrets.compare_digest(key.strip(), self._key):
+            return None
+        if _is_local(here) and not _is_local(_host(headers.get(b"host", b"").decode("latin-1"))):
+            return 403, "this server is asked by the name localhost, or by its number"
+        kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            return 415, "this server reads application/json"
+        if not scope["path"].removeprefix(scope.get("root_path", "")).startswith(_OPEN):
+            return 401, f"this server wants its key: set the same {VARIABLE} for server and trainer"
+        return None
+
+
+def _host(header: str) -> str:
+    """Return the name in a Host header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _is_local(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"

@@ -1,0 +1,105 @@
+"""Who may ask a model server: holders of the key, and no web page."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_gym.errors import ConfigError
+from agent_gym.policies import vllm_guard
+from agent_gym.policies.vllm_guard import VARIABLE, Guard, key_file, server_key
+
+KEY = {"authorization": "Bearer a-key"}
+PAGE = {"origin": "http://evil.example", "content-type": "text/plain"}
+
+
+def ask(path: str, headers: dict[str, str], here: str = "127.0.0.1", kind: str = "http", root: str = "") -> Any:
+    """Return the status of the answer, 200 if the request was passed on."""
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        sent.append({"status": 200})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    given = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    scope = {"type": kind, "path": path, "root_path": root, "headers": given, "server": (here, 8010)}
+    asyncio.run(Guard(app)(scope, None, send))  # type: ignore[arg-type]
+    return sent[0].get("status", sent[0].get("code"))
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "a-key")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/collective_rpc", {"host": "127.0.0.1:8010", **KEY}, 200),
+        ("/collective_rpc", {"host": "node1:8010", **KEY}, 200),
+        ("/collective_rpc", {"host": "127.0.0.1:8010"}, 401),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", "authorization": "Bearer another"}, 401),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", "authorization": "Bearer"}, 401),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", "authorization": "Bearer k\xe9y"}, 401),
+        ("/reset_prefix_cache", {"host": "localhost:8010"}, 401),
+        ("/sleep", {"host": "[::1]:8010"}, 401),
+        ("/inference/v1/generate", {"host": "127.0.0.1"}, 401),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", **PAGE}, 403),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", **PAGE, **KEY}, 403),
+        ("/v1/completions", {"host": "127.0.0.1:8010", "origin": "null"}, 403),
+        ("/v1/models", {"host": "127.0.0.1:8010", "sec-fetch-site": "cross-site"}, 403),
+        ("/v1/models", {"host": "evil.example:8010"}, 403),
+        ("/v1/models", {}, 403),
+        ("/v1/completions", {"host": "127.0.0.1:8010", "content-type": "text/plain"}, 415),
+        ("/v1/completions", {"host": "127.0.0.1:8010", "content-type": "Application/JSON; charset=utf-8"}, 200),
+        ("/v1/models", {"host": "LOCALHOST:8010"}, 200),
+        ("/health", {"host": "127.0.0.1:8010"}, 200),
+    ],
+)
+def test_who_may_ask_what(path: str, headers: dict[str, str], status: int) -> None:
+    assert ask(path, headers) == status
+
+
+def test_on_a_network_the_name_is_free_and_the_key_is_not() -> None:
+    assert ask("/v1/models", {"host": "node1:8010"}, here="10.0.0.7") == 200
+    assert ask("/collective_rpc", {"host": "node1:8010"}, here="10.0.0.7") == 401
+
+
+def test_a_path_below_another_is_no_way_around() -> None:
+    assert ask("/proxy/collective_rpc", {"host": "127.0.0.1"}, root="/proxy") == 401
+    assert ask("/v1/collective_rpc", {"host": "127.0.0.1"}, root="/v1") == 401
+    assert ask("/proxy/v1/models", {"host": "127.0.0.1"}, root="/proxy") == 200
+
+
+def test_sockets_of_pages_are_closed_and_what_is_no_request_passes() -> None:
+    assert ask("/v1/realtime", {"host": "127.0.0.1", **PAGE}, kind="websocket") == 1008
+    assert ask("", {}, kind="lifespan") == 200
+
+
+def test_without_the_variable_the_key_is_in_the_home_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    made = server_key()
+    assert server_key() == made == key_file().read_text().strip() and len(made) > 30
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    assert [file.name for file in key_file().parent.iterdir()] == ["server-key"]
+    # Two that make it at once: the second finds that of the first.
+    vllm_guard._make(key_file())
+    assert server_key() == made
+    key_file().write_text("two words")
+    with pytest.raises(ConfigError, match="server-key must be one word"):
+        server_key()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(key_file()))
+    with pytest.raises(ConfigError, match=f"no key for model servers: .*set the same {VARIABLE}"):
+        server_key()
+    monkeypatch.setenv(VARIABLE, "a\nb")
+    with pytest.raises(ConfigError, match=f"the key in {VARIABLE} must be one word"):
+        server_key()
