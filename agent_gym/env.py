@@ -5,6 +5,8 @@ returns in `info` what it appended: messages, character spans and, when a tokeni
 token spans. A rollout concatenates these and has the exact context of the policy and the mask for its loss;
 nobody parses a finished conversation.
 
+make, reset, step and close of one environment happen in one thread, which is not the main thread in rollouts.
+
 A subclass defines `begin(task)` (the first messages) and `respond(action)` (the world's answer). Errors follow one
 rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an `EnvFailure`.
 """

@@ -6,12 +6,11 @@ import dataclasses
 import math
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_tools import counting, roll, roll_random, scripted
+from rollout_tools import counting, expert, roll, roll_random, scripted
 from toy_envs import CountingEnv, SlowWriter
 
 from agent_gym import ConfigError
@@ -19,6 +18,7 @@ from agent_gym.cli.main import main
 from agent_gym.evaluate import summarize
 from agent_gym.rollout import Budget, Runner, derive_seed, read_trajectories, replay, to_record
 from agent_gym.rollout.contexts import NewContext
+from agent_gym.rollout.env_threads import EnvThread
 
 POLICIES = pytest.mark.parametrize(
     "context", ["append", "window:1", "budget:300", "summarize:400", "rebuild", "template"]
@@ -100,12 +100,15 @@ def test_a_late_context_changes_nothing(tokenizer: Any) -> None:
     late, fine = runner.run(counting(2))
     # The policy and the environment did what they had to, so this is no failure.
     assert late.truncation == "seconds" and len(late.steps) == 2 and late.failure is None and late.env is None
-    # The thread may still be reading the environment, so that no other episode may get it.
-    assert all(context.env is not env for envs in runner._envs._idle.values() for env in envs)
     record = to_record(late)
+    # The thread may still be reading the environment, so that no other episode may get it.
+    used: list[Any] = []
+    runner.policy._act = lambda episode: (used.append(episode.env), expert(episode))[1]  # type: ignore[attr-defined]
+    assert all(episode.success for episode in runner.run(counting(4)[1:]))
     context.go.set()
     assert context.done.wait(30)
-    assert all(episode.success for episode in runner.run(counting(4)[1:]))  # through the same workers and queue
+    assert all(episode.success for episode in runner.run(counting(4)[1:]))
+    assert used and context.env is not None and all(env is not context.env for env in used)
     assert to_record(late) == record and fine.success
     runner.close()
 
@@ -163,17 +166,16 @@ def test_seeds_are_those_of_the_steps(tokenizer: Any, context: str) -> None:
 
 
 def test_appending_costs_no_work_beside_the_environment(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def jobs(context: str) -> Counter[str]:
-        runner = Runner(scripted(tokenizer), tokenizer, context=context)
-        found: Counter[str] = Counter()
-        submit = runner._workers.submit
-        monkeypatch.setattr(runner._workers, "submit", lambda job: (found.update(["job"]), submit(job))[1])
-        assert all(episode.success for episode in runner.run(counting(5)))
-        runner.close()
-        return found
+    def calls(context: str) -> int:
+        found: list[Any] = []
+        call = EnvThread.call
+        with monkeypatch.context() as patch:
+            patch.setattr(EnvThread, "call", lambda self, *args: (found.append(self), call(self, *args))[1])
+            assert all(episode.success for episode in roll(tokenizer, counting(5), context=context))
+        return len(found)
 
-    assert jobs("append")["job"] == jobs("budget")["job"] == jobs("summarize")["job"] == 5 * (1 + 4)
-    assert jobs("rebuild")["job"] == 5 * (1 + 4 + 3)
+    assert calls("append") == calls("budget") == calls("summarize") == 5 * (1 + 4)
+    assert calls("rebuild") == 5 * (1 + 4 + 3)
 
 
 def test_every_row_keeps_to_the_budget(tokenizer: Any) -> None:

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 import toy_envs
 from process_tools import alive
-from rollout_tools import check_episode, counting, roll, scripted
+from rollout_tools import check_episode, counting, expert, roll, scripted
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner
-from agent_gym.rollout.env_processes import EnvProcesses
 
 toy_envs.register()
 
@@ -84,20 +83,23 @@ def test_the_users_mistake_is_told_as_ever(tokenizer: Any) -> None:
 
 
 def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: Any) -> None:
-    # Not the expert: that would be asked in a process that may be dead, by the policy.
-    runner = Runner(scripted(tokenizer, lambda episode: "go"), tokenizer, env_processes=2)
-    pool = runner._envs
-    assert isinstance(pool, EnvProcesses)
+    seen: set[int] = set()
+
+    def act(episode: Any) -> str:
+        # Not the expert: that would be asked in a process that may be dead, by the policy.
+        seen.add(episode.env.process.pid)
+        return "go"
+
+    runner = Runner(scripted(tokenizer, act), tokenizer, env_processes=2)
     killed: set[int] = set()
     done = threading.Event()
     chance = random.Random(0)
 
     def kill_at_random_times() -> None:
         while not done.wait(chance.uniform(0.05, 0.5)):
-            running = [process for process in pool._processes if process is not None and process.alive]
+            running = sorted(pid for pid in {*seen} - killed if alive(str(pid)))
             if running and len(killed) < 4:
-                pid = chance.choice(running).pid
-                assert pid is not None
+                pid = chance.choice(running)
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
 
@@ -128,12 +130,12 @@ def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: 
 
 
 def test_a_process_that_hangs_is_killed(tokenizer: Any) -> None:
-    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=4.0), env_processes=1, workers=4)
+    seen: list[int] = []
+    act = lambda episode: (seen.append(episode.env.process.pid), expert(episode))[1]  # noqa: E731
+    runner = Runner(scripted(tokenizer, act), tokenizer, Budget(max_seconds=4.0), env_processes=1, workers=4)
     try:
         runner.run(counting(1))
-        pool = runner._envs
-        assert isinstance(pool, EnvProcesses) and pool._processes[0] is not None
-        first = pool._processes[0].pid
+        first = seen[0]
         specs = counting(1, "Toy/Broken-v0", how="hang", when=0)
         with pytest.raises(Exception, match="no answer"):
             runner.run(specs)
@@ -155,7 +157,7 @@ from tiny import make_tiny_tokenizer
 
 def main():
     pool = EnvProcesses(make_tiny_tokenizer(), 2, lambda: None)
-    envs = [pool.take("AgentR1/GSM8K-v0", {{}}) for _ in range(2)]
+    envs = [pool.make("AgentR1/GSM8K-v0", {{}}) for _ in range(2)]
     maps = "".join(open(f"/proc/{{env.process.pid}}/maps").read() for env in envs)
     parents = [open(f"/proc/{{env.process.pid}}/stat").read().rpartition(")")[2].split()[1] for env in envs]
     maps += open(f"/proc/{{parents[0]}}/maps").read()

@@ -13,7 +13,7 @@ from rollout_tools import check_episode, counting, roll, scripted
 from toy_envs import SlowWriter
 
 from agent_gym.policies import Generation, Request
-from agent_gym.rollout import Budget, Episode, Loop, Runner, derive_seed, from_record, to_record
+from agent_gym.rollout import Budget, Episode, Rollout, Runner, derive_seed, from_record, to_record
 from agent_gym.rollout.interrupted import cut_at_stop, joined
 
 
@@ -47,12 +47,12 @@ def wordy(episode: Any) -> str:
 
 def play(runner: Runner, specs: Any, every: int = 3) -> tuple[list[Episode], int]:
     """Interrupt after every few episodes; return them all, and how often playing began."""
-    loop = Loop(runner)
-    episodes, rounds = loop.add(specs), 0
-    while loop.episodes:
+    rollout = Rollout(runner)
+    episodes, rounds = rollout.add(specs), 0
+    while rollout.unfinished:
         runner.version = rounds
-        before = len(loop.episodes)
-        loop.play(1.0, until=lambda before=before: len(loop.episodes) <= before - every)
+        before = rollout.unfinished
+        rollout.play(1.0, until=lambda before=before: rollout.unfinished <= before - every)
         assert runner.policy.pending == 0
         rounds += 1
         assert rounds < 50
@@ -118,19 +118,16 @@ def test_the_rest_of_a_turn_has_random_numbers_of_its_own_and_a_turn_sampled_ane
         assert again and (begun > 0) == (writer is Writer)
 
 
-def test_time_does_not_run_while_playing_is_paused(tokenizer: Any) -> None:
+def test_time_does_not_run_while_playing_is_paused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, Budget(max_seconds=20.0))
-    loop = Loop(runner)
-    episodes = loop.add(counting(6))
-    loop.play(1.0, until=lambda: True)
-    left = {index: deadline - loop.paused for index, deadline in loop.deadlines.items()}
-    assert left and all(seconds > 0 for seconds in left.values())
-    # As if the pause had lasted a minute, three times as long as an episode may.
-    loop.paused -= 60.0
-    for times in (loop.deadlines, loop.started):
-        for index in times:
-            times[index] -= 60.0
-    loop.play(1.0)
+    rollout = Rollout(runner)
+    episodes = rollout.add(counting(6))
+    rollout.play(1.0, until=lambda: True)
+    assert rollout.unfinished
+    # As if the pause lasted a minute, three times as long as an episode may.
+    clock = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + 60.0)
+    rollout.play(1.0)
     runner.close()
     assert all(episode.terminated and episode.truncation is None for episode in episodes)
     assert all(episode.seconds < 20 for episode in episodes)
@@ -139,26 +136,27 @@ def test_time_does_not_run_while_playing_is_paused(tokenizer: Any) -> None:
 def test_an_environment_that_hangs_over_a_pause_is_given_up_when_its_time_is_over(tokenizer: Any) -> None:
     specs = counting(4, "Toy/Broken-v0", how="hang", when=1, tasks=(2,))
     runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.5), workers=4)
-    loop = Loop(runner)
-    episodes = loop.add(specs)
-    loop.play(1.0, until=lambda: len(loop.episodes) == 1)
+    rollout = Rollout(runner)
+    episodes = rollout.add(specs)
+    rollout.play(1.0, until=lambda: rollout.unfinished == 1)
     assert [episode.success for episode in episodes] == [True, True, False, True]
     time.sleep(0.1)
     begin = time.perf_counter()
-    loop.play(1.0)
+    rollout.play(1.0)
     assert time.perf_counter() - begin < 10
     assert str(episodes[2].failure) == "EnvFailure: no answer from the environment in 1.5 s"
     runner.close()
 
 
-def test_two_loops_take_turns_with_one_engine(tokenizer: Any) -> None:
-    runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer)
-    loop = Loop(runner)
-    paused = loop.add(counting(8))
-    loop.play(1.0, until=lambda: True)
+@pytest.mark.parametrize("live", [512, 8])
+def test_two_rollouts_take_turns_with_one_engine(tokenizer: Any, live: int) -> None:
+    runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, max_live=live)
+    rollout = Rollout(runner)
+    paused = rollout.add(counting(8))
+    rollout.play(1.0, until=lambda: True)
     others = runner.run(counting(5))  # an evaluation, say
     assert len(others) == 5 and all(not episode.failure for episode in others)
-    loop.play(1.0)
+    rollout.play(1.0)
     assert all(episode.terminated or episode.truncated for episode in paused)
     runner.close()
 

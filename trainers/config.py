@@ -164,7 +164,7 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
         },
     )
     max_num_seqs: int = field(default=256, metadata={"help": "Most sequences vLLM decodes at once, per process."})
-    env_workers: int = field(default=32, metadata={"help": "Threads that run environments, per process."})
+    env_workers: int = field(default=32, metadata={"help": "Environments that compute at the same time, per process."})
     env_processes: int = field(
         default=0,
         metadata={

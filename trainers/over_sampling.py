@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 from accelerate.utils import gather_object
 
 from agent_gym.errors import ConfigError
-from agent_gym.rollout import Episode, EpisodeSpec, Loop, Runner
+from agent_gym.rollout import Episode, EpisodeSpec, Rollout, Runner
 
 if TYPE_CHECKING:
     from agent_gym.trainers.collect import Collector
@@ -52,7 +52,7 @@ class GroupsInPlay:
     def __init__(self, runner: Runner) -> None:
         """Play nothing yet."""
         self._runner = runner
-        self._loop = Loop(runner)
+        self._rollout = Rollout(runner)
         self._groups: dict[int, _Group] = {}
 
     @property
@@ -75,7 +75,7 @@ class GroupsInPlay:
             The episodes of the groups that are due, and of the first of the others that are done; together `wanted`
             groups, or all if there are fewer.
         """
-        for episode in self._loop.add(specs):
+        for episode in self._rollout.add(specs):
             group = self._groups.setdefault(episode.spec.group, _Group([], 0))
             group.episodes.append(episode)
             group.missing += 1
@@ -90,8 +90,8 @@ class GroupsInPlay:
                 done += 1
                 awaited -= number in due
 
-        self._loop.play(temperature, until=lambda: not awaited and done >= wanted, on_end=on_end)
-        self._runner.stats = self._loop.stats
+        self._rollout.play(temperature, until=lambda: not awaited and done >= wanted, on_end=on_end)
+        self._runner.stats = self._rollout.stats
         others = [n for n, group in self._groups.items() if n not in due and not group.missing]
         chosen = [*due, *others[: wanted - len(due)]]
         return [episode for number in chosen for episode in self._groups.pop(number).episodes]

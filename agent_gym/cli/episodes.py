@@ -79,7 +79,7 @@ def add_limits(parser: Parser) -> None:
         default="append",
         help=f"what the model sees next: {', '.join(CONTEXTS)}; write numbers for the capitals",
     )
-    group.add_argument("--workers", type=positive, metavar="N", default=32, help="threads that run environments")
+    group.add_argument("--workers", type=positive, metavar="N", default=32, help="environments that run at once")
     help_text = "processes that run environments while the threads wait; for those that compute in Python"
     group.add_argument("--env_processes", type=int, metavar="N", default=0, help=help_text)
 

@@ -7,6 +7,7 @@ the data for a warm start) works the same way with a model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
 
@@ -15,7 +16,8 @@ class ScriptedPolicy:
     """Lets a function write every turn.
 
     Args:
-        act: Called with the live episode (`Request.episode`), returns the text of the turn.
+        act: Called with the live episode (`Request.episode`) in the thread of its environment, returns the text of the
+            turn.
         encode: Turns text into ids and appends the end of turn (the chat renderer's `encode_action`).
 
     The logprobs are 0.0: a script is certain of what it does. `max_tokens` and stop strings hold for a script
@@ -59,7 +61,9 @@ class ScriptedPolicy:
         self._queue.clear()
 
     def _write(self, request: Request) -> Generation:
-        text = self._act(request.episode)
+        # What a script asks of the environment, it asks in the thread where the environment lives.
+        in_thread = getattr(request.episode, "in_thread", None)
+        text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
         reason: FinishReason = "stop"
         ends = [text.find(stop) + len(stop) for stop in request.params.stop if stop in text]
         if ends:

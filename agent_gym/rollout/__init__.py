@@ -2,12 +2,12 @@
 
 from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
 from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
-from agent_gym.rollout.envs import EnvPool, make_env
+from agent_gym.rollout.envs import make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure, check_failures, failure_summary
-from agent_gym.rollout.loop import Loop
 from agent_gym.rollout.replaying import Replay, play_again, replay
 from agent_gym.rollout.runner import Runner
+from agent_gym.rollout.scheduler import Rollout
 from agent_gym.rollout.trajectories import (
     from_record,
     read_trajectories,
@@ -21,13 +21,12 @@ __all__ = [
     "CONTEXTS",
     "Budget",
     "Context",
-    "EnvPool",
     "Episode",
     "EpisodeSpec",
     "Failure",
-    "Loop",
     "Replay",
     "Row",
+    "Rollout",
     "RolloutStats",
     "Runner",
     "Step",

@@ -14,8 +14,9 @@ import multiprocessing
 import pickle
 import socket
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
@@ -26,15 +27,14 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.registry import check_env_id
 from agent_gym.rollout.env_worker import RENDERER_FACTS, portable, serve
-from agent_gym.rollout.envs import EnvPool
 from agent_gym.rollout.failures import RaisedElsewhere
 
 _GRACE_S = 2.0
 """Time that a process has to end by itself."""
 
 
-class EnvProcesses(EnvPool):
-    """`EnvPool` whose environments live in other processes.
+class EnvProcesses:
+    """Makes environments that live in other processes.
 
     Like everything that starts processes without a fork, it imports the main script again in each of them: a script
     needs `if __name__ == "__main__":`.
@@ -53,21 +53,25 @@ class EnvProcesses(EnvPool):
         """Start nothing yet: processes come with the first environments."""
         if count < 1:
             raise ConfigError(f"env_processes is {count}; it must be 0 (threads of this process) or more")
-        super().__init__(tokenizer)
+        self._renderer = ChatRenderer.of(tokenizer)
         self._timeout = timeout
         self._processes: list[_Process | None] = [None] * count
         self._starting = threading.Lock()
 
     def close(self) -> None:
-        """Close the environments and end the processes."""
-        super().close()
+        """Let the processes close their environments and end, and kill those that hang."""
         with self._starting:
             processes = [process for process in self._processes if process is not None]
             self._processes = [None] * len(self._processes)
-        for process in processes:
-            process.close()
+        _end(processes)
 
-    def _make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> gymnasium.Env[str, str]:
+    def make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> RemoteEnv:
+        """Make an environment in the process that has the fewest.
+
+        Raises:
+            ConfigError: if it cannot be made, or not in another process.
+            EnvFailure: if the process died.
+        """
         check_env_id(env_id)
         facts = {name: getattr(self._renderer, name) for name in RENDERER_FACTS}
         request = gymnasium.registry[env_id.rpartition(":")[2]], env_id, dict(env_kwargs), facts
@@ -82,9 +86,6 @@ class EnvProcesses(EnvPool):
         env.ask("make", *request)
         return env
 
-    def _usable(self, env: gymnasium.Env[str, str]) -> bool:
-        return isinstance(env, RemoteEnv) and env.process.alive
-
     def _connect(self) -> tuple[_Process, Connection]:
         """Connect to the process with the fewest environments; one that is missing or dead has none."""
         with self._starting:
@@ -93,7 +94,7 @@ class EnvProcesses(EnvPool):
             process = self._processes[place]
             if process is None or not process.alive:
                 if process is not None:
-                    process.close()
+                    _end([process])
                 process = self._processes[place] = _Process()
             return process, process.connect()
 
@@ -222,10 +223,23 @@ class _Process:
         """End it now."""
         self._process.kill()
 
-    def close(self) -> None:
-        """Let it end, or end it."""
+    def release(self) -> None:
+        """Let it end when it has answered."""
         self._control.close()
-        self._process.join(_GRACE_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+
+    def end(self, timeout: float) -> None:
+        """Wait for its end, and kill it if that does not come."""
+        with self._asking:
+            self._process.join(timeout)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+
+
+def _end(processes: Sequence[_Process]) -> None:
+    """End processes, all within one time of grace."""
+    for process in processes:
+        process.release()
+    deadline = time.monotonic() + _GRACE_S
+    for process in processes:
+        process.end(max(0.0, deadline - time.monotonic()))

@@ -10,7 +10,7 @@ the spans alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
@@ -155,6 +155,10 @@ class Step:
     versions: list[tuple[int, int]] = field(default_factory=list)
 
 
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
+
+
 @dataclass(slots=True)
 class Episode:
     """One episode, live or finished.
@@ -174,6 +178,8 @@ class Episode:
         failure: the error of our machinery that ended it, if one did. Its reward is NaN and it is not trained on.
         seconds: wall-clock time from reset to end.
         env: the live environment, None once the episode is over.
+        in_thread: calls a function in the thread of the environment, and returns or raises what it returns or raises;
+            while the episode is live, nothing else may call the environment.
         asked: what the policy is asked for while the episode is live, an action or a summary; scripts may want to know.
     """
 
@@ -192,7 +198,12 @@ class Episode:
     failure: Failure | None = None
     seconds: float = 0.0
     env: gymnasium.Env[str, str] | None = None
+    in_thread: Callable[[Callable[[], Any]], Any] = _call
     asked: StepKind = "act"
+
+    def release(self) -> None:
+        """Let the environment and its thread go."""
+        self.env, self.in_thread = None, _call
 
     @property
     def reward(self) -> float:

@@ -1,4 +1,4 @@
-"""`Runner`: what rollouts share, and the plain way to play one. The loop itself is in loop.py.
+"""`Runner`: what rollouts share, and the plain way to play one (scheduler.py).
 
 A crash inside an environment ends one episode (`Episode.failure`, reward NaN). A crash of the engine is the caller's.
 """
@@ -6,6 +6,7 @@ A crash inside an environment ends one episode (`Episode.failure`, reward NaN). 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from agent_gym.chat import ChatRenderer
@@ -13,25 +14,26 @@ from agent_gym.policies.base import Policy
 from agent_gym.rollout.budget import Budget, RolloutStats
 from agent_gym.rollout.contexts import Context, make_context, tighten
 from agent_gym.rollout.env_processes import EnvProcesses
-from agent_gym.rollout.envs import EnvPool
+from agent_gym.rollout.env_threads import EnvThreads
+from agent_gym.rollout.envs import make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import check_failures
-from agent_gym.rollout.loop import Loop
-from agent_gym.workers import Workers
+from agent_gym.rollout.scheduler import Rollout
 
 
 class Runner:
-    """Runs episodes with one policy, keeping worker threads and environments between rollouts.
+    """Runs episodes with one policy, keeping threads and environments between rollouts.
 
     Args:
         policy: submits ids, gets sampled ids with logprobs.
         tokenizer: a tokenizer or `ChatRenderer`.
         budget: limits of each episode.
         context: what the policy sees next, by name ("append", "window:4", see `contexts.CONTEXTS`) or as an object.
-        workers: threads that run environments.
-        env_processes: processes that run them instead, while the threads wait; 0 for none. For environments that
+        workers: calls of environments that compute at the same time; those that wait for a server or a clock are not
+            counted.
+        env_processes: processes that run the environments, while the threads wait; 0 for none. For environments that
             compute in Python or are not thread-safe.
-        max_live: episodes alive at the same time, which bounds the number of environments.
+        max_live: episodes alive at the same time, each with an environment in a thread of its own.
         progress: show a progress bar.
 
     Attributes:
@@ -55,19 +57,20 @@ class Runner:
         max_live: int = 512,
         progress: bool = False,
     ) -> None:
-        """Start the worker threads."""
+        """Start nothing yet: threads come with the first episodes."""
         self.policy = policy
         self.renderer = ChatRenderer.of(tokenizer)
         self.context = make_context(context)
         self.budget = budget or Budget()
         self.stats = RolloutStats()
         self.version = 0
-        self._envs = EnvPool(self.renderer)
+        self.max_live = max_live
+        self.progress = progress
+        self._processes: EnvProcesses | None = None
         if env_processes:
-            self._envs = EnvProcesses(self.renderer, env_processes, lambda: self.budget.max_seconds)
-        self._workers = Workers(workers)
-        self._max_live = max_live
-        self._progress = progress
+            self._processes = EnvProcesses(self.renderer, env_processes, lambda: self.budget.max_seconds)
+        make = self._processes.make if self._processes else partial(make_env, tokenizer=self.renderer)
+        self.threads = EnvThreads(make, max_live, workers)
 
     @property
     def budget(self) -> Budget:
@@ -113,13 +116,14 @@ class Runner:
 
         Whoever divides a rollout among processes calls `check_failures` for all of them together.
         """
-        loop = Loop(self)
-        episodes = loop.add(specs)
-        loop.play(temperature, on_end=on_end)
-        self.stats = loop.stats
+        rollout = Rollout(self)
+        episodes = rollout.add(specs)
+        rollout.play(temperature, on_end=on_end)
+        self.stats = rollout.stats
         return episodes
 
     def close(self) -> None:
-        """Stop the workers and close the environments. The policy stays open: it belongs to the caller."""
-        self._workers.close()
-        self._envs.close()
+        """Close the environments, each in its thread. The policy stays open: it belongs to the caller."""
+        if self._processes is not None:
+            self._processes.close()
+        self.threads.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -50,6 +51,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
       added to the rest: `envs.reset(options={"split": "test", "per_env": [{"index": i} for i in range(64)]})`.
     - Infos are merged column by column, so that a column of several types loses nothing (`infos.batch_infos`).
     - With `workers`, environments run in that many threads. That pays where they wait: for a search server, a sandbox.
+      Each is made, reset, stepped and closed in one of them.
     - If an environment breaks, the others do their step before `SlotFailure` is raised.
 
     Args:
@@ -79,8 +81,15 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         except ValueError:
             known = ", ".join(repr(mode.value) for mode in AutoresetMode)
             raise ConfigError(f"autoreset_mode is {autoreset_mode!r}; known: {known}") from None
-        super().__init__(env_fns, autoreset_mode=mode)
-        self._threads = Threads(workers) if workers else None
+        self._threads = threads = Threads(min(workers, len(env_fns))) if workers else None
+        if threads is not None:
+            env_fns = [partial(threads.of(slot).run, make) for slot, make in enumerate(env_fns)]
+        try:
+            super().__init__(env_fns, autoreset_mode=mode)
+        except BaseException:
+            if threads is not None:
+                threads.close()
+            raise
         self._run: Callable[..., list[Any]] = self._threads or one_by_one
         self._texts = [""] * self.num_envs
         self._over = [False] * self.num_envs
@@ -150,10 +159,24 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         return self._unless_broken((texts, np.array(rewards, dtype=np.float64), *ends, batch_infos(infos)))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments and let the threads end."""
-        super().close_extras(**kwargs)
-        if self._threads is not None:
-            self._threads.close()
+        """Close the environments, each in its thread, and let the threads end."""
+        threads = getattr(self, "_threads", None)  # an object that was never finished is closed, too
+        if threads is None or not hasattr(self, "envs"):
+            super().close_extras(**kwargs)
+            return
+        try:
+            threads(lambda slot: self.envs[slot].close(), range(self.num_envs))
+        finally:
+            threads.close()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each environment, or read an attribute, in the thread of its slot."""
+
+        def of(slot: int) -> Any:
+            value = self.envs[slot].get_wrapper_attr(name)
+            return value(*args, **kwargs) if callable(value) else value
+
+        return tuple(self._run(of, range(self.num_envs)))
 
     def _advance(self, slot: int, action: str) -> Step:
         if self._over[slot]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from agent_gym.workers import Workers
+from agent_gym.workers import Worker
 
 
 def one_by_one(function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
@@ -16,14 +16,18 @@ def one_by_one(function: Callable[..., Any], *columns: Iterable[Any]) -> list[An
 
 
 class Threads:
-    """The same, up to `limit` calls at a time.
+    """The same, up to `limit` calls at a time. All calls of one slot, the first argument, are made in one thread.
 
     It pays where a call waits for something else. Calls that compute hold Python's lock, so they gain nothing.
     """
 
     def __init__(self, limit: int) -> None:
-        """Start nothing yet: threads come with the first calls."""
-        self._workers = Workers(limit)
+        """Start the threads."""
+        self._workers = [Worker(f"agent-gym-slots-{number}") for number in range(limit)]
+
+    def of(self, slot: int) -> Worker:
+        """Return the thread of a slot."""
+        return self._workers[slot % len(self._workers)]
 
     def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
         """Wait until all calls have ended, then raise the first error, if there was one."""
@@ -37,7 +41,7 @@ class Threads:
 
         rows = list(zip(*columns, strict=True))
         for place, arguments in enumerate(rows):
-            self._workers.submit(partial(call, place, arguments))
+            self.of(arguments[0]).submit(partial(call, place, arguments))
         results: list[Any] = [None] * len(rows)
         errors: dict[int, BaseException] = {}
         for _ in rows:
@@ -50,4 +54,5 @@ class Threads:
 
     def close(self) -> None:
         """Let the threads end."""
-        self._workers.close()
+        for worker in self._workers:
+            worker.close()

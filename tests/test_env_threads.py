@@ -1,0 +1,298 @@
+"""An episode stays on one thread from reset to close, wherever environments are played, and none is lost or waits."""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from rollout_tools import check_episode, counting, expert, roll, scripted
+from toy_envs import CountingEnv, SlowWriter
+
+from agent_gym import Reply, ToolEnv, ToolResult, tool
+from agent_gym.policies import Generation
+from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner, scheduler
+from agent_gym.rollout.env_threads import EnvThread
+from agent_gym.vector import SlotFailure, TextVectorEnv
+
+
+class ThreadBoundEnv(ToolEnv):
+    """Looks things up in SQLite, whose connections belong to one thread, and notes the thread of everything it does."""
+
+    reward_weights: ClassVar[dict[str, float]] = {"answer": 1.0}
+    seen: ClassVar[dict[int, list[tuple[str, int]]]] = {}
+    lock: ClassVar[threading.Lock] = threading.Lock()
+    gate: ClassVar[threading.Event] = threading.Event()
+    started: ClassVar[threading.Event] = threading.Event()
+
+    def __init__(self, crash: int = -1, hold: bool = False, name: str = "", **kwargs: Any) -> None:
+        self.db = sqlite3.connect(":memory:")
+        self.db.execute("create table numbers (n int)")
+        self.crash, self.hold = crash, hold
+        super().__init__({"train": range(1000)}, tools=[tool(self.look)], **kwargs)
+        self.note("make")
+
+    def note(self, what: str) -> None:
+        with self.lock:
+            self.seen.setdefault(id(self), []).append((what, threading.get_ident()))
+
+    def begin(self, task: Any) -> str:
+        self.note("reset")
+        if self.hold:
+            self.started.set()
+            assert self.gate.wait(30)
+        self.task = task
+        self.db.execute("delete from numbers")
+        self.db.execute("insert into numbers values (?)", [task])
+        return f"Which number is it? {task}"
+
+    def look(self) -> str | ToolResult:
+        """Look the number up."""
+        self.note("step")
+        if self.crash == self.task:
+            raise RuntimeError("crashed")
+        try:
+            return str(self.db.execute("select n from numbers").fetchone()[0])
+        except sqlite3.Error as error:
+            return ToolResult(f"Error: {error}", error=True)
+
+    def answer(self, text: str) -> Reply:
+        right = text == str(self.task)
+        return Reply(terms={"answer": float(right)}, terminated=True, success=right)
+
+    def expert_action(self) -> str:
+        self.note("expert")
+        (number,) = self.db.execute("select n from numbers").fetchone()
+        return self.parser.render("look", {}) if self.turn < 2 else str(number)
+
+    def close(self) -> None:
+        self.note("close")
+        self.db.close()
+
+
+class WaitingEnv(CountingEnv):
+    """Waits for a while in each step, as for a server."""
+
+    def __init__(self, seconds: float = 0.0, tasks: tuple[int, ...] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seconds, self.slow = seconds, tasks
+
+    def begin(self, task: Any) -> str:
+        self.task = task
+        return super().begin(task)
+
+    def respond(self, action: str) -> Reply:
+        if not self.slow or self.task in self.slow:
+            time.sleep(self.seconds)
+        return super().respond(action)
+
+
+IDS = {"Toy/Bound-v0": ThreadBoundEnv, "Toy/Waiting-v0": WaitingEnv}
+
+
+@pytest.fixture(autouse=True)
+def toys() -> Iterator[None]:
+    ThreadBoundEnv.seen.clear()
+    ThreadBoundEnv.gate.clear()
+    ThreadBoundEnv.started.clear()
+    for env_id, cls in IDS.items():
+        gymnasium.register(env_id, entry_point=cls)
+    yield
+    for env_id in IDS:
+        del gymnasium.registry[env_id]
+
+
+def bound(n: int, **kwargs: Any) -> list[EpisodeSpec]:
+    return [EpisodeSpec("Toy/Bound-v0", kwargs, index=i) for i in range(n)]
+
+
+def check_threads(closed: bool = True) -> int:
+    """Everything that an environment did, it did in one thread; returns how many threads there were."""
+    threads = set()
+    for done in ThreadBoundEnv.seen.values():
+        assert done[0][0] == "make"
+        assert len({thread for _, thread in done}) == 1, done
+        assert [what for what, _ in done].count("close") == closed, done
+        threads.add(done[0][1])
+    return len(threads)
+
+
+@pytest.mark.parametrize("live", [4, 512])
+def test_an_environment_lives_in_one_thread_and_so_does_its_expert(tokenizer: Any, live: int) -> None:
+    runner = Runner(scripted(tokenizer), tokenizer, workers=2, max_live=live)
+    for _ in range(2):
+        episodes = runner.run(bound(30))
+        for episode in episodes:
+            check_episode(episode, tokenizer)
+            assert episode.success and len(episode.steps) == 3
+            assert not any(call["error"] for step in episode.steps for call in step.tool_calls)
+    check_threads(closed=False)
+    assert len(ThreadBoundEnv.seen) <= min(live, 30), "environments are used again"
+    runner.close()
+    check_threads()
+
+
+def test_environments_that_failed_or_were_replaced_are_closed_in_their_threads(tokenizer: Any) -> None:
+    specs = [spec for i in range(12) for spec in (*bound(4, crash=2), *bound(3, name=f"kind {i}"))]
+    episodes = roll(tokenizer, specs, max_live=4)
+    assert [bool(episode.failure) for episode in episodes] == [False, False, True, False, *[False] * 3] * 12
+    check_threads()
+    assert {what for done in ThreadBoundEnv.seen.values() for what, _ in done} >= {"step", "close", "expert"}
+
+
+def test_a_rollout_that_is_paused_stays_on_its_threads(tokenizer: Any) -> None:
+    runner = Runner(scripted(tokenizer), tokenizer, max_live=6)
+    rollout = Rollout(runner)
+    episodes = rollout.add(bound(20))
+    while rollout.unfinished:
+        before = rollout.unfinished
+        rollout.play(1.0, until=lambda before=before: rollout.unfinished < before)  # type: ignore[misc]
+        runner.run(bound(3))
+    runner.close()
+    assert all(episode.success for episode in episodes)
+    check_threads()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_slots_of_a_vector_environment_stay_on_their_threads(mode: str) -> None:
+    envs = TextVectorEnv([ThreadBoundEnv] * 6, mode, workers=4)
+    envs.reset(seed=0)
+    for _ in range(8):
+        *_, infos = envs.step(envs.call("expert_action"))
+        assert not any(infos.get("error", ()))
+    with pytest.raises(SlotFailure):
+        for _ in range(4):
+            envs.envs[3].crash = envs.envs[3].task  # type: ignore[attr-defined]
+            envs.step(envs.call("expert_action"))
+    envs.reset(options={"reset_mask": np.array([True, False] * 3)})
+    envs.close()
+    assert check_threads() == 4
+
+
+def test_ctrl_c_closes_environments_also_those_whose_reset_is_under_way(tokenizer: Any) -> None:
+    runner = Runner(scripted(tokenizer), tokenizer)
+
+    def interrupt() -> None:
+        assert ThreadBoundEnv.started.wait(30)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run([*bound(3), *bound(2, hold=True)])
+    threading.Timer(0.2, ThreadBoundEnv.gate.set).start()
+    runner.close()
+    assert len(ThreadBoundEnv.seen) == 5
+    check_threads()
+    assert runner.policy.pending == 0
+
+
+def test_an_error_of_the_policy_closes_the_environments(tokenizer: Any) -> None:
+    def act(episode: Any) -> str:
+        if episode.spec.index == 3:
+            raise KeyError("the policy broke")
+        return expert(episode)
+
+    with pytest.raises(KeyError, match="the policy broke"):
+        roll(tokenizer, bound(6), act)
+    check_threads()
+
+
+def test_slow_and_hung_environments_hold_up_nobody(tokenizer: Any) -> None:
+    """More of them than may run at the same time: they only wait, so that they do not count."""
+    specs = [*counting(6, "Toy/Broken-v0", how="hang", when=0, tasks=(0, 1, 2)), *counting(20)]
+    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=3.0), workers=1)
+    episodes = runner.run(specs)
+    runner.close()
+    assert [bool(episode.failure) for episode in episodes] == [True] * 3 + [False] * 23
+    assert all(episode.success for episode in episodes[3:])
+    assert max(episode.seconds for episode in episodes[3:]) < min(episode.seconds for episode in episodes[:3])
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_silent_environment_is_named_on_stderr(
+    tokenizer: Any, processes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scheduler, "SILENCE_S", 0.4)
+    specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 1.3, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
+    act = lambda episode: "on" if not episode.turns else "stop"  # noqa: E731
+    roll(tokenizer, specs, act, env_processes=processes)
+    said = [line for line in capsys.readouterr().err.splitlines() if "has not answered" in line]
+    wanted = (
+        r"agent-gym: Toy/Waiting-v0, task train/[12], seed 9: step 0 has not answered for [\d.]+ s, since \d\d:\d\d:"
+    )
+    (first, *_) = [line for line in said if re.match(wanted, line)]
+    # In one process they have their turns one after the other.
+    assert processes or "(1 more like it)" in first
+    assert "no max_seconds is set" in first
+    monkeypatch.setattr(scheduler, "SILENCE_S", 60.0)
+    roll(tokenizer, specs[:1], act, Budget(max_seconds=30.0))
+    assert "answered" not in capsys.readouterr().err
+
+
+def test_a_thread_has_one_call_at_a_time_and_a_call_that_is_given_up_before_it_began_never_does() -> None:
+    from agent_gym.rollout.env_threads import Line
+
+    line, go, done = Line(1), threading.Event(), []
+    threads = [EnvThread(lambda *_: None, line, f"test-{i}") for i in range(3)]  # type: ignore[arg-type,return-value]
+    over = threading.Semaphore(0)
+
+    def answer(result: Any, error: Any) -> None:
+        done.append(result)
+        over.release()
+
+    threads[0].call(lambda: go.wait(0.01) or "first", answer)
+    threads[1].call(lambda: "second", answer)
+    threads[2].call(lambda: "third", answer)
+    threads[1].give_up()
+    assert not threads[1].hangs
+    assert over.acquire(timeout=10) and over.acquire(timeout=10)
+    assert done == ["first", "third"]
+    threads[1].call(lambda: "again", answer)
+    assert over.acquire(timeout=10) and done[-1] == "again"
+    threads[0].call(lambda: go.wait(30), lambda *_: None)
+    time.sleep(0.1)
+    threads[0].give_up()
+    assert threads[0].hangs
+    go.set()
+    for thread in threads:
+        thread.retire()
+        assert thread.join(10)
+
+
+class Burst(SlowWriter):
+    """Answers after one token; lets go of Python's lock, as an engine does."""
+
+    def poll(self) -> list[Generation]:
+        time.sleep(0)
+        return super().poll()
+
+
+def test_ten_thousand_short_episodes(tokenizer: Any) -> None:
+    """No wake-up is lost: a thread whose next call was dropped would wait for ever."""
+    before = set(threading.enumerate())
+    faulthandler.dump_traceback_later(240, exit=True, file=sys.__stderr__)
+    try:
+        runner = Runner(Burst(lambda episode: "x", lambda text: [2]), tokenizer, Budget(max_turns=1), workers=4)
+        for live in (512, 512, 96, 7):
+            runner.max_live = live
+            n = 10_000 // 4
+            specs = [EpisodeSpec("Toy/Counting-v0", seed=i, index=i % 50) for i in range(n)]
+            ended: list[Any] = []
+            episodes = runner.run(specs, on_end=ended.append)
+            assert len(ended) == len(episodes) == n
+            assert all(len(episode.steps) == 1 and episode.truncation == "turns" for episode in episodes)
+        runner.close()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    for thread in {*threading.enumerate()} - before:
+        thread.join(30)
+        assert not thread.is_alive()
