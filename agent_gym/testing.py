@@ -8,6 +8,8 @@
 
 Gymnasium's `check_env` asks whether an environment has the API. This asks, besides, what trainers lean on: spans that
 tile the transcript, terms that sum to the reward, the same episode for the same seed, an expert that solves its tasks.
+It plays as rollouts do: each environment is made, reset, stepped and closed in a thread of its own, which is not the
+main thread.
 """
 
 from __future__ import annotations
@@ -15,13 +17,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image
+from agent_gym.tools import failed_calls
 from agent_gym.transcript import Span, check_tiling
+from agent_gym.workers import Worker
 
+Run = Callable[[Callable[[], Any]], Any]
+"""Calls a function in a certain thread."""
 Log = list[tuple[Any, ...]]
 """What `reset` and then each `step` of one episode returned."""
 HOSTILE = ("", "\x00\ud800", "<tool_call>{</tool_call>", "<answer>", "x" * 10_000)
@@ -29,7 +36,7 @@ HOSTILE = ("", "\x00\ud800", "<tool_call>{</tool_call>", "<answer>", "x" * 10_00
 
 
 def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool = True) -> None:
-    """Play and check an environment.
+    """Play and check an environment, in threads that are not the main one.
 
     Args:
         make: makes it, wrapped or not; called several times.
@@ -38,8 +45,46 @@ def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool =
             texts that mean nothing.
 
     Raises:
-        AssertionError: for the first thing that is wrong, in words.
+        AssertionError: for the first thing that is wrong, in words; and whatever the environment raises, with a note on
+            threads.
     """
+    threads = [Worker(f"check-{name}") for name in ("gymnasium", "first", "second")]
+    try:
+        _check(make, episodes, expert, *[thread.run for thread in threads])
+    except AssertionError:
+        raise
+    except Exception as error:
+        error.add_note("It was raised in a thread that is not the main one, where rollouts run environments, too.")
+        raise
+    finally:
+        for thread in threads:
+            thread.close()
+
+
+def _check(make: Callable[[], Any], episodes: int, expert: bool, alone: Run, here: Run, there: Run) -> None:
+    alone(partial(_check_gymnasium, make))
+    first, second = here(make), there(make)
+    require(isinstance(first.unwrapped, TextEnv), f"{first.unwrapped!r} is no agent_gym.TextEnv")
+    turns: list[tuple[Any, Any]] = []
+    for seed in range(episodes):
+        idle = ["x"] * first.unwrapped.max_turns
+        log = here(partial(expert_episode, first, seed=seed) if expert else partial(play, first, idle, seed=seed))
+        check_returned(first.unwrapped, log)
+        turns += [(info["tool_calls"], info["error"]) for *_, info in log[1:]]
+        complaint = failed_calls(turns) if expert else None
+        require(complaint is None, str(complaint))
+        actions = said_by_policy(log)
+        again = there(partial(play, second, actions, seed=seed))
+        require(again == without_times(log), f"seed {seed} gave two different episodes")
+        if expert:
+            require(log[-1][-1]["is_success"], f"the expert did not solve the task of seed {seed}")
+    for action in HOSTILE:
+        check_returned(first.unwrapped, here(partial(play, first, [action], seed=0)))
+    here(first.close)
+    there(second.close)
+
+
+def _check_gymnasium(make: Callable[[], Any]) -> None:
     from gymnasium.utils.env_checker import check_env
 
     with warnings.catch_warnings():
@@ -47,19 +92,6 @@ def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool =
         # One of them wants to make the environment again in other render modes, which only a registered one can.
         warnings.filterwarnings("ignore", ".*alternative render modes.*")
         check_env(make().unwrapped, skip_close_check=True)
-    first, second = make(), make()
-    require(isinstance(first.unwrapped, TextEnv), f"{first.unwrapped!r} is no agent_gym.TextEnv")
-    for seed in range(episodes):
-        log = expert_episode(first, seed=seed) if expert else play(first, ["x"] * first.unwrapped.max_turns, seed=seed)
-        check_returned(first.unwrapped, log)
-        actions = said_by_policy(log)
-        require(play(second, actions, seed=seed) == without_times(log), f"seed {seed} gave two different episodes")
-        if expert:
-            require(log[-1][-1]["is_success"], f"the expert did not solve the task of seed {seed}")
-    for action in HOSTILE:
-        check_returned(first.unwrapped, play(first, [action], seed=0))
-    for env in (first, second):
-        env.close()
 
 
 def require(condition: bool, complaint: str) -> None:

@@ -9,7 +9,7 @@ one call, numbers for the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,23 @@ class TextTool(Tool):
 
     def _fits(self, arguments: Mapping[str, Any]) -> bool:
         return set(arguments) == {self.argument} and isinstance(arguments[self.argument], str)
+
+
+def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]) -> str | None:
+    """Say so if more than half of an expert's tool calls failed: the tool is then broken, and not the expert's idea.
+
+    Args:
+        turns: `tool_calls` and `error` of each turn, as `info` and `Step` have them.
+
+    Returns:
+        One line with the first failed tool and its error, or None.
+    """
+    calls = [(call, error) for made, error in turns for call in made]
+    failed = [(call["name"], error) for call, error in calls if call["error"]]
+    if 2 * len(failed) <= len(calls):
+        return None
+    name, error = failed[0]
+    return f"{len(failed)} of {len(calls)} tool calls of the expert failed; the first, of {name!r}: {error:.300}"
 
 
 def same_text(text: str) -> str:

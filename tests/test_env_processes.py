@@ -83,23 +83,20 @@ def test_the_users_mistake_is_told_as_ever(tokenizer: Any) -> None:
 
 
 def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: Any) -> None:
-    seen: set[int] = set()
-
-    def act(episode: Any) -> str:
-        # Not the expert: that would be asked in a process that may be dead, by the policy.
-        seen.add(episode.env.process.pid)
-        return "go"
-
-    runner = Runner(scripted(tokenizer, act), tokenizer, env_processes=2)
+    # Not the expert: that would be asked in a process that may be dead, by the policy.
+    runner = Runner(scripted(tokenizer, lambda episode: "go"), tokenizer, env_processes=2)
+    pool = runner._processes
+    assert pool is not None
     killed: set[int] = set()
     done = threading.Event()
     chance = random.Random(0)
 
     def kill_at_random_times() -> None:
         while not done.wait(chance.uniform(0.05, 0.5)):
-            running = sorted(pid for pid in {*seen} - killed if alive(str(pid)))
+            running = [process for process in pool._processes if process is not None and process.alive]
             if running and len(killed) < 4:
-                pid = chance.choice(running)
+                pid = chance.choice(running).pid
+                assert pid is not None
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
 

@@ -224,7 +224,7 @@ def test_an_info_without_a_field_is_a_failed_episode(
         assert not episode.steps and len(json.loads(json.dumps(to_record(episode)))["rows"]) == (at == "step")
 
 
-@pytest.mark.parametrize(("at", "name"), [("reset", "messages"), ("step", "token_spans"), ("step", "token_ids")])
+@pytest.mark.parametrize(("at", "name"), [("reset", "messages"), ("step", "messages"), ("step", "token_ids")])
 def test_an_info_that_cannot_be_read_is_one_too(tokenizer: Any, mine: Path, at: str, name: str) -> None:
     with pytest.raises(RolloutError, match=rf"all 1 episodes failed; the first: EnvFailure: what {at} returned cannot"):
         roll(tokenizer, specs(1, "Mine/Lossy-v0", at=at, name=name, cls="Lossless"), lambda episode: "go")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import sqlite3
+from typing import Any, ClassVar
+
 import gymnasium
 import pytest
 
-from agent_gym import QuestionEnv, Reply, TextEnv
+from agent_gym import EnvFailure, QuestionEnv, Reply, TextEnv, ToolEnv, ToolResult, tool
 from agent_gym.testing import check_text_env
 
 
@@ -76,3 +80,58 @@ def test_what_is_right_passes() -> None:
 def test_what_is_wrong_is_named(env, complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_text_env(env)
+
+
+# Threads.
+
+
+class Sql(ToolEnv):
+    """Keeps a connection, which belongs to the thread that made it: one of each environment, or one of all."""
+
+    reward_weights: ClassVar[dict[str, float]] = {"answer": 1.0}
+    shared: ClassVar[sqlite3.Connection | None] = None
+
+    def __init__(self, share: bool = False, catch: bool = False, **kwargs: Any) -> None:
+        super().__init__({"train": list(range(20))}, tools=[tool(self.look)], **kwargs)
+        self.share, self.catch, self.db = share, catch, None
+
+    def begin(self, task: Any) -> str:
+        self.task = task
+        if self.db is None:
+            self.db = type(self).shared if self.share and type(self).shared else sqlite3.connect(":memory:")
+            type(self).shared = self.db if self.share else None
+        return "Look."
+
+    def look(self) -> str | ToolResult:
+        """Look."""
+        try:
+            return str(self.db.execute("select 1").fetchone()[0])
+        except sqlite3.Error as error:
+            if not self.catch:
+                raise
+            return ToolResult("Error: " + str(error).partition(" The object")[0], error=True)
+
+    def answer(self, text: str) -> Reply:
+        return Reply(terms={"answer": 1.0}, terminated=True, success=True)
+
+    def expert_action(self) -> str:
+        return self.parser.render("look", {}) if self.turn == 0 else "done"
+
+
+class OfTheMainThread(Right):
+    def begin(self, task):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return super().begin(task)
+
+
+def test_an_environment_may_hold_what_belongs_to_its_thread_and_nothing_that_belongs_to_another() -> None:
+    check_text_env(Sql)
+    with pytest.raises(ValueError, match="only works in main thread") as raised:
+        check_text_env(OfTheMainThread)
+    assert "not the main one" in raised.value.__notes__[0]
+    with pytest.raises(EnvFailure, match="tool 'look' broke: ProgrammingError: SQLite objects created in a thread"):
+        check_text_env(lambda: Sql(share=True))
+    with pytest.raises(
+        AssertionError, match="of 1 tool calls of the expert failed; the first, of 'look': Error: SQLite"
+    ):
+        check_text_env(lambda: Sql(share=True, catch=True))
