@@ -63,6 +63,28 @@ def test_the_wheel_holds_every_module_once_and_under_our_name_only(archives):
     assert "agent_gym/py.typed" in names
 
 
+def test_notice_names_those_whose_words_were_taken_over_and_files_that_exist():
+    notice = (ROOT / "NOTICE").read_text()
+    for line in (
+        "Copyright (c) 2020 Mohit Shridhar and others",
+        "Copyright (c) Microsoft Corporation",
+        "Copyright (c) [2022] [The Trustees of Princeton University]",
+    ):
+        assert line in notice
+    assert notice.count("The above copyright notice and this permission notice shall be included") == 2
+    for folder, names in re.findall(r"(envs/\w+) \(([^)]*\.py)\)", notice):
+        assert [name for name in re.split(r",\s+", names) if not (ROOT / folder / name).is_file()] == []
+    for path in re.findall(r"\b(?:agent_gym|envs|tests)/[\w/]+\.\w+", notice):
+        assert (ROOT / path).is_file(), path
+
+
+@pytest.mark.slow
+def test_licence_and_notice_travel(archives):
+    wheel = zipfile.ZipFile(archives[1])
+    texts = {Path(name).name: wheel.read(name).decode() for name in wheel.namelist() if "/licenses/" in name}
+    assert texts == {name: (ROOT / name).read_text() for name in ("LICENSE", "NOTICE")}
+
+
 @pytest.mark.slow
 def test_data_files_travel_with_their_modules(archives):
     names = zipfile.ZipFile(archives[1]).namelist()
@@ -78,7 +100,7 @@ def test_data_files_travel_with_their_modules(archives):
 @pytest.mark.slow
 def test_the_source_archive_holds_what_a_build_needs(archives):
     names = {name.partition("/")[2] for name in tarfile.open(archives[0]).getnames()}
-    assert {"setup.py", "pyproject.toml", "LICENSE", "README.md", "envs/gsm8k/__init__.py"} <= names
+    assert {"setup.py", "pyproject.toml", "LICENSE", "NOTICE", "README.md", "envs/gsm8k/__init__.py"} <= names
     assert not [name for name in names if name.startswith((".venv", "runs", "agent_gym/envs/"))]
 
 

@@ -33,8 +33,8 @@ class LocalSandbox:
     them. The constructor has a program try what it must not be able to do, and refuses where something succeeds.
 
     A copy is the sandbox itself. So is a pickle, in a process that has a sandbox with the same settings; elsewhere it
-    makes one. A forked process starts fork servers of its own when it first needs them. When nothing refers to a sandbox
-    any more, its fork servers end.
+    makes one. A forked process starts fork servers of its own when it first needs them. The fork servers of a sandbox
+    end when nothing refers to it any more.
 
     Args:
         limits: of each program.

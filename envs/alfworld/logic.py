@@ -2,7 +2,7 @@
 
 The native engine does not read them (world.py is what they say, in Python); they make a generated game a complete file,
 which the original engine plays too. Actions, predicates and sentences are those of ALFWorld (Shridhar et al., MIT
-licence), written down anew without what no game reaches, such as putting things into other things.
+licence, see NOTICE), written down anew without what no game reaches, such as putting things into other things.
 """
 
 from __future__ import annotations

@@ -91,9 +91,9 @@ class WebShopEnv(ToolEnv):
     and ratings are empty, as they are upstream since its files of reviews are gone.
 
     ## References
-    Yao et al., WebShop, arXiv:2207.01206; data and rules of princeton-nlp/WebShop (MIT licence). 15 turns as in ReAct
-    (arXiv:2210.03629) and Agent-R1's recipe (arXiv:2511.14460), whose reward is
-    `reward_weights={"score": 0, "success": 10, "invalid": 0.1}`.
+    Yao et al., WebShop, arXiv:2207.01206; data and rules of princeton-nlp/WebShop, whose licence allows academic and
+    research use only (NOTICE). 15 turns as in ReAct (arXiv:2210.03629) and Agent-R1's recipe (arXiv:2511.14460), whose
+    reward is `reward_weights={"score": 0, "success": 10, "invalid": 0.1}`.
 
     ## Versions
     v0: first version.

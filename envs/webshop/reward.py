@@ -19,7 +19,7 @@ from agent_gym.envs.webshop.nouns import Nouns
 from agent_gym.envs.webshop.product import Product
 
 _ALIKE = 85
-# Upstream's list (engine/normalize.py, MIT licence): the first of these that a text contains stands for all of it.
+# Upstream's list (engine/normalize.py, see NOTICE): the first of these that a text contains stands for all of it.
 COLORS = (
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel "
     "camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry "
