@@ -130,6 +130,8 @@ def judge(sandbox, world: World, name: str, code: str, patience: float) -> list[
         bad.append(f"took {took:.1f} s")
     if any(character < " " and character not in "\n\t\r" for character in text):
         bad.append("control characters")
+    if "/agent_gym/" in done.stderr or "/forkserver.py" in done.stderr:
+        bad.append(f"frames of ours: {done.stderr[-500:]}")
     if len(text) > 3 * sandbox.limits.output_bytes:
         bad.append(f"{len(text)} characters")
     if (grown := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) > 64 << 10:

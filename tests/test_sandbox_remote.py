@@ -132,6 +132,7 @@ def test_requests_can_only_tighten_the_limits(server):
     assert limited("x = bytearray(64 << 20)", memory_limit_MB=32)["status"] == "memory_limit"
     assert limited("x = bytearray(1 << 30)", memory_limit_MB=4096)["status"] == "memory_limit"
     assert limited("print(1)", memory_limit_MB=-1, run_timeout=None, stdin=None)["status"] == "ok"
+    assert limited("print(1)", memory_limit_MB=10**300, run_timeout=10**400, cpu_limit_s=0)["status"] == "ok"
 
 
 def test_the_protocol_of_sandboxfusion(server):
@@ -161,6 +162,15 @@ def test_the_protocol_of_sandboxfusion(server):
         ({"code": "", "seed": "x"}, "seed is 'x'"),
         ({"code": "", "run_timeout": "1"}, "run_timeout is '1'"),
         ({"code": "", "memory_limit_MB": 3}, "memory_mb is 3"),
+        (b'{"code": "", "memory_limit_MB": 1e400}', "memory_limit_MB is inf"),
+        (b'{"code": "", "memory_limit_MB": NaN}', "memory_limit_MB is nan"),
+        (b'{"code": "", "memory_limit_MB": -Infinity}', "memory_limit_MB is -inf"),
+        ({"code": "", "memory_limit_MB": -2}, "memory_limit_MB is -2"),
+        ({"code": "", "memory_limit_MB": True}, "memory_limit_MB is True"),
+        (b'{"code": "", "run_timeout": 1e400}', "run_timeout is inf"),
+        (b'{"code": "", "run_timeout": NaN}', "run_timeout is nan"),
+        ({"code": "", "run_timeout": -0.5}, "run_timeout is -0.5"),
+        (b'{"code": "", "cpu_limit_s": NaN}', "cpu_limit_s is nan"),
     ],
 )
 def test_what_clients_get_wrong_is_told(server, body, said):

@@ -60,6 +60,17 @@ def test_endings_of_programs(session, code, printed):
     assert (done.status, done.stdout, done.stderr) == ("ok", printed, "")
 
 
+def test_hooks_and_exits_that_fail_show_no_frames_of_ours_and_lose_no_names(session):
+    session.run("import sys\nx = 1\ndef hook(*about):\n    raise KeyError('hook')\nsys.excepthook = hook")
+    done = session.run("1 / 0")
+    assert done.status == "error" and "KeyError: 'hook'" in done.stderr and "ZeroDivisionError" in done.stderr
+    assert "agent_gym" not in done.stderr and "program.py" not in done.stderr
+    leave = "class Leave(SystemExit):\n    @property\n    def code(self):\n        raise ValueError\nraise Leave('bye')"
+    done = session.run(leave)
+    assert (done.stderr, done.exit_code) == ("bye\n", 1)
+    assert session.run("x").stdout == "1\n"
+
+
 def test_errors_name_the_call_and_its_lines(session):
     session.run("def divide(n):\n    return 1 / n")
     done = session.run("y = 3\ndivide(0)")
@@ -162,6 +173,36 @@ def test_a_forged_answer_of_a_program_that_goes_on_gains_nothing(sandbox):
     with sandbox.session() as session:
         assert session.run(FORGE + "while True: pass").succeeded
         assert session.run("print('next')").status == "cpu_limit"
+
+
+# A thread that a call leaves behind reads the next one before the machinery does, and makes up its result.
+HIJACK = """
+import os, threading, time, builtins, sys
+def answer():
+    while True:
+        head = os.read(3, 12)
+        os.read(3, int.from_bytes(head[8:], "little"))
+        os.write(1, b"made up\\n")
+        os.write(3, head[:8] + bytes([0]))
+threading.Thread(target=answer, daemon=True).start()
+builtins.print = builtins.exec = sys.displayhook = lambda *a, **k: os.write(1, b"made up\\n")
+time.sleep(0.2)
+"""
+
+
+def test_what_a_session_runs_makes_up_nothing_of_others(sandbox):
+    """Within a session it can (see docs/sandbox.md): so tests of a policy's work run outside of it."""
+    with sandbox.session() as before, sandbox.session() as session:
+        before.run("x = 20")
+        for _ in range(3):
+            session.run(HIJACK)
+            session.run("print('asked')")
+            assert sandbox.run("print(6 * 7)").stdout == "42\n"
+            assert before.run("x += 1; x").succeeded
+        assert before.run("x").stdout == "23\n"
+        with sandbox.session() as after:
+            assert after.run("print('asked')").stdout == "asked\n"
+    assert sandbox.server().alive
 
 
 def test_half_an_answer_is_none(sandbox):

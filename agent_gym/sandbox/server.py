@@ -6,6 +6,7 @@ said, never ignored: files to put in or take out, and other languages.
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,6 +17,8 @@ from agent_gym.errors import ConfigError
 from agent_gym.sandbox.base import Execution, Limits, SandboxError
 from agent_gym.sandbox.local import LocalSandbox
 from agent_gym.serving import BadRequest, JsonHandler, JsonServer, json_object
+
+_LARGEST = 1e9  # of a limit that a client asks for; any number above the server's limits means the same
 
 
 class SandboxServer(JsonServer):
@@ -84,13 +87,16 @@ def _read(request: dict[str, Any], most: Limits) -> tuple[str, str, int, Limits]
 
 
 def _number(request: dict[str, Any], name: str) -> float | None:
-    """A limit; nothing, zero and less mean that there is none beside the server's."""
+    """A limit; nothing, 0 and -1 (SandboxFusion's own default) mean that there is none beside the server's."""
     value = request.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(HTTPStatus.BAD_REQUEST, f"{name} is {value!r}; it must be a number")
-    return value if value > 0 else None
+    none = (0, -1)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (0 < value < math.inf or value in none):
+        said = f"{name} is {value!r}; it must be a finite number above 0, or 0 or -1 for no limit of one's own"
+        raise BadRequest(HTTPStatus.BAD_REQUEST, said)
+    return None if value in none else float(min(value, _LARGEST))
 
 
 def _answer(status: str, done: Execution | None) -> dict[str, Any]:

@@ -67,10 +67,19 @@ def run(job: Job, confinement: Confinement) -> None:
         leave(1)
     request = job.request
     del job, confinement
-    if request["session"]:
-        repl.serve(3, request["seed"])
-        leave(0)
-    leave(program.run(source, request["seed"]))
+    code, anything = 1, BaseException  # a program may take even this name away
+    try:
+        if request["session"]:
+            repl.serve(3, request["seed"])
+            code = 0
+        else:
+            code = program.run(source, request["seed"])
+    except anything as error:
+        # A program can make functions of ours raise: by a profile function, a signal handler, one that it replaced.
+        program.report(error)
+        program.flush(1)
+    finally:
+        leave(code)
 
 
 def _confine(job: Job, confinement: Confinement) -> bytes:

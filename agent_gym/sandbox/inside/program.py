@@ -17,12 +17,13 @@ import random
 import signal
 import sys
 import threading
-import traceback
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 NAME = "main.py"
 _SOURCES: set[str] = set()  # names of programs that are no files
+_FOLDER = os.path.dirname(__file__) + os.sep
+_display = sys.__excepthook__
 
 # Frames below a program count against its recursion limit. A script has none, and with these few more than the
 # standard 1000 it gets as deep as a script; it is shown the standard number.
@@ -36,9 +37,12 @@ def run(source: bytes, seed: int) -> int:
     code = execute(source, NAME, module.__dict__)
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    except BaseException as error:
+        report(error, f"Exception ignored in: {threading!r}\n")
+    try:
         atexit._run_exitfuncs()
-    except BaseException:
-        report_exception()
+    except BaseException as error:
+        report(error)
     # Whoever still holds the module's names may be in a cycle with them; `__del__` and `finally` run in here.
     sys.modules.pop("__main__", None)
     del module
@@ -71,9 +75,11 @@ def execute(source: bytes, name: str, namespace: dict[str, Any]) -> int:
     """Compile and run; print what went wrong; return the exit code so far."""
     try:
         exec(compile(source, name, "exec", dont_inherit=True), namespace)
+        return 0
     except BaseException as error:
-        return conclude(error, name)
-    return 0
+        raised = error
+    # Not in the clause above: what the program's own hook raises would have this exception as its context.
+    return conclude(raised, name)
 
 
 def conclude(error: BaseException, name: str) -> int:
@@ -83,31 +89,60 @@ def conclude(error: BaseException, name: str) -> int:
         error: the exception.
         name: the file name of the program; frames below its first one are ours, and are not shown.
     """
-    if isinstance(error, SystemExit):
+    if issubclass(type(error), SystemExit):
         return _exit_code(error)
+    _forget_our_frames(error)
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != name:
         tb = tb.tb_next
     error.__traceback__ = tb
     try:
         sys.excepthook(type(error), error, tb)
-    except SystemExit as leaving:
-        return _exit_code(leaving)
-    except BaseException:
-        report_exception()
-    if isinstance(error, KeyboardInterrupt):
+    except BaseException as broken:
+        failed: BaseException | None = broken
+    else:
+        failed = None
+    if failed is not None:
+        if issubclass(type(failed), SystemExit):
+            return _exit_code(failed)
+        report(failed, "Error in sys.excepthook:\n")
+        report(error, "\nOriginal exception was:\n")
+    if issubclass(type(error), KeyboardInterrupt):
         flush(1)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return 1
 
 
-def report_exception() -> None:
-    """Print the exception that is being handled, whatever that takes; a program may have broken even this."""
+def report(error: BaseException, title: str = "") -> None:
+    """Print an exception as the interpreter does, without frames of ours; a program may have broken even this."""
     try:
-        traceback.print_exc()
+        sys.stderr.write(title)
+        _forget_our_frames(error)
+        _display(type(error), error, error.__traceback__)
     except BaseException:
         pass
+
+
+def _forget_our_frames(error: BaseException) -> None:
+    """Take frames of this package out of the tracebacks of an exception and of those that led to it."""
+    found: list[BaseException | None] = [error]
+    for one in found:
+        if one is None:
+            continue
+        tb = one.__traceback__
+        while tb is not None and _is_ours(tb):
+            tb = tb.tb_next
+        one.__traceback__ = tb
+        while tb is not None:
+            while tb.tb_next is not None and _is_ours(tb.tb_next):
+                tb.tb_next = tb.tb_next.tb_next
+            tb = tb.tb_next
+        found += [led for led in (one.__cause__, one.__context__) if not any(led is known for known in found)]
+
+
+def _is_ours(tb: TracebackType) -> bool:
+    return tb.tb_frame.f_code.co_filename.startswith(_FOLDER)
 
 
 def flush(code: int) -> int:
@@ -122,15 +157,23 @@ def flush(code: int) -> int:
     return code
 
 
-def _exit_code(error: SystemExit) -> int:
-    code = error.code
+def _exit_code(error: BaseException) -> int:
+    try:
+        code: object = error.code  # type: ignore[attr-defined]
+    except BaseException:
+        code = error  # a property of the program's that fails; the interpreter prints the exception then
     if code is None:
         return 0
-    if isinstance(code, int):
+    if issubclass(type(code), int):
+        code = int.__index__(code)  # type: ignore[arg-type]  # whatever operators a program gave it
         # The C library takes the low 8 bits of a C long; what does not fit in one becomes -1.
         return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
     try:
-        print(code, file=sys.stderr)
+        text = str(code)
+    except BaseException:
+        text = ""
+    try:
+        print(text, file=sys.stderr)
     except BaseException:
         pass
     return 1

@@ -1,9 +1,10 @@
 """A session: programs that run one after the other in one namespace, each shown the value of its last expression.
 
 The caller sends a token of 8 bytes, a length of 4 and the source, and gets the token back with one byte, the exit code.
-Between two calls it stops this process, so that threads that a program left behind stand still. A program can write to
-the socket itself, to be thought finished while it runs: without the token it is found out at once, and with it (it lies
-in a frame of this file) at the next call, when the real answer to this one arrives.
+Between two calls it stops this process, so that threads that a program left behind stand still. By the token a late or
+made up answer is told from that to the call. It is no secret from programs: all calls share one interpreter, so that an
+earlier one can read the socket before this file does, or replace what this file calls, and answer in its place. That
+concerns the session alone; the caller takes nothing from an answer but text and an exit code.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ def _run(source: bytes, name: str, namespace: dict[str, Any]) -> int:
     program.remember_source(name, source)
     try:
         _execute(source, name, namespace)
+        return 0
     except BaseException as error:
-        return program.conclude(error, name)
-    return 0
+        raised = error
+    return program.conclude(raised, name)
 
 
 def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> None:
