@@ -1,28 +1,38 @@
-"""What the rollout loop costs per step, from 64 episodes in flight to 4,096, and what an idle episode occupies.
+"""What a rollout costs per step, from 64 episodes in flight to 4,096, and what an idle episode occupies.
 
     python benchmarks/scaling.py
     python benchmarks/scaling.py --quick
+    python benchmarks/scaling.py --tree OTHER    # the same of another checkout, to compare with
 
 The engine is simulated: it holds every request and, each time it is asked, finishes those that it has had for eight
-rounds, with tokens that were made beforehand. All else is real: environments (GSM8K, embedded), templates, tokenizer,
-worker threads, deadlines, recording. An episode has eight turns: seven calls of the calculator, and the answer.
+rounds, with tokens that were made beforehand; a round takes half a millisecond without Python's lock. All else is real:
+environments (GSM8K, embedded), templates, tokenizer, threads, deadlines, recording. An episode has eight turns: seven
+calls of the calculator, and the answer.
 
 Columns: `in flight` episodes, all alive at once; `CPU ms per step` and `per episode` of the whole process, CPU time;
 `loop ms per step` of the thread that drives the engine, which no other core can share; `ratio` of the CPU time per step
 to that of the first row: 1 where the cost grows linearly; `KB per episode` of Python memory after all were reset and
-before their first turn, environment included (tracemalloc, in a run of its own).
+before their first turn, environment included (tracemalloc, in a run of its own), and `resident`, what the process
+occupies more by then, per episode, its thread included. `slow s`: wall-clock time where each step of an environment
+waits 0 to 200 ms, without Python's lock, and `slow CPU s`, of the process.
 """
 
 from __future__ import annotations
 
+import random
+import resource
 import sys
 import time
 import tracemalloc
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+if "--tree" in sys.argv:  # before anything is imported from there
+    sys.path.insert(0, sys.argv[sys.argv.index("--tree") + 1])
 import _common
 
 from agent_gym.chat import ChatRenderer
@@ -54,6 +64,7 @@ class Engine:
         self.running.append((self.round + ROUNDS, request))
 
     def poll(self) -> list[Generation]:
+        time.sleep(0.0005)  # an engine that never let go of Python's lock would starve the threads
         self.round += 1
         done = []
         while self.running and self.running[0][0] <= self.round:
@@ -77,21 +88,24 @@ class Gate(Engine):
 
     def __init__(self, renderer: ChatRenderer, size: int) -> None:
         super().__init__(renderer)
-        self.size, self.held = size, 0
+        self.size, self.held, self.resident = size, 0, 0
 
     def poll(self) -> list[Generation]:
         if not self.held:
             if len(self.running) < self.size:
+                time.sleep(0.0005)
                 return []
-            self.held = tracemalloc.get_traced_memory()[0]
+            self.held, self.resident = tracemalloc.get_traced_memory()[0] + 1, resident()
         return super().poll()
 
 
 def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rollouts per size; the best one counts")
+    parser.add_argument("--tree", metavar="FOLDER", help="a checkout whose agent_gym is measured")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="episodes in flight")
     options = parser.parse_args()
-    sizes, rounds = ((8, 32), 1) if options.quick else (SIZES, options.rounds)
+    sizes, rounds = ((8, 32), 1) if options.quick else (options.sizes, options.rounds)
     facts = _common.provenance(("agent-gym", "gymnasium", "transformers"))
     _common.print_provenance(facts)
 
@@ -102,7 +116,17 @@ def main() -> None:
     results = []
     for size in sizes:
         cpu, loop = (min(times) for times in zip(*[play(renderer, size) for _ in range(rounds)], strict=True))
-        results.append({"episodes": size, "cpu": cpu, "loop": loop, "bytes": memory(renderer, size)})
+        grown = -resident()
+        gate = Gate(renderer, size)
+        play(renderer, size, gate)
+        with slow_steps():
+            wall = time.perf_counter()
+            slow_cpu, _ = play(renderer, size, workers=32)
+            wall = time.perf_counter() - wall
+        results.append(
+            {"episodes": size, "cpu": cpu, "loop": loop, "resident": grown + gate.resident, "slow": wall}
+            | {"slow_cpu": slow_cpu, "bytes": memory(renderer, size)}
+        )
     first = results[0]["cpu"] / results[0]["episodes"]
     rows = [
         [
@@ -112,21 +136,24 @@ def main() -> None:
             1e3 * one["loop"] / one["episodes"] / TURNS,
             one["cpu"] / one["episodes"] / first,
             one["bytes"] / one["episodes"] / 1e3,
+            one["resident"] / one["episodes"] / 1e3,
+            one["slow"],
+            one["slow_cpu"],
         ]
         for one in results
     ]
-    head = "in flight|CPU ms per step|per episode|loop ms per step|ratio|KB per episode"
+    head = "in flight|CPU ms per step|per episode|loop ms per step|ratio|KB per episode|resident|slow s|slow CPU s"
     _common.print_table(head.split("|"), rows)
     facts["load_after"] = _common.load()
     print(f"load after  {facts['load_after']}")
     _common.write_json(options.json, facts=facts, results=results)
 
 
-def play(renderer: ChatRenderer, size: int, engine: Engine | None = None) -> tuple[float, float]:
+def play(renderer: ChatRenderer, size: int, engine: Engine | None = None, workers: int = 8) -> tuple[float, float]:
     """Play so many episodes at once; return CPU seconds of the process and of this thread."""
     specs = [EpisodeSpec(ENV, seed=seed) for seed in range(size)]
     engine = engine or Engine(renderer)
-    runner = Runner(engine, renderer, BUDGET, workers=8, max_live=size)
+    runner = Runner(engine, renderer, BUDGET, workers=workers, max_live=size)
     try:
         cpu, loop = time.process_time(), time.thread_time()
         episodes = runner.run(specs)
@@ -136,6 +163,29 @@ def play(renderer: ChatRenderer, size: int, engine: Engine | None = None) -> tup
     if {(len(episode.steps), episode.terminated) for episode in episodes} != {(engine.n_turns, True)}:
         raise SystemExit(f"not every episode had {engine.n_turns} turns")
     return spent
+
+
+@contextmanager
+def slow_steps() -> Iterator[None]:
+    """Let each step of the environment wait for 0 to 200 ms, as for a server."""
+    from agent_gym.envs.gsm8k.env import GSM8KEnv
+
+    respond, draw = GSM8KEnv.respond, random.Random(0)
+
+    def slow(self: Any, action: str) -> Any:
+        time.sleep(draw.uniform(0.0, 0.2))
+        return respond(self, action)
+
+    GSM8KEnv.respond = slow
+    try:
+        yield
+    finally:
+        GSM8KEnv.respond = respond
+
+
+def resident() -> int:
+    """Bytes of memory that the process occupies."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def memory(renderer: ChatRenderer, size: int) -> int:

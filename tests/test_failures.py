@@ -6,13 +6,13 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import pytest
 from rollout_tools import counting, roll, scripted
 
-from agent_gym import RolloutError
+from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.rollout import (
     Budget,
     Episode,
@@ -303,6 +303,46 @@ def test_reading_an_error_never_raises() -> None:
     cyclic.__cause__ = KeyError("b")
     cyclic.__cause__.__cause__ = cyclic
     assert str(Failure.of(cyclic)) == "ValueError: a"
+
+
+@pytest.mark.parametrize("share", [0.4, 0.9])
+def test_tools_that_fail_in_the_experts_own_calls_raise_an_alarm(
+    tokenizer: Any, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trl")
+    from agent_gym.cli.main import main
+    from agent_gym.trainers.sft import expert_episodes
+
+    class Faulty(ToolEnv):
+        reward_weights: ClassVar[dict[str, float]] = {"answer": 1.0}
+
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__({"train": range(10)}, tools=[tool(self.ask)], **kwargs)
+
+        def begin(self, task: Any) -> str:
+            self.task = task
+            return f"Question {task}"
+
+        def ask(self) -> ToolResult:
+            """Ask the backend."""
+            return ToolResult("Error: the backend is asleep", error=self.task < 10 * share)
+
+        def answer(self, text: str) -> Reply:
+            return Reply(terms={"answer": 1.0}, terminated=True, success=True)
+
+        def expert_action(self) -> str:
+            return self.parser.render("ask", {}) if self.turn == 0 else "done"
+
+    monkeypatch.setitem(
+        gymnasium.registry, "Mine/Faulty-v0", gymnasium.envs.registration.EnvSpec("Mine/Faulty-v0", entry_point=Faulty)
+    )
+    line = "Mine/Faulty-v0: 9 of 10 tool calls of the expert failed; the first, of 'ask': Error: the backend is asleep"
+    for verb in ("rollout", "eval"):
+        flags = ["--expert", "--episodes", "10", "--split", "train", "--output", str(tmp_path / f"{verb}.jsonl")]
+        assert main([verb, "Mine/Faulty-v0", *flags]) == 0
+        assert (f"agent-gym: warning: {line}\n" in capsys.readouterr().err) == (share > 0.5)
+    assert len(expert_episodes("Mine/Faulty-v0", {}, tokenizer, split="train", episodes=10)) == 10
+    assert (line in capsys.readouterr().err) == (share > 0.5)
 
 
 def test_an_engines_error_is_no_failure_of_an_episode(tokenizer: Any) -> None:

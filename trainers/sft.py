@@ -20,7 +20,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.policies.scripted import ScriptedPolicy
-from agent_gym.rollout import Budget, Episode, Row, Runner
+from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.image_collator import ImageCollator
 
 TRAIN_ON = ("policy", "all")
@@ -78,6 +78,7 @@ def expert_episodes(
         played = runner.run(specs)
     finally:
         runner.close()
+    warn_of_expert([episode for episode in played if style_of[id(episode.spec)] == "default"])
     kept = (episode for episode in played if not episode.failure)
     return [episode for episode in kept if episode.success or style_of[id(episode.spec)] != "default"]
 

@@ -25,6 +25,7 @@ from agent_gym.rollout import (
     Runner,
     make_context,
     tighten,
+    warn_of_expert,
 )
 
 SETTINGS = ("split", "seed", "temperature", "env_kwargs", "context") + (
@@ -179,11 +180,16 @@ def play(
         runner: plays.
         tokenizer: for the text of each token in the file.
     """
-    if file is None:
-        return runner.run(specs, temperature=arguments.temperature)
-    settings = {name: getattr(arguments, name) for name in SETTINGS}
-    done, left = file.begin(name, settings, specs, tokenizer)
-    return done + runner.run(left, temperature=arguments.temperature, on_end=file.write)
+    done: list[Episode] = []
+    left, on_end = specs, None
+    if file is not None:
+        settings = {name: getattr(arguments, name) for name in SETTINGS}
+        done, left = file.begin(name, settings, specs, tokenizer)
+        on_end = file.write
+    episodes = done + runner.run(left, temperature=arguments.temperature, on_end=on_end)
+    if name == "expert":
+        warn_of_expert(episodes)
+    return episodes
 
 
 def _policy(arguments: argparse.Namespace, env_id: str, engine: str, context: int) -> tuple[Any, Policy]:

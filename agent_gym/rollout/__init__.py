@@ -4,7 +4,7 @@ from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
 from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
 from agent_gym.rollout.envs import make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
-from agent_gym.rollout.failures import Failure, check_failures, failure_summary
+from agent_gym.rollout.failures import Failure, check_failures, failure_summary, warn_of_expert
 from agent_gym.rollout.replaying import Replay, play_again, replay
 from agent_gym.rollout.runner import Runner
 from agent_gym.rollout.scheduler import Rollout
@@ -41,6 +41,7 @@ __all__ = [
     "replay",
     "scan_trajectories",
     "tighten",
+    "warn_of_expert",
     "to_line",
     "to_record",
     "write_trajectories",

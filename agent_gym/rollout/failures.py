@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from agent_gym.errors import RolloutError, message_of
+from agent_gym.tools import failed_calls
 
 if TYPE_CHECKING:
     from agent_gym.rollout.episode import Episode
@@ -105,6 +106,13 @@ def failure_summary(episodes: Iterable[Episode]) -> list[str]:
     """
     kinds = _by_kind([episode.failure for episode in episodes if episode.failure])
     return [f"{len(same)} x {kind}, the first: {same[0].line}" for kind, same in kinds.items()]
+
+
+def warn_of_expert(episodes: Sequence[Episode]) -> None:
+    """Say on stderr if more than half of the tool calls of an expert failed: its demonstrations are then worth nothing."""
+    complaint = failed_calls((step.tool_calls, step.error) for episode in episodes for step in episode.steps)
+    if complaint:
+        print(f"agent-gym: warning: {episodes[0].spec.env_id}: {complaint}", file=sys.stderr, flush=True)
 
 
 def check_failures(failures: Sequence[Failure | None]) -> None:
