@@ -31,6 +31,7 @@ from agent_gym.reports import (
     check_content,
     check_reply,
     plain_number,
+    plain_numbers,
     reset_info,
     step_info,
 )
@@ -281,8 +282,7 @@ class TextEnv(gymnasium.Env[str, str]):
             terms[name] = plain_number(weight * value, f"reward term {name!r} of weight {weight:g}", where, MOST_REWARD)
         reward = plain_number(sum(terms.values()), "the reward", where, MOST_REWARD)
         process_reward = sum((paid for name, paid in terms.items() if name in self.process_terms), 0.0)
-        metrics = {name: plain_number(value, f"metric {name!r}", where) for name, value in reply.metrics.items()}
-        return terms, reward, process_reward, metrics
+        return terms, reward, process_reward, plain_numbers(reply.metrics, "metric", where)
 
     def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError
+from agent_gym.reports import plain_number
 from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
@@ -93,7 +94,8 @@ class QuestionEnv(ToolEnv):
     def answer(self, text: str) -> Reply:
         """Score a turn without a call."""
         stated = final_answer(text)
-        score = 0.0 if stated is None else float(self._score(stated, self._row))
+        given = 0.0 if stated is None else self._score(stated, self._row)
+        score = plain_number(given, "what the function score returned", self.place)
         gold = str(self._row["answer"])
         metrics = {"em": exact_match(stated, gold), "f1": f1_score(stated, gold)[0]}
         terms = {"answer": score, "format": answer_format(text)}

@@ -77,6 +77,11 @@ def plain_number(value: Any, what: str, where: str, most: float = math.inf) -> f
     raise EnvFailure(f"{what} is {shown(value)} in {where}; it must be {allowed}")
 
 
+def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str, float]:
+    """Return numbers by name as floats in a new dict; see `plain_number`."""
+    return {name: plain_number(value, f"{what} {name!r}", where) for name, value in values.items()}
+
+
 def check_action(action: Any) -> str:
     """Return an action as a plain `str`.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -13,10 +15,13 @@ import pytest
 from contract import IDS, every_id
 from toy_envs import CountingEnv
 
-from agent_gym import ConfigError, EnvFailure, Reply, Sampled, TextEnv, Tool, ToolEnv, ToolResult
+from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, Sampled, TextEnv, Tool, ToolEnv, ToolResult
+from agent_gym.chat import ChatRenderer
 from agent_gym.images import Image
 from agent_gym.parsing import HermesParser
+from agent_gym.policies import ScriptedPolicy
 from agent_gym.reports import MOST_REWARD
+from agent_gym.rollout import EpisodeSpec, Runner
 
 
 class Judged(TextEnv):
@@ -283,3 +288,70 @@ def test_images_of_a_task_pass(tokenizer: Any) -> None:
     content = [{"type": "text", "text": "look "}, {"type": "image", "image": image}]
     env = Judged(content, Reply(content))
     assert env.reset(seed=0)[0] == env.step("x")[0] == "look <image>"
+
+
+def test_a_score_that_is_no_number_is_named() -> None:
+    for value in NO_NUMBERS:
+        env = QuestionEnv([{"question": "?", "answer": "1"}], score=lambda stated, row, value=value: value)
+        env.reset(seed=0)
+        with pytest.raises(EnvFailure, match=r"what the function score returned is .*task train/0 of QuestionEnv"):
+            env.step("<answer>1</answer>")
+
+
+# In a rollout.
+
+
+class Sometimes(CountingEnv):
+    """Has a term that is no number in some tasks, and hands numpy's numbers over in all."""
+
+    terms: ClassVar[dict[int, Any]] = {1: float("nan"), 3: None, 5: 1e300}
+
+    def begin(self, task: Any) -> str:
+        self.task = task
+        return super().begin(task)
+
+    def respond(self, action: str) -> Reply:
+        reply = super().respond(action)
+        reply.terms |= {"turn": self.terms.get(self.task, np.float32(0.5))}
+        reply.metrics |= {"seen": np.int64(3)}
+        return reply
+
+
+class Rescaled(gymnasium.Wrapper):
+    """Makes another number of each reward."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = self.env.step(action)
+        return observation, float("nan"), *rest
+
+
+gymnasium.register("Toy/Sometimes-v0", entry_point=Sometimes)
+gymnasium.register("Toy/Rescaled-v0", entry_point=lambda **kwargs: Rescaled(CountingEnv(**kwargs)))
+
+
+def rolled_out(env_id: str, tokenizer: Any, **kwargs: Any) -> list[Any]:
+    policy = ScriptedPolicy(
+        lambda episode: "go" if episode.turns < 3 else "stop", ChatRenderer.of(tokenizer).encode_action
+    )
+    runner = Runner(policy, tokenizer, **kwargs)
+    try:
+        return runner.run_share([EpisodeSpec(env_id, split="train", index=index) for index in range(6)])
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("env_processes", [0, 1])
+def test_a_rollout_loses_the_episode_and_says_which(env_processes: int, tokenizer: Any) -> None:
+    episodes = rolled_out("Toy/Sometimes-v0", tokenizer, env_processes=env_processes)
+    for index, episode in enumerate(episodes):
+        if index in Sometimes.terms:
+            assert re.search(rf"reward term 'turn' .*task train/{index} of Toy/Sometimes-v0", str(episode.failure))
+            assert math.isnan(episode.reward)
+        else:
+            assert episode.failure is None and episode.reward == 4 * 0.125 + 1.0
+        json.dumps([step.metrics | step.reward_terms for step in episode.steps], allow_nan=False)
+
+
+def test_the_reward_of_a_wrapper_is_checked(tokenizer: Any) -> None:
+    for episode in rolled_out("Toy/Rescaled-v0", tokenizer):
+        assert "the reward is nan (float) in Toy/Rescaled-v0, turn 0" in str(episode.failure)
