@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tarfile
 import zipfile
@@ -140,3 +141,25 @@ def test_out_of_reach_one_line_says_how_else(tmp_path: Path, monkeypatch: pytest
         and 'data="embedded"' in message
         and "\n" not in message
     )
+
+
+def test_archives_that_cannot_be_unpacked_or_hold_too_much(games: Path, tmp_path: Path) -> None:
+    source = packed(games, tmp_path / "a.zip")
+    content = bytearray(source.read_bytes())
+    for name, at, value, said in (("locked", 8, 1, "password"), ("method", 10, 99, "compression")):
+        broken = bytearray(content)
+        for start in _headers(content):
+            broken[start + at] = value
+        (tmp_path / f"{name}.zip").write_bytes(broken)
+        with pytest.raises(ConfigError, match=f"cannot be unpacked: .*{said}.*unpack it yourself"):
+            prepare("alfworld", source=[str(tmp_path / f"{name}.zip")], output=tmp_path / name)
+    small = dataclasses.replace(RECIPES["alfworld"].archive, unpacked=1000)
+    with pytest.raises(ConfigError, match="more than 4 times the bytes expected"):
+        archive.UnpackedPiece(small, (source,)).make(tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="once more; give each file in one source"):
+        prepare("alfworld", source=[str(source), str(games)], output=tmp_path / "both")
+
+
+def _headers(content: bytes) -> list[int]:
+    """Where the central directory's entries begin."""
+    return [match.start() for match in re.finditer(b"PK\x01\x02", content)]

@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import pytest
 from cli_tools import complaint
 from tiny import make_tiny_model
+from toy_envs import CountingEnv
 
+from agent_gym import Reply
 from agent_gym.cli.main import COMMANDS, main
 from agent_gym.cli.parser import Parser
 from agent_gym.rollout import read_trajectories, replay
@@ -217,7 +220,58 @@ def test_eval_with_vllm(model: str) -> None:
     assert "95% interval" in done.stdout and ": 4 tasks" in done.stdout
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("list",)])
+def test_a_measure_that_nobody_has_is_named_behind_the_report(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", ENV_ID, "--expert", "--episodes", "2", "--tokenizer", model, "--metrics"]
+    assert main([*words, "reward/formt"]) == 2
+    out, err = capsys.readouterr()
+    assert "100.0%" in out and "--metrics reward/formt: no environment here has such a measure; did you mean" in err
+    assert main([*words, "reward/format"]) == 0
+
+
+class Flaky(CountingEnv):
+    """Counts its episodes, and raises in three steps of ten."""
+
+    begun: ClassVar[list[str]] = []
+
+    def begin(self, task: Any) -> str:
+        self.begun.append(self.task_id)
+        return super().begin(task)
+
+    def respond(self, action: str) -> Reply:
+        if self.np_random.random() < 0.3:
+            raise RuntimeError("backend gone")
+        return super().respond(action)
+
+
+def test_the_expert_plays_what_was_asked_and_failures_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gymnasium.register("Flaky/Flaky-v0", entry_point=Flaky)
+    words = ["Flaky/Flaky-v0", "--expert", "--episodes", "12", "--split", "train", "--output"]
+    assert main(["rollout", *words, str(tmp_path / "a.jsonl")]) == 0
+    report = capsys.readouterr().out
+    assert len(Flaky.begun) == 12
+    failed = sum(record["failure"] is not None for record in read_trajectories(tmp_path / "a.jsonl"))
+    assert 2 < failed < 12 and f"failed episodes: {failed}" in report
+    line = f"  {failed} x RuntimeError, the first: RuntimeError: backend gone ("
+    assert line in report and "test_cli.py:" in report
+    assert main(["eval", *words, str(tmp_path / "b.jsonl")]) == 0
+    report = capsys.readouterr().out
+    assert len(Flaky.begun) == 24 and f"{failed} failed episodes left out\n{line}" in report
+    assert main(["compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]) == 0
+    assert f"{failed} episodes of b failed and are left out\n{line}" in capsys.readouterr().out
+    del gymnasium.registry["Flaky/Flaky-v0"]
+
+
+def test_a_mistyped_policy_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "has no policy 'exprt'; did you mean expert?" in complaint(capsys, "eval", ENV_ID, "--policy", "exprt")
+
+
+def test_serve_model_checks_the_folder_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "without config.json" in complaint(capsys, "serve", "model", str(tmp_path))
+
+
+@pytest.mark.parametrize("words", [("list", "--json"), ("list",), ("--help",), ("--version",)])
 def test_output_that_nobody_reads_is_no_crash(words: tuple[str, ...]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "agent_gym", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,41 @@ def test_every_preset_is_one_that_accelerate_reads() -> None:
         (["--train_split", "tarin"], "unknown split 'tarin'"),
         (["--resume_from_checkpoint", "true"], "no checkpoint to resume from"),
         (["--resume_from_checkpoint", "/no/such"], "no checkpoint at /no/such"),
+        (["--report_to", "wandbb"], "report_to: wandbb is not supported"),
+        (["--learning_rate", "-1"], "Invalid learning rate: -1.0"),
+        (["--adam_beta1", "2"], "Invalid beta parameter"),
+        (["--lr_scheduler_kwargs", '{"nope": 1}'], "unexpected keyword argument 'nope'"),
+        (["--output_dir", "/proc/o1"], "cannot write /proc/o1: No such file or directory; name another folder"),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], message: str, config: Path, capsys: Any) -> None:
     assert message in complaint(capsys, "grpo", "--config", str(config), *words)
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_that_is_not_installed(name: str, config: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(f"transformers.integrations.integration_utils.is_{name}_available", lambda: False)
+    said = complaint(capsys, "grpo", "--config", str(config), "--report_to", name)
+    assert f"report_to {name}: " in said and "pip install 'agent-gym[trackers]', or --report_to none" in said
+
+
+@pytest.mark.parametrize("command", ["grpo", "ppo", "sft"])
+@pytest.mark.parametrize(
+    "left", ["checkpoint-3/trainer_state.json", "trajectories/train_000000_0.jsonl", "model.safetensors"]
+)
+def test_a_used_folder_is_refused(command: str, left: str, model: str, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    file = out / left
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    (out / "notes.txt").write_text("of mine")
+    given = [command, ENV_ID, "--model_name_or_path", model, "--output_dir", str(out), "--report_to", "none"]
+    said = complaint(capsys, *given)
+    assert f"{out} holds another run ({left.partition('/')[0]}" in said and "name another --output_dir" in said
+    assert ("--resume_from_checkpoint true" in said) == left.startswith("checkpoint")
+    assert file.read_text() == "{}"
+    shutil.rmtree(out / Path(left).parts[0]) if "/" in left else file.unlink()
+    assert "unknown split 'tarin'" in complaint(capsys, *given, "--train_split", "tarin"), "other files are no run"
 
 
 @pytest.mark.parametrize(

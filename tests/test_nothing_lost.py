@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from cli_tools import complaint  # noqa: E402
+from cli_tools import complaint, small_disk  # noqa: E402
 from openai_tools import Server, says, serving  # noqa: E402
 from rollout_tools import scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
@@ -205,17 +204,6 @@ def test_what_json_has_no_form_for_is_written_all_the_same(tokenizer: Any, tmp_p
 
 
 # The disk.
-
-
-def small_disk(words: list[str], limit: int) -> subprocess.CompletedProcess[str]:
-    """Run a command that may write files of `limit` bytes at most."""
-
-    def limited() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    command = [sys.executable, "-B", "-m", "agent_gym", *words]
-    return subprocess.run(command, preexec_fn=limited, capture_output=True, text=True, timeout=120)
 
 
 def test_a_full_disk(tokens: list[str], tmp_path: Path) -> None:

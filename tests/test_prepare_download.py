@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import small_disk
 from prepare_tools import word_problems, write_lines
 
 from agent_gym.errors import ConfigError
@@ -193,3 +194,68 @@ def test_a_recipe_takes_addresses(site, tmp_path):
     assert not (tmp_path / "out" / "downloads").exists()
     assert prepare("gsm8k", source=[url], output=tmp_path / "out").made == ()
     assert sum(sent for *_, sent in site.requests) == len(data), "it is not fetched again"
+
+
+def test_two_addresses_that_end_in_one_name_are_two_files(site, tmp_path):
+    pytest.importorskip("pyarrow")
+    name, urls = "train-00000-of-00001.jsonl", []
+    for folder in ("main", "extra"):
+        rows = [{**row, "question": f"{folder} {row['question']}"} for row in word_problems(20)]
+        site.files[f"/{folder}/{name}"] = write_lines(tmp_path / folder / name, rows).read_bytes()
+        urls.append(f"{site.url}/{folder}/{name}")
+    whole = len(site.files[f"/main/{name}"])
+    site.break_after = [whole, *[500] * 3]  # the second one breaks off, as if killed
+    with pytest.raises(ConfigError, match="what has arrived is kept"):
+        prepare("gsm8k", source=urls, output=tmp_path / "out")
+    prepared = prepare("gsm8k", source=urls, output=tmp_path / "out")
+    assert sum(sent for *_, sent in site.requests) == sum(map(len, site.files.values())), "it went on where it was"
+    assert [part["url"] for part in prepared.source] == urls
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    questions = pyarrow.read_table(prepared.folder / "data" / "train.parquet")["question"].to_pylist()
+    assert [text.split()[0] for text in questions] == ["main"] * 20 + ["extra"] * 20
+    local = [str(tmp_path / folder / name) for folder in ("main", "extra")]
+    again = prepare("gsm8k", source=local, output=tmp_path / "local")
+    assert (again.folder / "data" / "train.parquet").read_bytes() == (
+        prepared.folder / "data" / "train.parquet"
+    ).read_bytes()
+    for twice in (urls[:1] * 2, local[:1] * 2):
+        with pytest.raises(ConfigError, match="give one of them|given twice"):
+            prepare("gsm8k", source=twice, output=tmp_path / "twice")
+
+
+def test_a_killed_download_is_not_taken_for_that_of_another_address(site, tmp_path):
+    pytest.importorskip("pyarrow")
+    for folder in ("a", "b"):
+        rows = [{**row, "question": f"{folder} {row['question']}"} for row in word_problems(5)]
+        site.files[f"/{folder}/train.jsonl"] = write_lines(tmp_path / folder / "train.jsonl", rows).read_bytes()
+    fetched = [f"{site.url}/a/train.jsonl", f"{site.url}/missing.jsonl"]
+    with pytest.raises(ConfigError, match="Not Found"):
+        prepare("gsm8k", source=fetched, output=tmp_path / "out")
+    prepared = prepare("gsm8k", source=[f"{site.url}/b/train.jsonl"], output=tmp_path / "out")
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    questions = pyarrow.read_table(prepared.folder / "data" / "train.parquet")["question"].to_pylist()
+    assert {text.split()[0] for text in questions} == {"b"}
+    both = [f"{site.url}/{folder}/train.jsonl" for folder in ("a", "b")]
+    with pytest.raises(ConfigError, match=f"{both[0]}, {both[1]} would be the same split"):
+        prepare("gsm8k", source=both, output=tmp_path / "both")
+
+
+def test_a_full_disk_is_no_broken_connection(site, tmp_path):
+    site.files["/train.jsonl"] = DATA
+    words = ["prepare", "gsm8k", "--from", f"{site.url}/train.jsonl", "--output", str(tmp_path / "out")]
+    done = small_disk(words, 100_000)
+    (said,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
+    assert done.returncode == 1 and f"cannot write {tmp_path / 'out'}" in said and "File too large; make room" in said
+    assert len(site.requests) == 1, "asking the server again would not help"
+
+
+def test_a_disk_that_is_full_of_what_is_made(tmp_path):
+    pytest.importorskip("pyarrow")
+    source = write_lines(tmp_path / "train.jsonl", word_problems(3000))
+    done = small_disk(["prepare", "gsm8k", "--from", str(source), "--output", str(tmp_path / "out")], 5_000)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert f"cannot write {tmp_path / 'out'}" in done.stderr and "make room" in done.stderr
+    prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write .*Not a directory; give another folder by --output"):
+        prepare("gsm8k", source=[str(source)], output=tmp_path / "file" / "out")

@@ -216,6 +216,7 @@ def test_every_command_reads_what_is_whole_in_a_damaged_file(
     tokenizer: Any, episodes: list[Episode], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [to_record(episode, tokenizer) for episode in episodes if not episode.failure]
+    good[1]["steps"][0]["metrics"] = {"speed": None}  # it was not finite
     content, bad = damaged(good)
     path, other, empty = tmp_path / "t.jsonl", tmp_path / "other.jsonl", tmp_path / "empty.jsonl"
     path.write_bytes(content)

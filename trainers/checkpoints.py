@@ -8,6 +8,7 @@ the folder gets its name when all processes have written their part: a rename ha
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
-from agent_gym.errors import RolloutError
+from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.agreement import together
 
 ASIDE = "unfinished"
+_MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
 
 
 class WholeCheckpoints(Trainer):
@@ -33,8 +35,11 @@ class WholeCheckpoints(Trainer):
         """Train, and say so if another process was lost; see `transformers.Trainer.train`.
 
         Raises:
+            ConfigError: if the output folder holds checkpoints of another run, and this one does not resume from any.
             RolloutError: if a process of the run is gone, for example killed for want of memory.
         """
+        if not args and not kwargs.get("resume_from_checkpoint") and not self.state.global_step:
+            refuse_used(self.args.output_dir, marks=(f"{PREFIX_CHECKPOINT_DIR}-*",))
         try:
             return super().train(*args, **kwargs)
         except RuntimeError as error:
@@ -98,6 +103,25 @@ class WholeCheckpoints(Trainer):
     def way_on(self) -> str:
         """Say what a run that ends here can be resumed from."""
         return way_on(self.args.output_dir)
+
+
+def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
+    """Keep a new run out of the folder of another, with whose files its own would be mixed.
+
+    Args:
+        output_dir: the folder; what else it holds is nobody's business.
+        marks: patterns of what a run leaves.
+
+    Raises:
+        ConfigError: if there is any of it.
+    """
+    folder = Path(output_dir)
+    found = next((path for mark in marks for path in sorted(folder.glob(mark))), None)
+    if found is None:
+        return
+    last = get_last_checkpoint(output_dir)
+    cure = "go on with --resume_from_checkpoint true, or " if last else ""
+    raise ConfigError(f"{output_dir} holds another run ({found.relative_to(folder)}): {cure}name another --output_dir")
 
 
 def way_on(output_dir: str | Path) -> str:

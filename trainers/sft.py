@@ -21,6 +21,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.policies.scripted import ScriptedPolicy
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
+from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.image_collator import ImageCollator
 
 TRAIN_ON = ("policy", "all")
@@ -157,5 +158,7 @@ def train_sft(
         )
     if kwargs.get("callbacks"):
         trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own says what there is to say
+    if not resume:
+        refuse_used(str(args.output_dir), marks=("checkpoint-*",))
     trainer.train(resume_from_checkpoint=resume)
     return trainer

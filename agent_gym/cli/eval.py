@@ -17,7 +17,7 @@ from agent_gym.cli.episodes import (
     open_runner,
     play,
 )
-from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.parser import Parser, nearest, positive
 from agent_gym.cli.players import SCRIPTS, Player, add_policy
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs, summarize
@@ -62,6 +62,11 @@ def main(argv: Sequence[str]) -> int:
     with open_file(arguments) as file:
         results = _play(arguments, players, specs, file)
     print(_json(arguments, results, players) if arguments.json else _text(results, arguments.metrics))
+    known = {name: None for result in results.values() for name in result.measures}
+    # After the report: what a name means is known when the episodes are played, and they are not to be lost.
+    for name in arguments.metrics:
+        if known and name not in known:
+            raise ConfigError(f"--metrics {name}: no environment here has such a measure; {nearest(name, known)}")
     return 0
 
 

@@ -52,13 +52,7 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if arguments[0] == "--version":
-        print(f"agent-gym {__version__}")
-        return 0
-    return guarded(lambda: _run(arguments[0], arguments[1:]))
+    return guarded(lambda: _run(arguments))
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -96,7 +90,11 @@ def _unread() -> bool:
     return broken
 
 
-def _run(command: str, arguments: list[str]) -> int:
+def _run(argv: Sequence[str]) -> int:
+    command, *arguments = argv or ["--help"]
+    if command in ("-h", "--help", "help", "--version"):
+        print(f"agent-gym {__version__}" if command == "--version" else usage())
+        return 0
     if command not in COMMANDS:
         raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
     # `module:id` finds a module in the folder where the command is called, as with `python -m`. Last in the list: a

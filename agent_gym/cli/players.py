@@ -72,6 +72,7 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
         if name in SCRIPTS:
             players.append(Player(name, name, {env_id: env_id for env_id in env_ids}))
             continue
+        played = {env_id: env_id if name == MODEL else variant(env_id, name) for env_id in env_ids}
         if not has_model:
             raise ConfigError(
                 "who plays? give --model with a folder or hub id, --endpoint with the address of a server, or "
@@ -79,7 +80,6 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
             )
         model = arguments.model or arguments.endpoint
         label = model if name == MODEL else f"{model} ({name})"
-        played = {env_id: env_id if name == MODEL else variant(env_id, name) for env_id in env_ids}
         players.append(Player(label, MODEL, played))
     return players
 

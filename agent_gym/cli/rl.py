@@ -72,10 +72,10 @@ class RLCommand:
 
     def check(self, env: RLArguments, args: Any, model: ModelConfig) -> None:
         """Find the cheap mistakes."""
-        from agent_gym.cli.training import check_model, resume_point
+        from agent_gym.cli.training import check_model, check_run
 
         check_model(model)
-        resume_point(args)
+        check_run(args)
         self._check_estimator(args)
         task_datasets(env, args)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from agent_gym.cli.engine import check_folder
 from agent_gym.cli.parser import Kind, Parser, positive, run_kind
 from agent_gym.policies.vllm_environment import set_environment
 from agent_gym.policies.vllm_guard import VARIABLE, key_file, server_key
@@ -61,6 +62,7 @@ def _model_parser() -> Parser:
 
 
 def _serve_model(arguments: Namespace, further: Sequence[str] = ()) -> int:
+    check_folder(arguments.model)
     # vLLM takes this process over: signals, logs and exit status are its own.
     command = server_command(
         arguments.model,

@@ -50,7 +50,7 @@ def make_parser() -> TrainingParser:
 
 def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     """Find the cheap mistakes."""
-    from agent_gym.cli.training import check_model, resume_point
+    from agent_gym.cli.training import check_model, check_run
     from agent_gym.trainers.sft import TRAIN_ON
 
     if env.train_on not in TRAIN_ON:
@@ -59,7 +59,7 @@ def check(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
         raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
     if not env.tiny:
         check_model(model)
-    resume_point(args)
+    check_run(args)
     env.shares  # noqa: B018  (a bad value is found here)
     make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
 

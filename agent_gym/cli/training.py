@@ -7,13 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+import torch
+from transformers import Trainer, get_scheduler
+from transformers.integrations import get_reporting_integration_callbacks
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from agent_gym.cli.engine import check_folder
-from agent_gym.errors import ConfigError
-from agent_gym.trainers.checkpoints import way_on
+from agent_gym.cli.parser import one_line
+from agent_gym.errors import ConfigError, writing
+from agent_gym.trainers.checkpoints import refuse_used, way_on
 
 
 def check_model(model: ModelConfig) -> None:
@@ -61,6 +66,53 @@ def resume_point(args: Any) -> str | bool | None:
     if not Path(wanted).is_dir():
         raise ConfigError(f"there is no checkpoint at {wanted}")
     return str(wanted)
+
+
+def check_run(args: Any) -> None:
+    """Find what would end the run after its model is loaded: a used or closed folder, trackers, the optimizer.
+
+    Raises:
+        ConfigError: in one line.
+    """
+    if resume_point(args) is None:
+        refuse_used(args.output_dir)
+    with writing(args.output_dir, "name another folder with --output_dir"):
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=args.output_dir):
+            pass
+    for name in args.report_to:
+        _check_tracker(name)
+    _check_optimizer(args)
+
+
+def _check_tracker(name: str) -> None:
+    try:
+        (callback,) = get_reporting_integration_callbacks([name])
+        if name != "codecarbon":  # which begins to measure when it is made
+            callback()
+    except ValueError as error:
+        raise ConfigError(f"report_to: {one_line(error)}") from error
+    except (ImportError, RuntimeError) as error:
+        cure = "pip install 'agent-gym[trackers]', or --report_to none"
+        raise ConfigError(f"report_to {name}: {one_line(error)}; {cure}") from error
+
+
+def _check_optimizer(args: Any) -> None:
+    """Make the optimizer and its schedule for one weight."""
+    if not str(getattr(args.optim, "value", args.optim)).startswith(("adamw_torch", "sgd", "adagrad", "rmsprop")):
+        return  # others want the whole model
+    steps = args.max_steps if args.max_steps > 0 else 10**6
+    try:
+        make, settings = Trainer.get_optimizer_cls_and_kwargs(args)
+        get_scheduler(
+            args.lr_scheduler_type,
+            make([torch.nn.Parameter(torch.zeros(1))], **settings),
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the optimizer cannot be made of these settings: {one_line(error)}") from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ folders are taken in the same way, so that what somebody has unpacked already ca
 from __future__ import annotations
 
 import hashlib
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -23,6 +24,10 @@ from agent_gym.errors import ConfigError
 from agent_gym.prepare.inputs import Inputs
 from agent_gym.prepare.recipe import Archive, Forecast, Piece
 from agent_gym.retrieval import files
+
+_BY_HAND = "unpack it yourself, and give the folder"
+_CHUNK = 1 << 20
+_GROWTH = 4  # times the bytes of the published archive may another one unpack to
 
 
 @dataclass(frozen=True)
@@ -57,15 +62,20 @@ class UnpackedPiece(Piece):
 
     def _unpack(self, source: Path, target: Path, progress: bool) -> int:
         """Write what is wanted of one source, and count it."""
-        count = 0
+        count, room = 0, _GROWTH * self.archive.unpacked
         try:
             for name, open_file in tqdm(_members(source), desc=source.name, unit=" files", disable=not progress):
                 found = self.archive.wanted.search(name)
                 if found:
-                    _write(target / found[0], open_file())
+                    if (target / found[0]).exists():
+                        raise ConfigError(f"{source} holds {found[0]} once more; give each file in one source")
+                    _write(target / found[0], open_file(), room)
+                    room -= (target / found[0]).stat().st_size
                     count += 1
-        except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError) as error:
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, EOFError) as error:
             raise ConfigError(f"{source} cannot be unpacked: {error}; fetch it again") from error
+        except RuntimeError as error:  # a password, or a method of packing that Python does not know
+            raise ConfigError(f"{source} cannot be unpacked: {error}; {_BY_HAND}") from error
         return count
 
     def rows(self, folder: Path) -> int:
@@ -104,11 +114,16 @@ def published(archive: Archive) -> list[Forecast]:
     return [fetch, *UnpackedPiece(archive, ()).forecast()]
 
 
-def _write(target: Path, stream: IO[bytes] | None) -> None:
-    if stream is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with stream, target.open("wb") as file:
-            shutil.copyfileobj(stream, file)
+def _write(target: Path, stream: IO[bytes] | None, room: int) -> None:
+    """Write a file of at most `room` bytes."""
+    if stream is None:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with stream, target.open("wb") as file:
+        while chunk := stream.read(_CHUNK):
+            if file.tell() + len(chunk) > room:
+                raise ConfigError(f"the archive unpacks to more than {_GROWTH} times the bytes expected; {_BY_HAND}")
+            file.write(chunk)
 
 
 def _origin(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.retrieval import files
 
 _CHUNK = 1 << 20
@@ -98,10 +98,13 @@ def _receive(url: str, partial: Path, version: Path, progress: bool) -> None:
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
         bar = tqdm(total=total, initial=have, desc=partial.stem, unit="B", unit_scale=True, disable=not progress)
-        with bar, partial.open("r+b" if have else "wb") as file:
+        with bar, partial.open("r+b" if have else "wb", buffering=0) as file:
             file.seek(have)
             while chunk := response.read(_CHUNK):
-                file.write(chunk)
+                left = memoryview(chunk)
+                with writing(partial):
+                    while left:
+                        left = left[file.write(left) :]
                 bar.update(len(chunk))
             received = file.tell()
     if total is not None and received != total:

@@ -37,7 +37,7 @@ def from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str] |
         ConfigError: if one is not there, or it cannot be told what it is.
     """
     found, corpora = _recognise(recipe, paths)
-    _check(recipe, found, corpora, paths)
+    _check(recipe, found, corpora, paths, urls or {})
     used = [path for _, group in found.values() for path in group] + corpora
     rows = [_rows(table, split, group) for (_, split), (table, group) in found.items()]
     return Inputs(
@@ -90,13 +90,15 @@ def _columns(path: Path, *, optional: bool) -> set[str]:
         raise
 
 
-def _check(recipe: Recipe, found: _Found, corpora: list[Path], paths: Sequence[Path]) -> None:
+def _check(recipe: Recipe, found: _Found, corpora: list[Path], paths: Sequence[Path], urls: Mapping[Path, str]) -> None:
     if not found:
         where, expected = ", ".join(map(str, paths)), "; or ".join(recipe.accepted())
         raise ConfigError(f"{where} holds nothing that {recipe.name} is made of; expected {expected}")
     for (folder, split), (_, group) in found.items():
+        names = ", ".join(urls.get(path, str(path)) for path in group)
+        if len({path.resolve() for path in group}) < len(group):
+            raise ConfigError(f"{names}: a file is given twice, and its rows would be, too")
         if len(group) > 1 and not all(_SHARD.search(path.name) for path in group):
-            names = ", ".join(map(str, group))
             raise ConfigError(f"{names} would be the same split ({split}); give one of them by --from")
         if split == EVERY_SPLIT and any(other != split for kind, other in found if kind == folder):
             raise ConfigError(f"cannot tell which split {group[0]} is; its name must hold train, validation or test")

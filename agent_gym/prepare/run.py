@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent_gym.data import cache_folder
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.prepare import record
 from agent_gym.prepare.archive import from_archives, published
 from agent_gym.prepare.built import from_built
@@ -86,10 +87,16 @@ def prepare(
 
     Raises:
         ConfigError: for an unknown recipe, a source that cannot be reached or is of another kind, a folder made from
-            another source, and a damaged file.
+            another source, a damaged file, and a folder that cannot be written.
+        AgentGymError: if the disk is full.
     """
     recipe, folder = find_recipe(name), _folder(name, output)
-    indexes = _index_pieces(recipe, options, NOTHING)
+    with writing(folder, "give another folder by --output"):
+        return _prepare(recipe, folder, source, options, progress)
+
+
+def _prepare(recipe: Recipe, folder: Path, source: Sequence[str], options: Options, progress: bool) -> Prepared:
+    name, indexes = recipe.name, _index_pieces(recipe, options, NOTHING)
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
         there = record.read(folder, name)
@@ -187,11 +194,16 @@ def _inputs(recipe: Recipe, source: Sequence[str], folder: Path, progress: bool)
     archive = recipe.archive
     if not source and archive is None and recipe.built is None:
         return from_hub(recipe)
-    paths, urls = [], {}
+    paths: list[Path] = []
+    urls: dict[Path, str] = {}
     for name in source or ([archive.url] if archive else []):
         path = Path(name).expanduser()
         if is_url(name):
-            path = folder / record.DOWNLOADS / (Path(urlsplit(name).path).name or "download")
+            # By its address: others may end in the same name. What the environment itself reads lies side by side.
+            key = hashlib.sha256(("" if recipe.built else name).encode()).hexdigest()[:16]
+            path = folder / record.DOWNLOADS / key / (Path(urlsplit(name).path).name or "download")
+            if path in urls:
+                raise ConfigError(f"{name} and {urls[path]} are one file, or have one name; give one of them by --from")
             try:
                 fetch(name, path, progress=progress)
             except ConfigError as error:

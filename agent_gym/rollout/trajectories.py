@@ -185,7 +185,8 @@ def scan_trajectories(path: str | Path) -> Iterator[tuple[int, bytes, dict[str, 
 
 def _parse(line: bytes) -> dict[str, Any] | str:
     try:
-        record = json.loads(line.decode())
+        # Older files may hold NaN, which no number of a record may be.
+        record = json.loads(line.decode(), parse_constant=lambda name: None)
     except UnicodeDecodeError:
         return "not UTF-8 text"
     except ValueError as error:
@@ -271,5 +272,10 @@ def _repr(value: Any) -> str:
 
 
 def _step(record: Mapping[str, Any]) -> Step:
+    # What was not finite is null in the file, and nothing that could be summed.
+    numbers = {
+        name: {key: value for key, value in record[name].items() if isinstance(value, int | float)}
+        for name in ("reward_terms", "metrics")
+    }
     # Files written before weights were numbered have no versions.
-    return Step(**{**record, "versions": [tuple(run) for run in record.get("versions", ())]})
+    return Step(**{**record, **numbers, "versions": [tuple(run) for run in record.get("versions", ())]})
