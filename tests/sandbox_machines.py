@@ -5,7 +5,8 @@
 docker: Docker's default profile refuses to make namespaces. pod: and there are no capabilities. ubuntu: namespaces can
 be made, and nothing can be done in them. old: a kernel without Landlock. nothing: neither Landlock nor namespaces.
 abi1, abi2: Docker's profile on a kernel whose Landlock knows nothing of truncation (Linux 5.13, 5.19). leaky: such a
-one, with a filter that lets files be emptied. bare: a kernel without filters of system calls.
+one, with a filter that lets files be emptied. bare: a kernel without filters of system calls. nomemfd, nopidfd: one
+without memfd_create, without pidfd_open.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from agent_gym.sandbox.inside import confine, seccomp
 _X86 = seccomp.MACHINE == "x86_64"
 NAMESPACES = {"unshare": 272, "setns": 308, "mount": 165} if _X86 else {"unshare": 97, "setns": 268, "mount": 40}
 LANDLOCK = {"landlock_create_ruleset": 444}
+_LATER = {"nomemfd": 319 if _X86 else 279, "nopidfd": 434}
 
 
 def refuse(calls: dict[str, int], error: int) -> None:
@@ -55,6 +57,8 @@ def main(machine: str, waive: list[str]) -> None:
         refuse({"mount": NAMESPACES["mount"]}, errno.EACCES)
     if machine == "bare":
         refuse({"seccomp": seccomp.number("seccomp")}, errno.EINVAL)
+    if machine in ("nomemfd", "nopidfd"):
+        refuse({machine: _LATER[machine]}, errno.ENOSYS)
     if machine in ("old", "nothing"):
         refuse(LANDLOCK, errno.ENOSYS)
     if machine == "pod":

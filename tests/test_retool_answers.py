@@ -7,6 +7,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -291,6 +292,16 @@ def test_forked_processes_have_checkers_of_their_own() -> None:
             os._exit(0 if ok else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert math_equal("5\\cdot 5x", "25x")
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the environment of a checker is read from /proc")
+def test_a_checker_knows_nothing_of_the_callers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "CANARY-KEY")
+    equality._pool.close()
+    assert math_equal("9\\cdot 7x", "63x")
+    (checker,) = equality._pool._idle
+    environment = Path(f"/proc/{checker._process.pid}/environ").read_bytes()
+    assert b"CANARY-KEY" not in environment and b"OPENAI" not in environment
 
 
 def test_a_killed_checker_is_replaced_and_a_broken_one_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:

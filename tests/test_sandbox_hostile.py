@@ -117,6 +117,13 @@ def test_a_program_that_cannot_be_confined_does_not_run():
     assert "agent-gym serve sandbox" in refused["message"] and "waive" not in refused["message"]
 
 
+@pytest.mark.parametrize(("machine", "call"), [("nomemfd", "memfd_create"), ("nopidfd", "pidfd_open")])
+def test_a_kernel_without_a_call_that_is_needed_is_named(machine, call):
+    refused = on(machine)
+    assert refused["property"] == "everything" and f"{call} cannot be made" in refused["message"]
+    assert "Function not implemented" in refused["message"] and "agent-gym serve sandbox" in refused["message"]
+
+
 def test_without_either_a_sandbox_refuses_by_name_unless_told_not_to():
     refused = on("nothing")
     assert refused["property"] == "fs_read"

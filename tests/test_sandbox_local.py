@@ -36,6 +36,32 @@ def sandbox():
     made.close()
 
 
+def test_no_free_descriptor_is_our_failure_and_passes(sandbox):
+    import resource
+
+    sandbox.run("1")  # its fork servers are there
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(SandboxError, match="Too many open files"):
+            sandbox.run("print(1)")
+        with pytest.raises(SandboxError, match="Too many open files"):
+            sandbox.session()
+        for _ in range(3):
+            os.close(taken.pop())
+        with pytest.raises(SandboxError, match="Too many open files"):
+            sandbox.session()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sandbox.run("print(1)").stdout == "1\n"
+
+
 @pytest.mark.parametrize(
     ("code", "status", "exit_code"),
     [

@@ -18,6 +18,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from tiny import make_tiny_tokenizer
 
+import agent_gym
 from agent_gym import ConfigError
 from agent_gym.chat import ChatRenderer
 from agent_gym.evaluate import make_specs
@@ -190,6 +191,37 @@ def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path)
         stop - start for row in record["rows"] for start, stop, source, _ in row["spans"] if source == "agent"
     )
     assert drawn.count("span.token.agent") == sampled
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+def test_marks_that_mirror_text_are_shown_as_signs(tokenizer: Any, tmp_path: Path) -> None:
+    """In the viewer, the chat and the shop: 42 behind U+202E would look like 24."""
+    (record,) = rewritten(tokenizer)
+    record["task_id"], record["categories"] = "a\u202e42", {"kind": "b\u2066"}
+    page = write_html(tmp_path / "page.html", [record])
+    drawn = subprocess.run(
+        ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page), "t"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert "a\u27e8U+202E\u27e942" in drawn and not re.search("[\u202a-\u202e\u2066-\u2069]", drawn)
+    package = Path(agent_gym.__file__).parent
+    for script, call in (
+        (package / "chatting/page.js", "plain('', text)"),
+        (package / "envs/webshop/page.js", "plain(text)"),
+    ):
+        source = script.read_text(encoding="utf-8")
+        (function,) = re.findall(r"^function plain.*?^}", source, re.M | re.S)
+        said = subprocess.run(
+            ["node", "-e", f"{function}\nconst text = 'x\u202ey\u2069\u05d0';\nconsole.log({call})"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        assert said == "x\u27e8U+202E\u27e9y\u27e8U+2069\u27e9\u05d0\n"
 
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")

@@ -124,9 +124,15 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/" && document.activeElement === document.body) { event.preventDefault(); $("text").focus(); }
 });
 
+// Marks that turn the direction of writing around (U+202E and the like) would show a text, and what follows, mirrored.
+function plain(key, value) {
+  return typeof value !== "string" ? value
+    : value.replace(/[\u202a-\u202e\u2066-\u2069]/g, (c) => "\u27e8U+" + c.charCodeAt(0).toString(16).toUpperCase() + "\u27e9");
+}
+
 const source = new EventSource("events");
 source.onmessage = (message) => {
-  const event = JSON.parse(message.data);
+  const event = JSON.parse(message.data, plain);
   if (event.kind === "person") follows = true;
   SHOW[event.kind](event);
   if (follows) MAIN.scrollTop = MAIN.scrollHeight;

@@ -28,7 +28,8 @@ HELP = {
 }
 _FOLDED_LINES, _FOLDED_CHARS = 8, 800
 # What a model or a tool writes may hold codes that move the cursor or retitle the window.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Marks that turn the direction of writing around (U+202E and the like) among them.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Terminal:

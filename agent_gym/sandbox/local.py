@@ -72,6 +72,13 @@ class LocalSandbox:
             raise SandboxUnavailable("everything", f"this is {sys.platform}, and the mechanisms are Linux's")
         if not seccomp.supported():
             raise SandboxUnavailable("everything", f"no table of system calls for {seccomp.MACHINE}")
+        call = "memfd_create"
+        try:
+            os.close(os.memfd_create("probe"))
+            call = "pidfd_open"
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError as error:
+            raise SandboxUnavailable("everything", f"the system call {call} cannot be made: {error}") from error
         self.limits = limits or Limits()
         self.packages, self.waive, self.namespaces = tuple(packages), frozenset(waive), namespaces
         self._settings = {

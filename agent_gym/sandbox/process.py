@@ -64,8 +64,15 @@ class ForkServer:
         self._waiting: dict[int, Future[Exit]] = {}
         self._started: dict[int, Future[int]] = {}
         self.alive = True
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        try:
+            errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+        except OSError as error:
+            raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
+        try:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            os.close(errors)
+            raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
         try:
             code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
             self._process = subprocess.Popen(

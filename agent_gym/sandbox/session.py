@@ -28,7 +28,11 @@ class LocalSession:
     def __init__(self, sandbox: LocalSandbox, seed: int) -> None:
         self._sandbox, self._limits = sandbox, sandbox.limits
         self._files = streams.Streams(None)
-        self._control, theirs = socket.socketpair()
+        try:
+            self._control, theirs = socket.socketpair()
+        except OSError as error:
+            self._files.close()
+            raise SandboxError(f"no socket can be made for a session: {error}") from error
         self._maker = os.getpid()
         try:
             self._server: ForkServer = sandbox.server()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from agent_gym.sandbox.base import Execution, Limits, Status
+from agent_gym.sandbox.base import Execution, Limits, SandboxError, Status
 from agent_gym.sandbox.inside.jobs import Exit
 
 CUT = "\n[output cut here]\n"
@@ -34,6 +34,9 @@ class Streams:
             self.source = -1 if source is None else self._file("source", encode(source))
             self.stdin = self._file("stdin", encode(stdin))
             self.stdout, self.stderr = self._file("stdout"), self._file("stderr")
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"no file in memory can be made for a program: {error}") from error
         except BaseException:
             self.close()
             raise

@@ -9,8 +9,13 @@ const $ = (id) => document.getElementById(id);
 function el(tag, className, ...children) {
   const node = document.createElement(tag);
   if (className) node.className = className;
-  node.append(...children.filter((child) => child !== null && child !== undefined).map((c) => c.nodeType ? c : String(c)));
+  node.append(...children.filter((child) => child !== null && child !== undefined).map((c) => c.nodeType ? c : plain(c)));
   return node;
+}
+
+// Marks that turn the direction of writing around (U+202E and the like) would show a text, and what follows, mirrored.
+function plain(text) {
+  return String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, (c) => "\u27e8U+" + c.charCodeAt(0).toString(16).toUpperCase() + "\u27e9");
 }
 
 const trim = (x) => x === null ? "?" : Number(x.toPrecision(3)).toString();

@@ -78,7 +78,7 @@ $("view").addEventListener("click", () => showTokens(!SHOWN.tokens));
 $("compare").addEventListener("click", () => showPairs(!SHOWN.compare));
 $("ask").addEventListener("click", () => $("help").showModal());
 addEventListener("hashchange", fromHash);
-$("title").textContent = DATA.title;
+$("title").textContent = plain(DATA.title);
 $("keys").append(...Object.entries(KEYS).flatMap(([key, [what]]) => [el("dt", "", el("kbd", "", key)), el("dd", "", what)]));
 $("controls").append(...FACETS.map(({ select }) => select));
 $("compare").hidden = RUNS.length < 2;

@@ -62,9 +62,9 @@ function drawList() {
   const all = SHOWN.compare ? pairs() : EPISODES.map((e) => [e]);
   SHOWN.list = all.filter((entry) => passes(entry) && played(entry).some(wanted)).sort((a, b) => order(first(a), first(b)));
   $("list").replaceChildren(...SHOWN.list.map(listEntry));
-  $("summary").textContent = SHOWN.compare
+  $("summary").textContent = plain(SHOWN.compare
     ? count(SHOWN.list.length, "task") + RUNS.map((name, run) => "; " + name + ": " + share(SHOWN.list.map((entry) => entry[run]))).join("")
-    : count(SHOWN.list.length, "episode") + (SHOWN.list.length ? ": " + share(SHOWN.list.map(first)) : "");
+    : count(SHOWN.list.length, "episode") + (SHOWN.list.length ? ": " + share(SHOWN.list.map(first)) : ""));
   markCurrent();
 }
 

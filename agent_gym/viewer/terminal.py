@@ -27,7 +27,8 @@ STYLES = {
 }
 _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": ("!", "yellow")}
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+# The higher controls have none, nor have marks that turn the direction of writing around (U+202E and the like).
+_PICTURES |= dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 _PROMPT = "n next, p previous, l list, NUMBER an episode, /TEXT search, q quit: "
 
 Record = Mapping[str, Any]

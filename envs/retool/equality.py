@@ -111,6 +111,12 @@ def _powers(text: str) -> Iterator[tuple[str, str]]:
             yield base, exponent
 
 
+def _environment() -> dict[str, str]:
+    """What a checker needs to find math-verify: it parses a policy's text, which keys of the caller have no part in."""
+    passed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
+    return {"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **passed}
+
+
 class _Checker:
     """The process that runs checker.py."""
 
@@ -121,6 +127,7 @@ class _Checker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=_environment(),
         )
 
     def ask(self, answer: str, gold: str) -> str:

@@ -11,19 +11,24 @@ async function ask(path, body) {
   else $("turns").textContent = content.detail;
 }
 
+// Marks that turn the direction of writing around (U+202E and the like) would show a text, and what follows, mirrored.
+function plain(text) {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (c) => "\u27e8U+" + c.charCodeAt(0).toString(16).toUpperCase() + "\u27e9");
+}
+
 const act = (name, argument) => ask("act", { visit, name, argument });
 
 function element(piece) {
   if (piece.click === null) {
     const text = document.createElement("span");
     text.className = "text";
-    text.textContent = piece.text;
+    text.textContent = plain(piece.text);
     return text;
   }
   const button = document.createElement("button");
   button.type = "button";
   button.className = piece.kind;
-  button.textContent = piece.text;
+  button.textContent = plain(piece.text);
   button.setAttribute("aria-pressed", piece.chosen);
   button.addEventListener("click", () => act("click", piece.click));
   return button;
@@ -37,7 +42,7 @@ function row(name, value) {
 
 function show(state) {
   visit = state.visit;
-  $("instruction").textContent = state.instruction;
+  $("instruction").textContent = plain(state.instruction);
   $("page").replaceChildren(...state.pieces.map(element));
   $("turns").textContent = `${state.turns} of ${state.max_turns} turns`;
   $("search").hidden = state.over;
