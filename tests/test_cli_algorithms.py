@@ -270,6 +270,7 @@ def arguments(model: str, out: Path) -> list[str]:
         "context": "window:2",
         "turn_curriculum": "0:1,1:2",
         "max_steps": 1,
+        "use_vllm": False,
         "report_to": "none",
         "logging_steps": 1,
         "save_steps": 1,

@@ -20,6 +20,7 @@ from agent_gym.cli.main import main
 
 ENV_ID = "AgentR1/GSM8K-v0"
 QUICK = ["--report_to", "none", "--save_strategy", "no", "--max_steps", "1", "--per_device_train_batch_size", "4"]
+ENGINE = ["--use_vllm", "false"]  # vLLM takes half a minute to start
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
     limits = ["--num_generations", "2", "--max_turn_tokens", "8", "--max_episode_tokens", "256", "--train_tasks", "4"]
     evaluation = ["--eval_strategy", "steps", "--eval_steps", "1", "--eval_tasks", "2"]
     given = ["--model_name_or_path", warm, "--output_dir", str(out), *limits, *evaluation]
-    assert main(["grpo", ENV_ID, *given, *QUICK]) == 0
+    assert main(["grpo", ENV_ID, *given, *QUICK, *ENGINE]) == 0
     assert f"model: {out}" in capsys.readouterr().out
     trajectories = sorted(path.name for path in (out / "trajectories").iterdir())
     assert any(name.startswith("train_") for name in trajectories)
@@ -175,8 +176,18 @@ def test_long_demonstrations_need_no_setting(tmp_path: Path, capsys: Any) -> Non
 def test_the_launcher_runs_the_same_training(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "launched"
     config.write_text(config.read_text() + "num_processes: 1\nnum_cpu_threads_per_process: 1\n")
-    words = ["grpo", "--config", str(config), "--output_dir", str(out), "--max_episode_tokens", "700", "--use_cpu"]
-    assert main([*words, *QUICK]) == 0
+    words = [
+        "grpo",
+        "--config",
+        str(config),
+        "--output_dir",
+        str(out),
+        "--max_episode_tokens",
+        "700",
+        "--use_cpu",
+        *ENGINE,
+    ]
+    assert main([*words, *QUICK, *ENGINE]) == 0
     assert (out / "model.safetensors").is_file()
     assert json.loads((out / "config.json").read_text())["model_type"] == "qwen3"
 
@@ -185,8 +196,18 @@ def test_the_launcher_runs_the_same_training(config: Path, tmp_path: Path) -> No
 def test_the_preset_for_cpus_starts_several_processes(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "launched"
     launcher = ["--accelerate_config", "cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1"]
-    words = ["grpo", "--config", str(config), "--output_dir", str(out), "--max_episode_tokens", "700", "--use_cpu"]
-    assert main([*words, *QUICK, *launcher]) == 0
+    words = [
+        "grpo",
+        "--config",
+        str(config),
+        "--output_dir",
+        str(out),
+        "--max_episode_tokens",
+        "700",
+        "--use_cpu",
+        *ENGINE,
+    ]
+    assert main([*words, *QUICK, *ENGINE, *launcher]) == 0
     played = {path.stem.split("_")[2] for path in (out / "trajectories").glob("train_*.jsonl")}
     assert played == {"0", "1"}
 

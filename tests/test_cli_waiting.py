@@ -80,6 +80,7 @@ def test_training_that_is_interrupted_says_what_to_resume_from(command: str, mod
     words += ["--per_device_train_batch_size", "4", "--train_tasks", "8", "--max_steps", "500", "--save_steps", "2"]
     if command == "grpo":
         words += ["--num_generations", "2", "--max_turn_tokens", "8", "--max_episode_tokens", "900"]
+        words += ["--use_vllm", "false"]
     code, shown = at_a_terminal(tmp_path, *words, until=r"\b[3-9]/500")
     assert "agent-gym: importing torch and TRL" in shown
     assert code == 130 and "agent-gym: interrupted" in shown  # behind which a bar may be drawn once more

@@ -57,7 +57,17 @@ class Run:
         command += ["--model_name_or_path", str(model), "--output_dir", str(out), "--train_tasks", "64", "--seed", "3"]
         command += ["--per_device_train_batch_size", "4", "--num_generations", "4", "--learning_rate", "1e-3"]
         command += ["--lr_scheduler_type", "constant", "--max_turn_tokens", "8", "--max_episode_tokens", "700"]
-        command += ["--max_steps", str(STEPS), "--save_steps", "3", "--accelerate_config", "cpu", *words]
+        command += [
+            "--max_steps",
+            str(STEPS),
+            "--use_vllm",
+            "false",
+            "--save_steps",
+            "3",
+            "--accelerate_config",
+            "cpu",
+            *words,
+        ]
         command += ["--num_processes", "2", "--num_machines", str(machines), "--num_cpu_threads_per_process", "1"]
         command += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(_free_port())]
         # The module that registers the environment.

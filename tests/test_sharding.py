@@ -22,6 +22,7 @@ pytest.importorskip("peft")
 from trainer_tools import RandomPolicy, distance, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.weights import named_weights  # noqa: E402
 
 ZERO = {
@@ -103,14 +104,19 @@ def is_sharded(model: Any) -> bool:
     return all(hasattr(weight, "ds_id") or hasattr(weight, "full_tensor") for weight in model.parameters())
 
 
-def deepspeed(kind: str) -> Any:
-    missing = find_spec("deepspeed") is None
-    return pytest.param(kind, marks=[pytest.mark.skipif(missing, reason="deepspeed is not installed")])
+WAYS = [(kind, lora, tied) for kind in ("ddp", "fsdp2", "zero2", "zero3") for lora in (True, False) for tied in (0, 1)]
+QUICK = ("fsdp2", True, 0)
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", deepspeed("zero2"), deepspeed("zero3")])
+def way(kind: str, lora: bool, tied: int) -> Any:
+    missing = kind.startswith("zero") and find_spec("deepspeed") is None
+    marks = [pytest.mark.skipif(missing, reason="deepspeed is not installed")]
+    marks += [] if (kind, lora, tied) == QUICK else [pytest.mark.slow]
+    name = f"{kind}-{'lora' if lora else 'full'}-{'tied' if tied else 'untied'}"
+    return pytest.param(kind, lora, bool(tied), marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("kind", "lora", "tied"), [way(*one) for one in WAYS])
 def test_the_engine_is_given_what_one_process_would_give_it(tmp_path: Path, kind: str, lora: bool, tied: bool) -> None:
     # Made here: with ZeRO-3, every model that a rank makes is in shares.
     folder = model_folder(tied=tied)
@@ -119,3 +125,56 @@ def test_the_engine_is_given_what_one_process_would_give_it(tmp_path: Path, kind
     assert distance(one, {name: weight.numpy() for name, weight in start.items()}) > 1e-4
     for other in in_ranks(run_rank, 2, str(tmp_path), kind, folder, lora):
         assert distance(one, other) <= 1e-6
+
+
+def refused(folder: str, model: str) -> str:
+    shard("fsdp2", Path(folder))
+    with pytest.raises(ConfigError, match="the model is in shares") as caught:
+        make_trainer(folder, model=model, policy=None, use_vllm=False)
+    return str(caught.value)
+
+
+def precise(folder: str, model: str) -> Any:
+    """Score rows and run a micro-step under bf16; return types and what is held between passes."""
+    shard("fsdp2", Path(folder), "bf16")
+    trainer = make_trainer(
+        folder, model=model, max_steps=1, per_device_train_batch_size=8, micro_batch_size=2, ppo=True,
+        gradient_accumulation_steps=2, critic_learning_rate=1e-4, bf16=True,
+    )  # fmt: skip
+    seen: list[Any] = []
+    loss = trainer.compute_loss
+
+    def compute(model: Any, batch: Any, **kwargs: Any) -> Any:
+        # Between passes: a whole gradient would be held by the layers, a share is on the parameter.
+        seen.append([held(module) for module in model.modules() if hasattr(module, "_get_fsdp_state")])
+        scores = trainer._forward(model, batch)
+        seen.append((scores.logps.dtype, scores.entropy.dtype, scores.values.dtype))
+        return loss(model, batch, **kwargs)
+
+    trainer.compute_loss = compute
+    trainer.train()
+    policy = trainer.accelerator.state.fsdp_plugin.mixed_precision_policy
+    return seen, (policy.param_dtype, policy.reduce_dtype)
+
+
+def held(module: Any) -> int:
+    group = module._get_fsdp_state()._fsdp_param_group
+    if group is None:
+        return 0
+    whole = [p.unsharded_accumulated_grad for p in group.fsdp_params]
+    whole += [p._unsharded_param.grad for p in group.fsdp_params if hasattr(p, "_unsharded_param")]
+    return sum(gradient.numel() for gradient in whole if gradient is not None)
+
+
+def test_a_model_in_shares_without_an_engine_is_refused_at_once(tmp_path: Path) -> None:
+    for said in in_ranks(refused, 2, str(tmp_path), model_folder()):
+        assert "--use_vllm true" in said
+
+
+def test_fsdp2_rounds_no_logprob_and_holds_no_whole_gradient(tmp_path: Path) -> None:
+    for seen, dtypes in in_ranks(precise, 2, str(tmp_path), model_folder()):
+        assert dtypes == (torch.bfloat16, torch.float32)
+        assert len(seen) >= 16
+        for gradients, types in zip(seen[::2], seen[1::2], strict=True):
+            assert gradients and set(gradients) == {0}
+            assert set(types) == {torch.float32}

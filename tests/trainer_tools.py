@@ -161,6 +161,7 @@ def settings(folder: str | Path, *, ppo: bool = False, **changes: Any) -> Any:
         "max_turn_tokens": 8,
         "max_episode_tokens": 200,
         "env_workers": 4,
+        "use_vllm": False,
         "trajectories_per_step": 0,
         "use_cpu": True,
         "bf16": False,

@@ -128,6 +128,13 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
             "keeps them apart by position_ids; meant for flash attention."
         },
     )
+    use_vllm: bool | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={
+            "help": "Sample with vLLM. By default where it is installed and can serve the policy, else with "
+            "transformers; true insists, false never does. A policy= of your own is taken as it is."
+        },
+    )
     layout: str = field(
         default="colocate",
         metadata={

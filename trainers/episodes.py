@@ -26,7 +26,7 @@ from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.ahead import RolloutAhead
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.echo_trap import EchoTrapCallback
-from agent_gym.trainers.engine import build_policy
+from agent_gym.trainers.engine import build_policy, check_sharded, wants_vllm
 from agent_gym.trainers.failures import check_failures_everywhere
 from agent_gym.trainers.logs import TokenCredit, write_episodes
 from agent_gym.trainers.metrics import eval_metrics
@@ -81,7 +81,7 @@ class EpisodeTrainer(RowTrainer):
             check_task_columns(eval_dataset, "eval_dataset")
         let_videos_be_missing()  # a model that is named may need it for its processor
         # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
-        wants_vllm, args.use_vllm = args.use_vllm, False
+        given, args.use_vllm = args.use_vllm, False
         try:
             super().__init__(
                 model,
@@ -92,8 +92,10 @@ class EpisodeTrainer(RowTrainer):
                 **kwargs,
             )
         finally:
-            args.use_vllm = wants_vllm
-        self.use_vllm = wants_vllm
+            args.use_vllm = given
+        if self.sharded:
+            check_sharded(args, policy)
+        self.use_vllm = bool(given) if policy is not None else wants_vllm(args)
         self.renderer = ChatRenderer.of(self.processing_class)
         if args.chat_template_kwargs:
             self.renderer = ChatRenderer(self.processing_class, template_kwargs=cast(Any, args.chat_template_kwargs))
@@ -122,7 +124,8 @@ class EpisodeTrainer(RowTrainer):
             args = self.args
             if self._policy is None:
                 model = self.accelerator.unwrap_model(self.model)
-                self._policy = build_policy(model, self.renderer, args, self.accelerator.autocast)
+                self._policy = build_policy(model, self.renderer, args, self.accelerator.autocast, sharded=self.sharded)
+                self.use_vllm = not isinstance(self._policy, TransformersPolicy)
             show = args.rollout_progress and self.accelerator.is_main_process
             self._runner = Runner(
                 self._policy,

@@ -9,16 +9,18 @@ subclass's business (`_generate_and_score_completions`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
+from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
-from agent_gym.errors import RolloutError
+from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.image_inputs import image_inputs
 from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
@@ -81,6 +83,26 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     @property
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make the accelerator, and let FSDP2 compute in bf16 without rounding what comes out of it.
+
+        accelerate would cast the outputs to bf16, which are logprobs and values here, and sum gradients in bf16.
+        """
+        super().create_accelerator_and_postprocess()
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        if plugin is not None and plugin.fsdp_version != 2:
+            raise ConfigError(f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in --accelerate_config fsdp2")
+        if plugin is not None and plugin.mixed_precision_policy is not None:
+            # Without a type for outputs they stay as they were computed: layers in bf16, what the loss reads in fp32.
+            plugin.mixed_precision_policy = dataclasses.replace(
+                plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
+            )
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each process holds only a part of the weights (FSDP2, ZeRO-3)."""
+        return self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled())
 
     # Which tokens are scored.
 
@@ -298,12 +320,16 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         pieces = self._pieces(chunk)
         attended = chunk["attention_mask"].sum(1).cpu() * (chunk["episode_of"] >= 0).cpu()
         sync = self.accelerator.sync_gradients
+        if self.is_fsdp_enabled:
+            # Gradients that wait for an exchange are whole in each process, which is what FSDP2 is there to avoid. So
+            # they are shared out in every pass, also where the base class holds them back to accumulate steps.
+            model.set_requires_gradient_sync(True)
         total = torch.zeros((), device=self.accelerator.device)
         for i, index in enumerate(pieces):
             last = i + 1 == len(pieces)
             self._share = (attended[index].sum() / attended.sum().clamp(min=1)).item()
-            # Only the last backward pass of the step exchanges gradients between processes.
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+            # Elsewhere only the last backward pass of the step exchanges gradients between processes.
+            with contextlib.nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model):
                 self.accelerator.gradient_state._set_sync_gradients(sync and last)
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, take(chunk, index))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.policies.processors import load_encoder, model_class
+from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Runner, read_trajectories
 from agent_gym.rollout.images import shows_images
 from agent_gym.trainers.config import AgentGRPOConfig
@@ -62,16 +62,15 @@ def run_speedrun(
         raise ConfigError(f"engine is {engine!r}; allowed: auto, vllm, transformers")
     if chosen.needs_gpu and not torch.cuda.is_available():
         raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset cpu runs anywhere")
-    use_vllm = engine == "vllm" or (engine == "auto" and find_spec("vllm") is not None)
-    return _Speedrun(chosen, seed, Path(output_dir), use_vllm, may_fall_back=engine == "auto").run()
+    use_vllm = None if engine == "auto" else engine == "vllm"
+    return _Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
 
 
 class _Speedrun:
     """One run and what it has found out so far."""
 
-    def __init__(self, preset: Preset, seed: int, folder: Path, use_vllm: bool, *, may_fall_back: bool) -> None:
+    def __init__(self, preset: Preset, seed: int, folder: Path, use_vllm: bool | None) -> None:
         self.preset, self.seed, self.folder, self.use_vllm = preset, seed, folder, use_vllm
-        self.may_fall_back = may_fall_back
         self.seconds: dict[str, float] = {}
         self.rows: list[tuple[str, str, EvalResult]] = []
         self.begin = time.perf_counter()
@@ -81,7 +80,7 @@ class _Speedrun:
 
     def run(self) -> dict[str, Any]:
         preset = self.preset
-        self.say(f"{preset.env_id}, engine: {'vLLM' if self.use_vllm else 'transformers'}, seed {self.seed}")
+        self.say(f"{preset.env_id}, seed {self.seed}")
         source = preset.model or str(self._timed("model", self._make_model))
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
@@ -104,7 +103,9 @@ class _Speedrun:
         phases = [(p, imitation_settings(preset, p, sft, self.seed, self.args)) for p in preset.imitation]
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
-        self.policy = self._timed("engine start", self._start_engine, renderer)
+        self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
+        self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
+        self.say(f"engine: {self._engine}")
         for phase, settings in phases:
             self._timed("imitation", self._imitate, phase, settings)
             self._evaluate(phase.name)
@@ -118,15 +119,9 @@ class _Speedrun:
         self.policy.close()  # so that the next run in this process has the memory
         return self._report()
 
-    def _start_engine(self, renderer: ChatRenderer) -> Any:
-        try:
-            return build_policy(self.model, renderer, self.args)
-        except ConfigError as error:
-            if not self.may_fall_back:
-                raise
-            self.say(f"{error}. Going on with the transformers engine")
-            self.use_vllm = self.args.use_vllm = False
-            return build_policy(self.model, renderer, self.args)
+    @property
+    def _engine(self) -> str:
+        return "vllm" if self.args.use_vllm else "transformers"
 
     def _make_model(self) -> Path:
         preset = self.preset
@@ -187,7 +182,7 @@ class _Speedrun:
         results = {
             "preset": self.preset.env_id,
             "seed": self.seed,
-            "engine": "vllm" if self.use_vllm else "transformers",
+            "engine": self._engine,
             "results": [
                 {"policy": name, "decoding": decoding, "success": r.success, "low": r.low, "high": r.high}
                 | {"episodes": r.episodes, "failed": r.failed, "reward": r.reward, "metrics": r.metrics}

@@ -46,7 +46,9 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
     - autocast: bf16 copies of fp32 weights, 2 bytes each, for as long as a forward pass runs (`torch.autocast` caches);
     - DDP with several processes: buckets as large as the gradients (`gradient_as_bucket_view=False`);
     - ZeRO-2: two buckets; ZeRO-3: the parameters that are gathered at the moment;
-    - FSDP2: two layers (the one that computes and the next), embedding and head, gathered in bf16.
+    - FSDP2: two layers (the one that computes and the next), embedding and head, gathered in bf16. Gradients are shared
+      out in every pass (`trainers/rows.py`): those of two layers are whole for a moment, in bf16 and in fp32 for the
+      sum, and those of embedding and head in bf16 until the pass ends.
 
     With LoRA the base is loaded in bf16 and has neither gradients nor optimizer state.
 
@@ -68,9 +70,10 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
         weights = (2 * (p + t) if lora_rank else 2 * p) / n + 2 * min(p, LIVE_PARAMETERS)
         return TrainingState(weights, 2 * t / n, 12 * t / n)
     if sharding == "fsdp2":
-        gathered = 2 * (2 * shape.layer + shape.embedding * (1 if shape.tied else 2))
+        ends = shape.embedding * (1 if shape.tied else 2)
         shares = (2 * p + 4 * t if lora_rank else 4 * p) / n
-        return TrainingState(shares + gathered, 4 * t / n, 8 * t / n)
+        whole = min(6 * t, 6 * 2 * shape.layer + 2 * ends)
+        return TrainingState(shares + 2 * (2 * shape.layer + ends), 4 * t / n + whole, 8 * t / n)
     raise ValueError(f"unknown sharding {sharding!r}")
 
 
