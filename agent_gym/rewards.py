@@ -123,12 +123,9 @@ def number_match(answer: str | None, gold: str) -> float:
 
 
 def answer_format(text: str) -> float:
-    """1.0 if the turn states exactly one final answer, by tag or by `####`, and nothing stands after it."""
-    tags, marks = len(_tagged(text)), text.count("####")
-    if tags + marks != 1:
-        return 0.0
-    end = text.rstrip()
-    return float(end.endswith("</answer>") if tags else "\n" not in end.rpartition("####")[2].strip())
+    """1.0 if the turn states one `<answer>...</answer>` that is not empty, nothing after it, and none by `####`."""
+    tagged = _tagged(text)
+    return float(len(tagged) == 1 and bool(tagged[0].strip()) and "####" not in text and text.rstrip().endswith(_CLOSE))
 
 
 def normalize_answer(text: str) -> str:

@@ -105,7 +105,7 @@ def test_an_episode() -> None:
         (answer("p3", "p6"), 1 / 3, 1 / 2, 1),  # never shown
         (answer("p3 p4"), 0, 0, 1),  # neither comma nor line break
         (answer("none of them"), 0, 0, 1),
-        (answer(""), 0, 0, 1),
+        (answer(""), 0, 0, 0),
         (answer("p1") + answer("p3"), 1 / 3, 1, 0),
         (answer("p3") + " I think", 1 / 3, 1, 0),
         ("p3, p4, p5", 0, 0, 0),

@@ -30,7 +30,7 @@ def game(*lines: str, **kwargs: object) -> tuple[Outcome, str]:
 
 
 def test_the_short_form_of_a_call_is_played_in_the_environments_own_format() -> None:
-    outcome, screen = game("/calculator 48/2", "/calculator 24+3", "#### 27")
+    outcome, screen = game("/calculator 48/2", "/calculator 24+3", "<answer>27</answer>")
     assert outcome == Outcome(True, pytest.approx(1.1), 3)
     assert '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>' in screen
     assert "--- world\n24\n" in screen and "answer +1.00" in screen and "solved" in screen

@@ -86,7 +86,10 @@ def test_number_match() -> None:
     [
         ("<answer>72</answer>", 1.0),
         ("it is <answer>72</answer> \n", 1.0),
-        ("work\n#### 72", 1.0),
+        ("work\n#### 72", 0.0),
+        ("####", 0.0),
+        ("<answer></answer>", 0.0),
+        ("<answer>  </answer>", 0.0),
         ("<answer>72</answer> I am sure", 0.0),
         ("<answer>1</answer><answer>2</answer>", 0.0),
         ("<answer>1</answer>\n#### 1", 0.0),

@@ -57,8 +57,8 @@ def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> Non
 
 
 def test_digits_and_the_frame_of_a_call_are_single_tokens(tiny_tokenizer: Any) -> None:
-    ids = tiny_tokenizer("#### 4807", add_special_tokens=False)["input_ids"]
-    assert [tiny_tokenizer.decode([i]) for i in ids] == ["#### ", "4", "8", "0", "7"]
+    ids = tiny_tokenizer("<answer>4807</answer>", add_special_tokens=False)["input_ids"]
+    assert [tiny_tokenizer.decode([i]) for i in ids] == ["<answer>", "4", "8", "0", "7", "</answer>"]
     call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
     pieces = [tiny_tokenizer.decode([i]) for i in tiny_tokenizer(call, add_special_tokens=False)["input_ids"]]
     assert pieces == [call[: call.index("48")], "4", "8", "/", "2", '"}}\n</tool_call>']

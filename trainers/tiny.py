@@ -43,10 +43,10 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 # What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
-# the mark of an answer, words, and whatever is none of these.
+# the tags of an answer, words, and whatever is none of these.
 _FRAMES = (
     r'<tool_call>\n\{"name": "\w+", "arguments": \{"\w+": "|"\}\}\n</tool_call>|<tool_response>\n|\n</tool_response>'
-    r"|(?:system|user|assistant)\n|</?answer>|\d|#### "
+    r"|(?:system|user|assistant)\n|</?answer>|\d"
 )
 _WORDS = r" ?[A-Za-z]+"
 _WORDS_NAMES_APART = r"[A-Z][a-z]+| ?[a-z]+|[A-Z]+"

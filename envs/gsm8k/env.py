@@ -46,11 +46,13 @@ class GSM8KEnv(ToolEnv):
 
     ## Action
     Free text. A call in Hermes form: `<tool_call>{"name": "calculator", "arguments": {"expression":
-    "48/2"}}</tool_call>`, several per turn if wanted. The answer as `<answer>72</answer>` or after `####`.
+    "48/2"}}</tool_call>`, several per turn if wanted. The answer as `<answer>72</answer>`.
 
     ## Reward
-    - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0 and $72 are the same number.
-    - `format` (weight 0.1): 1 if the last turn states exactly one answer and nothing after it.
+    - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0 and $72 are the same number. Where a
+      turn has no tags, what stands after `####` is read, too, as in the solutions of GSM8K itself.
+    - `format` (weight 0.1): 1 if the last turn states exactly one `<answer>...</answer>` that is not empty, and nothing
+      after it.
     - `call` (weight 0, off): minus the share of a turn's calls that failed. It looks only at whether a call could be
       evaluated, never at the gold solution, and has no positive part that could be farmed by calling again. It is a
       process term: it judges the turn and not the outcome.
@@ -132,7 +134,7 @@ class GSM8KEnv(ToolEnv):
         # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, turn, n = min(len(steps), self.max_turns - 1), self.turn, len(steps)
         if turn >= turns:
-            return f"#### {self._gold}"
+            return f"<answer>{self._gold}</answer>"
         due = steps[turn * n // turns : (turn + 1) * n // turns]
         return "\n".join(self.parser.render("calculator", {"expression": expression}) for expression, _ in due)
 

@@ -212,7 +212,7 @@ class HotpotQAEnv(ToolEnv):
         tagged = self._tagged(text)
         given = tagged_answer(tagged)
         scores = self._judge.answer(given)
-        terms = {**scores, "format": 0.0 if given is None else answer_format(tagged), **self._published(text, TERMS)}
+        terms = {**scores, "format": answer_format(tagged), **self._published(text, TERMS)}
         return Reply(
             terms=terms, metrics={**scores, **self._judge.metrics}, terminated=True, success=bool(scores["em"])
         )

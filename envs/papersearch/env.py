@@ -175,7 +175,7 @@ class PaperSearchEnv(ToolEnv):
         """Score the final answer. The policy is told nothing about it."""
         given = tagged_answer(text)
         scores = self._judge.answer(given)
-        terms = {**scores, "format": 0.0 if given is None else answer_format(text)}
+        terms = {**scores, "format": answer_format(text)}
         metrics = {**scores, **self._judge.metrics}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=scores["f1"] == 1.0)
 
