@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from agent_gym.errors import ConfigError
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
+SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
+"""What a file of one split may be called."""
 
 
 class GeneratedRows(Sequence[Row]):
@@ -129,8 +132,8 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
     """Load every split of a data set, once per process.
 
     Args:
-        data: a file (.jsonl, .json with a list, .parquet; its rows serve as every split), a folder that holds
-            `<split>.jsonl` and so on, or the name of a data set on the hub.
+        data: a file (.jsonl, .json with a list, .parquet), which is one split (`split_of`); a folder that holds
+            `<split>.jsonl` and so on; or the name of a data set on the hub.
         columns: columns that each row must have.
         config: the configuration of a hub data set, for example "main".
 
@@ -154,8 +157,7 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
 def _load_local(name: str, columns: tuple[str, ...], _changed: tuple[tuple[str, int], ...]) -> Splits:
     path = Path(name)
     if path.is_file():
-        rows = _read_file(path, columns)
-        return dict.fromkeys(("train", "validation", "test"), rows)
+        return {split_of(path): _read_file(path, columns)}
     files: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
         if file.suffix in _READERS:
@@ -164,6 +166,12 @@ def _load_local(name: str, columns: tuple[str, ...], _changed: tuple[tuple[str, 
     if not files:
         raise ConfigError(f"{name} holds no {', '.join(_READERS)} file; expected for example train.jsonl")
     return {split: [row for file in parts for row in _read_file(file, columns)] for split, parts in files.items()}
+
+
+def split_of(file: Path) -> str:
+    """Return the split that a file holds: the first of `SPLIT_NAMES` among the words of its name, else "train"."""
+    words = re.split("[^a-z]+", file.stem.lower())
+    return next((word for word in words if word in SPLIT_NAMES), "train")
 
 
 def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:

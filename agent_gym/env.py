@@ -70,7 +70,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     Args:
         tasks: split name to a sequence of tasks. A task is whatever `begin` understands.
-        split: the split that `reset` draws from unless `options["split"]` says otherwise.
+        split: the split that `reset` draws from unless `options["split"]` says otherwise; by default "train", or the
+            first where there is no such split.
         system_prompt: replaces the environment's own system prompt; "" means none.
         max_turns: the episode is truncated after this many actions.
         reward_weights: overrides of the default weights, by term.
@@ -99,7 +100,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self,
         tasks: Mapping[str, Sequence[Any]],
         *,
-        split: str = "train",
+        split: str | None = None,
         system_prompt: str | None = None,
         max_turns: int = 8,
         reward_weights: Mapping[str, float] | None = None,

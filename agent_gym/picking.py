@@ -44,6 +44,8 @@ def pick_task(
         index = int(rng.random() * size)
         return rows[index], f"{split}/{index}"
     try:
+        if isinstance(index, bool):
+            raise TypeError
         index = operator.index(index)
     except TypeError:
         raise ConfigError(f"index is {index!r}; it must be an integer from 0 to {size - 1}") from None
@@ -52,12 +54,14 @@ def pick_task(
     return rows[index], f"{split}/{index}"
 
 
-def known_split(split: str, tasks: Mapping[str, Any]) -> str:
-    """Return the split.
+def known_split(split: str | None, tasks: Mapping[str, Any]) -> str:
+    """Return the split; by default "train" where there is one, else the first.
 
     Raises:
         ConfigError: if there is none of that name.
     """
+    if split is None:
+        return "train" if "train" in tasks else next(iter(tasks))
     if split not in tasks:
-        raise ConfigError(f"unknown split {split!r}; this environment has: {', '.join(tasks)}")
+        raise ConfigError(f"unknown split {split!r}; this environment has: {', '.join(tasks)}; choose one by split")
     return split

@@ -82,7 +82,6 @@ class QuestionEnv(ToolEnv):
                     raise ConfigError(
                         f"row {number} of split {split!r} has no {' and no '.join(missing)}: {row!r:.200}"
                     )
-        kwargs.setdefault("split", next(iter(splits), "train"))
         super().__init__(splits, tools=[one if isinstance(one, Tool) else tool(one) for one in tools], **kwargs)
         self._score = score or same_answer
 

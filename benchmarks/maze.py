@@ -66,14 +66,15 @@ def success(player: Any, **kwargs: Any) -> float:
     """Return the share of the test tasks that a player solves; its moves depend on the task's index alone."""
     env: Any = gymnasium.make("AgentR1/VisualMaze-v0", split="test", **kwargs).unwrapped
     solved = 0
-    for index in range(TASKS):
+    tasks = min(TASKS, len(env.tasks["test"]))  # of small mazes there are fewer
+    for index in range(tasks):
         env.reset(seed=index, options={"index": index})
         for move in player(env, index):
             *_, terminated, truncated, _ = env.step(move)
             if terminated or truncated:
                 break
         solved += terminated
-    return solved / TASKS
+    return solved / tasks
 
 
 def main() -> None:

@@ -212,6 +212,27 @@ def test_a_wrong_column_or_split_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "are all the same" in complaint(capsys, "eval", ENV_ID, "--model", "m", "--samples", "2")
 
 
+def test_eval_plays_the_data_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One file, whatever it is called; and a folder without a split to train on."""
+    row = json.dumps({"question": "q", "answer": "#### 1"}) + "\n"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for path in (tmp_path / "train.jsonl", folder / "valid_unseen.jsonl", folder / "validation.jsonl"):
+        path.write_text(row)
+
+    def evaluate(data: Path, *words: str) -> list[str]:
+        return ["eval", ENV_ID, "--expert", "--env_kwargs", json.dumps({"data": str(data)}), *words]
+
+    for given in (evaluate(tmp_path / "train.jsonl"), evaluate(folder, "--split", "valid_unseen")):
+        assert main(given) == 0
+        assert ": 1 task" in capsys.readouterr().out
+    assert "'test'; AgentR1/GSM8K-v0 has: valid_unseen, validation; choose one by" in complaint(
+        capsys, *evaluate(folder)
+    )
+    assert main([*evaluate(tmp_path / "train.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["split"] == "train"
+
+
 @pytest.mark.vllm
 def test_eval_with_vllm(model: str) -> None:
     pytest.importorskip("vllm")

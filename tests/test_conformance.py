@@ -19,6 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import agent_gym
 from agent_gym import Sampled, TextEnv
+from agent_gym.images import images_of
 from agent_gym.parsing import HermesParser, TagParser
 from agent_gym.react import ReActParser
 from agent_gym.registry import ENVS, EnvEntry
@@ -197,6 +198,28 @@ def test_options_pick_the_task(env_id: str) -> None:
     assert gymnasium.make(env_id, split="test").reset(seed=0)[1]["task_id"].startswith("test/")
 
 
+ASKED: dict[int, None] = {}  # tasks that were looked at; the variants of an environment share theirs
+
+
+@every_id
+def test_no_question_is_asked_twice(env_id: str) -> None:
+    """What the policy sees first, images included: different for each task of an evaluation, and in no other split."""
+    env = gymnasium.make(env_id).unwrapped
+    if id(env.tasks) in ASKED:
+        pytest.skip("another id has the same tasks")
+    ASKED[id(env.tasks)] = None
+    seen: dict[Any, str] = {}
+    for split in sorted({"train", "validation", "test"} | {name for name in env.tasks if name.startswith("unseen")}):
+        if split not in env.tasks:
+            continue
+        for index in range(min(len(env.tasks[split]), 2_000)):
+            observation, info = env.reset(seed=0, options={"split": split, "index": index})
+            shown = observation, *(image.digest for image in images_of(info["messages"]))
+            # Train is a stream, of which only the beginning is looked at here: it may repeat itself and nothing else.
+            assert seen.get(shown, "train") == split == "train" or shown not in seen, f"{split}/{index}: {observation}"
+            seen[shown] = split
+
+
 @every_id
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -206,6 +229,7 @@ def test_options_pick_the_task(env_id: str) -> None:
         ({"index": 10**9}, ["1000000000", "tasks"]),
         ({"index": "3"}, ["'3'", "index"]),
         ({"index": 1.5}, ["1.5", "index"]),
+        ({"index": True}, ["True", "index"]),
         ({"idx": 3}, ["idx", "index", "split"]),
     ],
 )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.data import load_splits
+from agent_gym.data import DistinctRows, load_splits
 
 ROWS = [{"question": f"q{i}\u2028é", "answer": f"#### {i}", "id": i} for i in range(3)]
 COLUMNS = ("question", "answer")
@@ -32,10 +34,19 @@ def write(path: Path, rows: Any = ROWS) -> Path:
 
 @pytest.mark.filterwarnings("error")  # an unclosed file would warn
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_a_file_serves_as_every_split(tmp_path: Path, suffix: str) -> None:
-    splits = load_splits(str(write(tmp_path / f"rows{suffix}")), columns=COLUMNS)
-    assert set(splits) == {"train", "validation", "test"}
-    assert all(rows == ROWS for rows in splits.values())
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("rows", "train"),
+        ("test", "test"),
+        ("gsm8k_test", "test"),
+        ("hotpot_dev_distractor_v1", "dev"),
+        ("latest", "train"),
+    ]
+    + [("validation-00000-of-00001", "validation"), ("train", "train"), ("My.Valid.2", "valid")],
+)
+def test_a_file_is_one_split(tmp_path: Path, suffix: str, name: str, split: str) -> None:
+    assert load_splits(str(write(tmp_path / f"{name}{suffix}")), columns=COLUMNS) == {split: ROWS}
 
 
 def test_a_folder_has_a_file_per_split(tmp_path: Path) -> None:
@@ -105,3 +116,38 @@ def test_a_hub_data_set_is_checked_for_its_columns(monkeypatch: pytest.MonkeyPat
     assert splits["train"][2] == ROWS[2] and len(splits["train"]) == 3
     with pytest.raises(ConfigError, match="some/rows, split train: no column 'hint'"):
         load_splits("some/rows", columns=("hint",), config="main")
+
+
+class Draws(DistinctRows):
+    """Row i says i // 3, or another number at another attempt, below a bound."""
+
+    def __init__(self, size: int, bound: int, key: str | None = "said") -> None:
+        super().__init__(size, key)
+        self.bound = bound
+
+    def draw(self, index: int, attempt: int) -> dict[str, Any]:
+        return {"said": str((index // 3 + attempt) % self.bound), "index": index}
+
+
+def test_no_row_repeats_and_a_split_ends_where_there_are_no_more() -> None:
+    rows = Draws(50, 1000)
+    assert [row["said"] for row in rows] == list(map(str, range(50))) and len(rows) == 50
+    assert Draws(10**12, 10**9)[7] == rows[7], "at any size, and nobody draws to the end"
+    few = Draws(50, 20)
+    assert len(few) == 20 and few[-1] == few[19] and few[:2] == [few[0], few[1]]
+    with pytest.raises(IndexError, match="row 20 of a split of 20"):
+        few[20]
+    rows[3]["said"] = "changed"
+    assert rows[3]["said"] == "3", "each caller has a row of its own"
+    assert len(Draws(50, 20, key=None)) == 50 and Draws(50, 20, key=None)[4]["said"] == "1"
+
+
+def test_rows_are_drawn_once_by_all_threads_and_again_after_pickling() -> None:
+    rows, drawn = Draws(250, 1000), []
+    draw = rows.draw
+    rows.draw = lambda index, attempt: drawn.append((index, attempt)) or draw(index, attempt)  # type: ignore[method-assign]
+    with ThreadPoolExecutor(8) as threads:
+        said = list(threads.map(lambda index: rows[index]["said"], reversed(range(250))))
+    assert said == list(map(str, reversed(range(250)))) and len(drawn) == len(set(drawn))
+    del rows.draw
+    assert len(pickle.dumps(rows)) < 300 and list(pickle.loads(pickle.dumps(rows))) == list(rows)

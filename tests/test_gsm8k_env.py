@@ -53,12 +53,14 @@ def test_an_episode() -> None:
         ("<answer>1918273</answer>", 1, 1),
         ("<answer>1,918,273</answer>", 1, 1),
         ("<answer>$1918273.00</answer>", 1, 1),
-        ("#### 1,918,273 eggs", 1, 1),
+        ("#### 1,918,273 eggs", 1, 0),  # right, but not in the form that is asked for
+        ("####", 0, 0),
         ("<answer>1918273</answer>, I think.", 1, 0),
         ("<answer>48</answer> no, <answer>1918273</answer>", 1, 0),
         ("<answer>1918274</answer>", 0, 1),
         ("<answer>-1918273</answer>", 0, 1),
-        ("<answer></answer>", 0, 1),
+        ("<answer></answer>", 0, 0),
+        ("<answer> \n</answer>", 0, 0),
         ("1918273", 0, 0),
         ("", 0, 0),
     ],
@@ -112,11 +114,18 @@ def test_expert_follows_the_annotations() -> None:
     for _ in range(3):
         actions.append(env.expert_action())
         env.step(actions[-1])
-    assert actions == [call("48/2"), call("24+24"), f"#### {GOLD}"]
+    assert actions == [call("48/2"), call("24+24"), f"<answer>{GOLD}</answer>"]
     env.reset(seed=0, options={"task": ROW})
-    assert env.expert_action("direct") == f"#### {GOLD}"
+    assert env.expert_action("direct") == f"<answer>{GOLD}</answer>"
     with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
         env.expert_action("poetic")
+
+
+def test_prompt_expert_and_format_ask_for_the_same() -> None:
+    for env in (make(), make(no_tool=True)):
+        assert "<answer></answer>" in env.reset(seed=0, options={"task": ROW})[0]
+        answer = env.expert_action("direct")
+        assert play(env, answer)[-1][1] == pytest.approx(1.1) and answer == f"<answer>{GOLD}</answer>"
 
 
 @pytest.mark.parametrize("max_turns", [1, 2, 3, 4, 8])
@@ -153,9 +162,14 @@ def test_a_task_of_another_shape_is_named(task: Any) -> None:
 def test_data_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
-    env = make(data=str(path), split="validation")
-    assert env.reset(seed=0)[1]["task_id"] == "validation/0"
+    env = make(data=str(path))
+    assert env.reset(seed=0)[1]["task_id"] == "train/0"
     assert env.step(f"#### {GOLD}")[4]["is_success"]
+    test = tmp_path / "test.jsonl"
+    test.write_text(path.read_text())
+    assert make(data=str(test)).reset(seed=0)[1]["task_id"] == "test/0", "the only split there is"
+    with pytest.raises(ConfigError, match="unknown split 'train'; this environment has: test; choose one by split"):
+        make(data=str(test), split="train")
     path.write_text('{"question": "q"}\n')
     with pytest.raises(ConfigError, match="'answer'"):
         make(data=str(path))

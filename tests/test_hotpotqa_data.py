@@ -58,7 +58,7 @@ def test_both_forms_of_a_row(row: dict[str, Any], tmp_path: Path) -> None:
     # A fact that names a sentence which is not there is left out; the official files have some.
     assert question.facts == (("Tobila", "A film by Nuvi Roga."), ("Nuvi Roga", "Born in Sagulo."))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    assert expert_plays(make(data=str(tmp_path / "rows.jsonl")), split="validation") == (True, 1.0)
+    assert expert_plays(make(data=str(tmp_path / "rows.jsonl"))) == (True, 1.0)
 
 
 def test_a_folder_with_the_official_files(tmp_path: Path) -> None:
@@ -76,6 +76,26 @@ def test_a_folder_with_the_official_files(tmp_path: Path) -> None:
     assert [row["level"] for row in questions(str(tmp_path), ["medium"])["train"]] == ["medium"]
     with pytest.raises(ConfigError, match="no question of the levels hard"):
         questions(str(tmp_path), ["hard"])
+
+
+def test_an_official_file_is_the_split_that_its_name_says(tmp_path: Path) -> None:
+    path = tmp_path / "hotpot_dev_distractor_v1.json"
+    path.write_text(json.dumps([OFFICIAL]))
+    assert list(questions(str(path))) == ["validation"]
+    assert expert_plays(make(data=str(path))) == (True, 1.0)
+
+
+@pytest.mark.parametrize("hidden", [None, ""])
+def test_a_test_file_without_answers_is_passed_over(hidden: str | None, tmp_path: Path) -> None:
+    """As 2WikiMultihopQA's own, which goes by the name of test.json."""
+    for name, row in (("train", OFFICIAL), ("dev", {**OFFICIAL, "question": "dev?"})):
+        (tmp_path / f"{name}.json").write_text(json.dumps([row]))
+    (tmp_path / "test.json").write_text(json.dumps([{**OFFICIAL, "answer": hidden, "supporting_facts": []}]))
+    assert {split: rows[0]["question"] for split, rows in questions(str(tmp_path)).items()} == {
+        "train": OFFICIAL["question"],
+        "validation": "dev?",
+        "test": "dev?",
+    }
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
@@ -96,7 +116,7 @@ def test_all_environments_share_one_index_of_loaded_data(tmp_path: Path) -> None
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([OFFICIAL]))
     before = len(ENGINES._engines)
-    first, second = make(data=str(path)), make(data=str(path), levels=["medium"], split="test")
+    first, second = make(data=str(path)), make(data=str(path), levels=["medium"])
     assert expert_plays(first) == expert_plays(second) == (True, 1.0)
     assert len(ENGINES._engines) <= before + 1
     assert first._searched.engine(first._task) is second._searched.engine(second._task)
@@ -156,8 +176,8 @@ def sample() -> Path:
 
 def test_real_questions(sample: Path) -> None:
     env = make(data=str(sample), top_k=5, max_turns=8)
-    assert len(env.tasks["test"]) == 60
-    played = [expert_plays(env, split="test", index=index) for index in range(60)]
+    assert len(env.tasks["train"]) == 60
+    played = [expert_plays(env, split="train", index=index) for index in range(60)]
     assert all(success for success, _ in played)
     recall = sum(found for _, found in played) / 60
     assert recall > 0.95, "titles find what they name"
@@ -168,8 +188,8 @@ def test_one_search_finds_half_of_what_real_questions_need(sample: Path) -> None
     env = make(data=str(sample), top_k=5)
     found = []
     for index in range(60):
-        question, _ = env.reset(seed=0, options={"split": "test", "index": index})
-        call = env.parser.render("search", {"query": env.tasks["test"][index]["question"]})
+        question, _ = env.reset(seed=0, options={"split": "train", "index": index})
+        call = env.parser.render("search", {"query": env.tasks["train"][index]["question"]})
         found.append(env.step(call)[4]["metrics"]["gold_recall"])
     assert 0.6 < sum(found) / 60 < 0.95 and sum(share == 1.0 for share in found) < 50
 

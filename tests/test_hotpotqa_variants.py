@@ -123,7 +123,8 @@ def test_a_mixture_of_files(tmp_path: Path) -> None:
         info = expert_plays(env, split="train", index=index)
         assert info["is_success"] and info["metrics"]["gold_recall"] == 1.0
     both = make(data=[sources[1], "embedded"])
-    assert len(both.tasks["test"]) == 2_003 and expert_plays(both, split="test", index=0)["is_success"]
+    assert len(both.tasks["train"]) == 40_003 and expert_plays(both, split="train", index=0)["is_success"]
+    assert len(both.tasks["test"]) == 2_000, "a file is one split"
     # Both files are searched together, and an alias is right.
     env.reset(seed=0, options={"task": WIKI2})
     assert "Nuvi Roga: Born in Sagulo." in env.step(env.parser.render("search", {"query": "Nuvi Roga"}))[0]

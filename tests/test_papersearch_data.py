@@ -74,7 +74,7 @@ def search(query: str) -> str:
 
 def test_a_folder(tmp_path: Path) -> None:
     env = make(data=write(tmp_path, queries=QUERIES))
-    assert {split: len(rows) for split, rows in env.tasks.items()} == {"train": 2, "validation": 2, "test": 2}
+    assert {split: len(rows) for split, rows in env.tasks.items()} == {"train": 2}
     assert all(expert_plays(env, split=split, index=index) for split in env.tasks for index in (0, 1))
     env.reset(seed=0, options={"index": 0})
     assert env.step(search("tobila fish"))[0] == "[1706.1] Tobila (2017): A method.\n[7] Fish (B, 2020): In water."
@@ -195,7 +195,7 @@ def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
 def test_all_environments_share_one_index(tmp_path: Path) -> None:
     folder = write(tmp_path, queries=QUERIES)
     before = len(ENGINES._engines)
-    first, second = make(data=folder), make(data=folder, top_k=2, split="test")
+    first, second = make(data=folder), make(data=folder, top_k=2)
     assert expert_plays(first) and expert_plays(second)
     assert len(ENGINES._engines) <= before + 1 and first._engine() is second._engine()
 

@@ -33,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("eval", "Measure how often a model, the expert or others solve an environment's tasks.")
     parser.add_argument("env_id", metavar="ENV", nargs="+", help="environment ids, for example AgentR1/GSM8K-v0")
     parser.add_argument("--episodes", type=positive, metavar="N", help="number of tasks per environment; default: all")
-    parser.add_argument("--split", default="test", help="split to take the tasks from, its first one first")
+    help_text = "split to take the tasks from, its first one first; default: test, or the only one there is"
+    parser.add_argument("--split", help=help_text)
     help_text = "attempts per task: their mean (avg@K) and the chance that one of k succeeds (pass@k)"
     parser.add_argument("--samples", type=positive, default=1, metavar="K", help=help_text)
     parser.add_argument("--temperature", type=float, default=0.0, help="of the sampling; 0 is greedy")
@@ -59,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
         )
         for env_id in dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
     }
+    played = {spec.split for some in specs.values() for spec in some}
+    arguments.split = played.pop() if len(played) == 1 else None
     with open_file(arguments) as file:
         results = _play(arguments, players, specs, file)
     print(_json(arguments, results, players) if arguments.json else _text(results, arguments.metrics))

@@ -14,7 +14,7 @@ def make_specs(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
     *,
-    split: str,
+    split: str | None = None,
     episodes: int | None = None,
     group_size: int = 1,
     seed: int = 0,
@@ -24,21 +24,23 @@ def make_specs(
     Args:
         env_id: a Gymnasium id.
         env_kwargs: arguments of the environment.
-        split: the split to take tasks from.
+        split: the split to take tasks from; by default "test", or the only one there is.
         episodes: number of tasks, None for all; each is played `group_size` times.
         group_size: attempts per task.
         seed: base of the environment and sampling seeds.
 
     Raises:
-        ConfigError: if the split has fewer tasks.
+        ConfigError: if there is no such split, or it has fewer tasks.
     """
     kwargs = dict(env_kwargs or {})
     env = make_env(env_id, kwargs)
     tasks = env.get_wrapper_attr("tasks")
+    if split is None:
+        split = next(iter(tasks)) if len(tasks) == 1 else "test"
     available = len(tasks[split]) if split in tasks else None
     close_env(env)
     if available is None:
-        raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}")
+        raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}; choose one by split")
     if episodes is None:
         episodes = available
     if episodes > available:

@@ -105,6 +105,8 @@ def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Ro
     musique_ans_v1.0_train.jsonl. Those for the full wiki come without the gold paragraphs and are passed over, and so
     are test files, whose answers are not public.
 
+    One file is one split, which its name says.
+
     Raises:
         ConfigError: see `load_splits`; and if two files are of the same split.
     """
@@ -116,11 +118,13 @@ def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Ro
         for file, split in official.items():
             if split in splits:
                 raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
-            splits[split] = load_splits(str(file), columns=columns)["train"]
+            (splits[split],) = load_splits(str(file), columns=columns).values()
     else:
         loaded = load_splits(data, columns=columns, config="distractor" if "hotpot" in data else None)
         splits = {_SPLIT_NAMES.get(split, split): rows for split, rows in loaded.items()}
-    if "validation" in splits:
+    if len(splits) > 1 and "test" in splits and not splits["test"][0].get("answer"):
+        del splits["test"]  # 2WikiMultihopQA's answers, as HotpotQA's, are not public
+    if "validation" in splits and not path.is_file():
         splits.setdefault("test", splits["validation"])
     return splits
 

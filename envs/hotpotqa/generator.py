@@ -13,7 +13,8 @@ those that a word search for the question would put first. `world` says in which
 One search cannot answer any of them: the paragraph with the answer is never among the first `HIDDEN` for a search with
 the question itself, because the thing it is about is not named there. A search for its title finds it first.
 
-Question i of a split depends on the split, the levels and i alone, and is made when it is asked for.
+Question i of a split depends on the split, the levels and i alone, and is made when it is asked for; outside of train
+it is drawn again where one before it is the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agent_gym.data import GeneratedRows, Row
+from agent_gym.data import DistinctRows, Row
 from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, LINKS, bridges, comparisons
 from agent_gym.envs.hotpotqa.world import Entity, World, get_world
 from agent_gym.errors import ConfigError
@@ -43,14 +44,14 @@ HIDDEN = 12
 _SHARES = {"easy": 6, "medium": 2, "hard": 2}
 
 
-class GeneratedQuestions(GeneratedRows):
-    """The questions of one split.
+class GeneratedQuestions(DistinctRows):
+    """The questions of one split. In train a question may come back, in the other splits none does.
 
     Args:
         split: `train`; `validation` and `test`, whose entities and relations occur in no other split; or
             `unseen_entities`, which asks the questions of training about the worlds of test, and
             `unseen_entities_dev`, which asks them about those of validation.
-        size: how many; question i is the same at any size.
+        size: how many at most; question i is the same at any size. Of some levels there are fewer.
         levels: which of `LEVELS` occur.
         hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
             hard questions.
@@ -67,11 +68,11 @@ class GeneratedQuestions(GeneratedRows):
             raise ConfigError(f"hops is {hops} with the levels {self.levels}; allowed: 2, or 3 without 'hard'")
         self.hops = hops
         self.split = split
-        super().__init__(SPLIT_SIZES[split] if size is None else size)
+        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "question")
 
-    def make(self, index: int) -> Row:
-        """Make one question."""
-        return dict(_question(self.split, self.levels, self.hops, index))
+    def draw(self, index: int, attempt: int) -> Row:
+        """Draw one question."""
+        return dict(_question(self.split, self.levels, self.hops, index, attempt))
 
 
 def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
@@ -87,9 +88,9 @@ def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
 
 # An episode's group and the epochs after it ask for the same questions.
 @functools.lru_cache(maxsize=8192)
-def _question(split: str, levels: tuple[str, ...], hops: int, index: int) -> dict[str, Any]:
+def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attempt: int) -> dict[str, Any]:
     # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
-    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}")
+    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}" + (f"/{attempt}" if attempt else ""))
     (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
     number = rng.choice(WORLDS[split])
     world = get_world(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,17 +22,23 @@ class Mixture(GeneratedRows):
 
     def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
         self._sources = sources
-        sizes = [len(rows) for rows in sources]
+
+    @functools.cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """The order of all rows, and where each source begins; found late, since a source may have to be drawn."""
+        sizes = [len(rows) for rows in self._sources]
         places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
-        self._order = np.argsort(places, kind="stable")
-        self._starts = np.cumsum([0, *sizes])
-        super().__init__(len(self._order))
+        return np.argsort(places, kind="stable"), np.cumsum([0, *sizes])
+
+    def __len__(self) -> int:
+        return len(self._places[0])
 
     def make(self, index: int) -> Row:
         """Read one row."""
-        at = int(self._order[index])
-        source = int(np.searchsorted(self._starts, at, side="right")) - 1
-        return self._sources[source][at - int(self._starts[source])]
+        order, starts = self._places
+        at = int(order[index])
+        source = int(np.searchsorted(starts, at, side="right")) - 1
+        return self._sources[source][at - int(starts[source])]
 
 
 def mixture(data: str | Sequence[str]) -> tuple[Splits, list[Sequence[Row]]]:

@@ -1,8 +1,8 @@
 """Where questions and their papers come from: the generator, or a folder with a dump of papers and its questions.
 
 A folder holds the papers as `papers.jsonl` (papers.py) and the questions as `train.jsonl`, `validation.jsonl` (or
-`dev.jsonl`) and `test.jsonl`, or as one `queries.jsonl`, which then serves as every split. Instead of `.jsonl` a name
-may end in anything that `agent_gym.retrieval.rows` reads. A question is `{"query_id", "question", "papers"}`, or a row
+`dev.jsonl`) and `test.jsonl`, or as one `queries.jsonl`, which is the split "train". Instead of `.jsonl` a name may end
+in anything that `agent_gym.retrieval.rows` reads. A question is `{"query_id", "question", "papers"}`, or a row
 of PaSa's AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where
 the `paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
 """
@@ -119,7 +119,7 @@ def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[S
         file = _find(folder, "queries")
         if file is None:
             raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
-        splits = dict.fromkeys(_SPLITS, _read_queries(file, library))
+        splits["train"] = _read_queries(file, library)
     if "validation" in splits:
         splits.setdefault("test", splits["validation"])
     return splits, library

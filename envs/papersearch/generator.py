@@ -15,7 +15,8 @@ something cites the paper that introduced it, and no other paper that introduced
 asked for. One paper at least of each answer names nothing that the question names, so that no search for these names
 can find it; both papers in `expands` lead to it, as they do to all of the answer.
 
-Question i of a split depends on the split and i alone.
+Question i of a split depends on the split and i alone; outside of train it is drawn again where one before it is the
+same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agent_gym.data import GeneratedRows
+from agent_gym.data import DistinctRows
 from agent_gym.envs.papersearch.field import Draft, get_field
 from agent_gym.envs.papersearch.wording import QUESTIONS, WHEN
 from agent_gym.errors import ConfigError
@@ -35,12 +36,12 @@ FIELDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96)
 _BOUNDED = 0.4  # share of the questions that only ask for papers from before or after some year
 
 
-class GeneratedQueries(GeneratedRows):
-    """The questions of one split.
+class GeneratedQueries(DistinctRows):
+    """The questions of one split. In train a question may come back, in the other splits none does.
 
     Args:
         split: `train`, `validation` or `test`; no name occurs in two of them.
-        size: how many; question i is the same at any size.
+        size: how many at most; question i is the same at any size.
 
     Raises:
         ConfigError: on an unknown split, or a size below one.
@@ -49,13 +50,13 @@ class GeneratedQueries(GeneratedRows):
     def __init__(self, split: str, size: int | None = None) -> None:
         if split not in SPLIT_SIZES:
             raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
-        super().__init__(SPLIT_SIZES[split] if size is None else size)
+        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "question")
         self.split = split
 
-    def make(self, index: int) -> dict[str, Any]:
+    def draw(self, index: int, attempt: int) -> dict[str, Any]:
         """Draw a field, what is asked about, and a wording."""
         # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
-        rng = random.Random(f"papers/{self.split}/{index}")
+        rng = random.Random(f"papers/{self.split}/{index}" + (f"/{attempt}" if attempt else ""))
         number, kinds, bounded = rng.choice(FIELDS[self.split]), rng.choice(list(QUESTIONS)), rng.random() < _BOUNDED
         asked = rng.choice([one for one in _all_asked(number) if one.kinds == kinds and bool(one.when) == bounded])
         names = {kind: paper.names[kind] for kind, paper in zip(kinds, asked.about, strict=True)}

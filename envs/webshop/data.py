@@ -45,9 +45,7 @@ def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
     if kind not in KINDS:
         raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
     if data in _GENERATED:
-        shop, split_of = _generated(data)
-        goals = shop.goals(kind)
-        return {split: goals.of(split_of == split) for split in ("train", "validation", "test")}, shop
+        return _generated_goals(data, kind), _generated(data)[0]
     shop = _open(Path(data).expanduser())
     found = splits(shop.goals(kind))
     if not found:
@@ -108,6 +106,21 @@ def _open(data: Path) -> Shop:
 def _generated(data: str) -> tuple[Shop, np.ndarray]:
     made = list(_GENERATED[data]())
     return open_shop(one.product for one in made), np.array([one.split for one in made])
+
+
+@functools.cache
+def _generated_goals(data: str, kind: str) -> Splits:
+    """The goals of each split; of several with one text the first alone, and rather in test than in train."""
+    shop, split_of = _generated(data)
+    seen: set[str] = set()
+    found = {}
+    for split in ("test", "validation", "train"):
+        goals = shop.goals(kind).of(split_of == split)
+        texts = [goal["instruction_text"] for goal in goals]
+        new = [n for n, text in enumerate(texts) if text not in seen and texts.index(text) == n]
+        seen.update(texts)
+        found[split] = goals.at(new)
+    return dict(reversed(found.items()))
 
 
 @functools.lru_cache(maxsize=4)

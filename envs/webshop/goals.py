@@ -90,6 +90,10 @@ class Goals(Sequence[Row]):
         """Take the goals of some products: bool of shape (products,)."""
         return Goals(self._pairs[products[self._pairs[:, 0]]], self._kind, self._product)
 
+    def at(self, indices: Sequence[int]) -> Goals:
+        """Take the goals at some indices."""
+        return Goals(self._pairs[list(indices)], self._kind, self._product)
+
 
 def splits(goals: Goals) -> dict[str, Goals]:
     """Cut goals into upstream's splits; those that would be empty are left out."""

@@ -27,7 +27,7 @@ MAZE = Preset(
     train_tasks=4000,
     dev_split="validation",
     dev_tasks=100,
-    test_tasks=500,
+    test_tasks=None,
     grpo={
         **TINY_GRPO,
         "max_steps": 30,
