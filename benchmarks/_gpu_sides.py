@@ -55,7 +55,7 @@ def settings(options: Namespace) -> dict[str, Any]:
         "vllm_max_model_length": context(options),
         "vllm_gpu_memory_utilization": 0.4,
         "vllm_enable_sleep_mode": not on_cpu,
-        "model_init_kwargs": {"dtype": "float32" if on_cpu else "bfloat16"},
+        "model_init_kwargs": {"dtype": "float32"},
         "report_to": "none",
         "save_strategy": "no",
         "disable_tqdm": True,

@@ -180,3 +180,14 @@ def test_what_a_program_costs_is_measured_without_the_other_library(tmp_path):
 def test_help_is_measured_for_every_command(tmp_path):
     _, results = run("cli_help.py", tmp_path)
     assert {*COMMANDS} < set(results["cpu_seconds"]) and all(min(v) > 0 for v in results["cpu_seconds"].values())
+
+
+def test_bfloat16_weights_take_less_of_an_update(tmp_path):
+    _, results = run("weight_rounding.py", tmp_path)
+    rows = {row[0]: row[1:] for row in results["rows"]}
+    for rate in ("1e-06", "1e-05", "0.0001"):
+        assert rows[f"float32, rate {rate}"][0] > 0.99
+        assert rows[f"bfloat16, rate {rate}"][2] < 1
+    # The numbers of the warning.
+    moved, _, share = rows["bfloat16, rate 1e-06"]
+    assert 0.01 < moved < 0.03 and 1 / 80 < share < 1 / 30

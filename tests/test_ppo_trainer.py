@@ -269,11 +269,15 @@ def test_a_trainer_without_critic_names_the_one_that_has_one(tmp_path: Path) -> 
     assert settings(tmp_path, ppo=True).num_generations == 1
 
 
-def test_the_critic_has_the_precision_of_the_policy_whatever_it_was_stored_in(tmp_path: Path) -> None:
+def test_the_critic_is_in_float32_whatever_the_policy_is_stored_in(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
     AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16")
-    trainer = make_trainer(tmp_path, ppo=True, model=str(tmp_path / "bf16"), model_init_kwargs=None)
-    assert trainer.model.critic.backbone.dtype == trainer.model.dtype
-    assert trainer.model.critic.head.weight.dtype == torch.float32
+    lora = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"]), "model_init_kwargs": {"dtype": "bfloat16"}}
+    for options in ({"model_init_kwargs": None}, lora):
+        trainer = make_trainer(tmp_path, ppo=True, model=str(tmp_path / "bf16"), bf16=True, max_steps=1, **options)
+        trainer.train()
+        assert {weight.dtype for weight in trainer.model.critic.parameters()} == {torch.float32}
 
 
 def test_settings_of_the_other_trainer_are_named(tmp_path: Path) -> None:

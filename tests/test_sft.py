@@ -163,6 +163,14 @@ def test_imitation_learns(tmp_path: Path, tiny_tokenizer: Any, demonstrations: l
     assert distance(before, weights(model)) > 1e-3  # the model that was handed in is the one that learned
 
 
+def test_imitation_in_half_precision_is_warned_of(
+    tmp_path: Path, tiny_tokenizer: Any, demonstrations: list[Episode]
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype="bfloat16")
+    with pytest.warns(UserWarning, match="24 of 24 trained weights are bfloat16"):
+        train_sft(model, tiny_tokenizer, rows_of(demonstrations), sft_config(tmp_path, bf16=True, max_steps=1))
+
+
 def test_a_demonstration_that_would_be_cut_is_refused(
     tmp_path: Path, tiny_tokenizer: Any, demonstrations: list[Episode]
 ) -> None:

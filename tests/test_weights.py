@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +13,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from peft import LoraConfig, get_peft_model  # noqa: E402
-from trainer_tools import model_folder  # noqa: E402
+from trainer_tools import make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.critic import attach, make_critic  # noqa: E402
+from agent_gym.trainers.presets import PRESETS  # noqa: E402
 from agent_gym.trainers.weights import named_weights  # noqa: E402
 
 
@@ -146,3 +149,26 @@ def test_adapters_that_are_no_sum_of_weights_are_refused(options: dict[str, Any]
 def test_an_adapter_on_a_tied_embedding_is_refused() -> None:
     with pytest.raises(ConfigError, match="model.embed_tokens, which is also the output layer"):
         dict(named_weights(adapt(load(tied=True), target_modules=["embed_tokens"])))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_trained_weights_in_half_precision_are_warned_of(tmp_path: Path, dtype: str) -> None:
+    words = f"of 24 trained weights are {dtype} .* 2% of bfloat16 weights of size 0.02 have moved, by 1/47 of the way"
+    with pytest.warns(UserWarning, match=words):
+        make_trainer(tmp_path, bf16=dtype == "bfloat16", model_init_kwargs={"dtype": dtype})
+
+
+def test_float32_weights_and_a_frozen_base_in_half_precision_are_not_warned_of(tmp_path: Path) -> None:
+    adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*trained weights are")
+        make_trainer(tmp_path, bf16=True)
+        frozen = make_trainer(tmp_path, bf16=True, model_init_kwargs={"dtype": "bfloat16"}, peft_config=adapter)
+    types = {(weight.requires_grad, weight.dtype) for weight in frozen.model.parameters()}
+    assert types == {(False, torch.bfloat16), (True, torch.float32)}
+
+
+def test_every_preset_keeps_its_trained_weights_in_float32() -> None:
+    for name, preset in PRESETS.items():
+        assert preset.grpo["model_init_kwargs"]["dtype"] == "float32", name
+    assert any(preset.grpo["bf16"] for preset in PRESETS.values())

@@ -34,7 +34,7 @@ from agent_gym.trainers.mixture import Mixture
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.sampler import EpochCallback, GroupSampler
 from agent_gym.trainers.tasks import check_task_columns, group_specs, task_dataset
-from agent_gym.trainers.weights import named_weights
+from agent_gym.trainers.weights import named_weights, warn_of_rounding
 
 
 def _scored_by_the_environment(prompts: Any, **kwargs: Any) -> list[float]:
@@ -93,6 +93,7 @@ class EpisodeTrainer(RowTrainer):
             )
         finally:
             args.use_vllm = given
+        warn_of_rounding(self)
         if self.sharded:
             check_sharded(args, policy)
         self.use_vllm = bool(given) if policy is not None else wants_vllm(args)

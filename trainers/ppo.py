@@ -71,8 +71,8 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         if self.args.gradient_checkpointing and critic.backbone is not None:
             critic.backbone.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         if critic.backbone is not None:
-            # Whatever the checkpoint is stored in: updates of 1e-5 vanish in bf16 weights.
-            critic.backbone.to(self.model.dtype)
+            # Whatever the policy is stored in, a frozen base in bf16 too: updates of 1e-5 vanish in bf16 weights.
+            critic.backbone.float()
         attach(self.model, critic.to(self.accelerator.device))
         self.add_callback(_FreezePolicy(self))
 

@@ -23,6 +23,7 @@ from agent_gym.policies.scripted import ScriptedPolicy
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.image_collator import ImageCollator
+from agent_gym.trainers.weights import warn_of_rounding
 
 TRAIN_ON = ("policy", "all")
 
@@ -150,6 +151,7 @@ def train_sft(
         kwargs["data_collator"] = ImageCollator(rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    warn_of_rounding(trainer)
     context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)
     if context is not None and longest > context:
         raise ConfigError(

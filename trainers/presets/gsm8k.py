@@ -70,6 +70,7 @@ GPU = Preset(
         "bf16": True,
         "gradient_checkpointing": True,
         "vllm_gpu_memory_utilization": 0.4,
-        "model_init_kwargs": {"dtype": "bfloat16"},
+        # Computed with in bf16, kept in float32: updates of 1e-6 vanish in bf16 weights.
+        "model_init_kwargs": {"dtype": "float32"},
     },
 )
