@@ -4,10 +4,11 @@
     python benchmarks/gpu.py --quick --size tiny --device cpu   # that it runs; its numbers mean nothing
 
 Same on both sides: the model, made on the spot from a configuration and random numbers, stored in bfloat16 and trained
-in float32 under bf16 autocast; prompts and world (`_rollout_sides.py`, without latency); three generations per
-episode, each of exactly `--turn` tokens, because a random model would end a turn by chance only; batch, gradient
-accumulation, checkpointing, optimizer; vLLM with the same share of the memory, asleep while the trainer works. TRL's
-third generation gets no answer of the world, ours does: that favours TRL. The sides take turns, each in a process of its own, and the first step of each process is not counted.
+in float32 under bf16 autocast; prompts and world (`_rollout_sides.py`, without latency); three generations per episode,
+each of exactly `--turn` tokens, because a random model would end a turn by chance only; batch, gradient accumulation,
+checkpointing, optimizer; vLLM with the same share of the memory, asleep while the trainer works. TRL's third generation
+gets no answer of the world, ours does: that favours TRL. The sides take turns, each in a process of its own, and the
+first step of each process is not counted.
 
     rollout     seconds from handing over the weights to the last sampled token
     tokens/s    sampled tokens per second of that
