@@ -13,6 +13,7 @@ rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -226,7 +227,7 @@ class TextEnv(gymnasium.Env[str, str]):
                 opening = self.transcript.open(system, question)
         if opening is None:
             messages = [{"role": "system", "content": system}] if system else []
-            messages, observation = fit([*messages, {"role": "user", "content": question}], "\n\n")
+            messages, observation = fit([*messages, {"role": "user", "content": copy.deepcopy(question)}], "\n\n")
             system, question = messages[0]["content"] if system else "", messages[-1]["content"]
             ids = () if self.renderer is None else tuple(self.renderer.prompt(messages, self.template_tools))
             opening = self.transcript.open(system, text_of(question), ids)
@@ -336,10 +337,10 @@ class TextEnv(gymnasium.Env[str, str]):
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
         """Return the world's answer as messages, and the same as one text."""
         if reply.messages is not None:
-            return fit(reply.messages, "\n")
+            return fit(copy.deepcopy(reply.messages), "\n")
         if reply.tool_calls and not reply.text:
             return fit(call_messages(reply.tool_calls, self.tool_schemas), "\n")
         if reply.terminated and not reply.text:
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
-        return fit([{"role": role, "content": reply.text}], "")
+        return fit([{"role": role, "content": copy.deepcopy(reply.text)}], "")

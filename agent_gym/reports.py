@@ -190,7 +190,7 @@ def reset_info(
 
     Args:
         fields: of the `Opening`, what stands before the first turn.
-        messages: the same as messages; None if they have the same words.
+        messages: the same as messages of its own, which nobody changes; None if they have the same words.
         tools: the schemas of the tools.
         stop: strings after which a turn is complete.
         task_id: which task it is.
@@ -201,7 +201,7 @@ def reset_info(
     if messages is None:
         messages = [{"role": segment.source, "content": segment.text} for segment in opening.segments]
     info: dict[str, Any] = {
-        "messages": copy.deepcopy(messages),
+        "messages": messages,
         "tools": [*tools],
         "stop": [*stop],
         "task_id": task_id,
@@ -227,7 +227,7 @@ def step_info(
 
     Args:
         fields: of the `Turn`, the action and the world's answer.
-        answers: that answer as messages.
+        answers: that answer as messages of its own, which nobody changes.
         reply: what the world answered.
         terms: weighted reward terms by name.
         process_reward: the part of their sum that judges the way and not the outcome.
@@ -237,7 +237,7 @@ def step_info(
     """
     turn = Turn(*fields)
     info: dict[str, Any] = {
-        "messages": [{"role": "assistant", "content": turn.action}, *copy.deepcopy(answers)],
+        "messages": [{"role": "assistant", "content": turn.action}, *answers],
         "spans": turn.spans,
         "reward_terms": terms,
         "process_reward": process_reward,

@@ -28,7 +28,7 @@ def main() -> None:
     vector: Any = gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=COUNT, data=data)
     vector.reset(seed=0)
     bare_episode, _ = _subjects._gymnasium_episode(env, _subjects.ANSWER)
-    together, _ = _subjects._vector_episode(vector, COUNT, read=dict)
+    together, _ = _subjects._vector_episode(vector, COUNT)
     copies = [_subjects._maker(data)() for _ in range(COUNT)]
     infos = [[each.reset()[1] for each in copies]]
     infos += [[each.step(action)[4] for each in copies] for action in _subjects.ACTIONS]

@@ -51,12 +51,6 @@ def agent_gym_vector(data: str) -> Subject:
     return _vector_episode(gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=64, data=data), 64)
 
 
-def agent_gym_vector_read(data: str) -> Subject:
-    import gymnasium
-
-    return _vector_episode(gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=64, data=data), 64, read=dict)
-
-
 def agent_gym_sync(data: str) -> Subject:
     import gymnasium
 
@@ -184,7 +178,6 @@ SUBJECTS: dict[str, tuple[Callable[[str], Subject], str, str, str]] = {
     "agent_gym": (agent_gym_bare, "agent_gym", "agent-gym", "gym.make; two calculator calls, an answer"),
     "agent_gym, generated data": (agent_gym_embedded, "agent_gym", "agent-gym", "the same on a new problem each time"),
     "agent_gym, make_vec(64)": (agent_gym_vector, "agent_gym", "agent-gym", "the first, by gym.make_vec in 64 copies"),
-    "agent_gym, make_vec(64), infos": (agent_gym_vector_read, "agent_gym", "agent-gym", "the same, all infos read"),
     "agent_gym, SyncVectorEnv(64)": (
         agent_gym_sync,
         "agent_gym",
@@ -254,17 +247,16 @@ def _gymnasium_episode(env: Any, answer: str | None) -> Subject:
     return play, _counted(env.reset)
 
 
-def _vector_episode(envs: Any, count: int, read: Callable[[Any], Any] = id) -> Subject:
+def _vector_episode(envs: Any, count: int) -> Subject:
     batches = [[action] * count for action in ACTIONS]
     envs.reset(seed=0)
 
     def play() -> int:
         for batch in batches:
-            _, rewards, terminated, _, infos = envs.step(batch)
-            read(infos)
+            _, rewards, terminated, _, _ = envs.step(batch)
         assert terminated.all() and (rewards > 1).all()
         # Gymnasium resets finished environments in the next step, which ignores its actions and is no step of theirs.
-        read(envs.step(batches[0])[-1])
+        envs.step(batches[0])
         return count * len(batches)
 
     return play, _counted(envs.reset, count)

@@ -12,9 +12,7 @@ too, but another episode. The last column says which is which (_subjects.py has 
 
 What agent_gym does in a step and the others do not: it checks the arguments of the call against the tool's schema,
 keeps a transcript, and reports spans, messages, reward terms and tool records. The second table says what the parts of
-its episode cost (_step_parts.py): of three steps and a reset, in one of the 64 copies that make_vec makes, with all
-infos read. A vector environment merges infos when they are read, so that it stands in the table twice: like the
-others, whose rewards are looked at and nothing else, and with all infos read.
+its episode cost (_step_parts.py): of three steps and a reset, in one of the 64 copies that make_vec makes.
 
 Each round starts one fresh process per subject, one after the other, so that a busy machine slows all of them.
 
