@@ -145,6 +145,25 @@ def test_a_process_that_hangs_is_killed(tokenizer: Any) -> None:
         runner.close()
 
 
+def test_ctrl_c_ends_a_process_that_hangs(tokenizer: Any) -> None:
+    """Also where no time limit is set, and although its thread waits for it."""
+    seen: list[int] = []
+
+    def act(episode: Any) -> str:
+        seen.append(episode.env.process.pid)
+        if len(seen) == 4:  # in the thread of the environment; the first turn of all
+            threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        return expert(episode)
+
+    main = threading.main_thread().ident
+    assert main is not None
+    runner = Runner(scripted(tokenizer, act), tokenizer, env_processes=2)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(counting(4, "Toy/Broken-v0", how="hang", when=0))
+    runner.close()
+    assert len(set(seen)) == 2 and not any(alive(str(pid)) for pid in seen)
+
+
 _SCRIPT = """
 import os, signal, sys, threading, time
 from agent_gym.rollout.env_processes import EnvProcesses

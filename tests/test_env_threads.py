@@ -18,7 +18,7 @@ import pytest
 from rollout_tools import check_episode, counting, expert, roll, scripted
 from toy_envs import CountingEnv, SlowWriter
 
-from agent_gym import Reply, ToolEnv, ToolResult, tool
+from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.policies import Generation
 from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner, scheduler
 from agent_gym.rollout.env_threads import EnvThread
@@ -266,6 +266,26 @@ def test_a_thread_has_one_call_at_a_time_and_a_call_that_is_given_up_before_it_b
     for thread in threads:
         thread.retire()
         assert thread.join(10)
+
+
+def test_a_system_with_few_threads_plays_fewer_episodes_at_once(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, room = threading.Thread.start, 5
+
+    def limited(self: threading.Thread) -> None:
+        nonlocal room
+        room -= self.name.startswith("agent-gym-env-")
+        if room < 0:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    episodes = roll(tokenizer, counting(30))
+    assert all(episode.success for episode in episodes)
+    room = 0
+    with pytest.raises(RolloutError, match="no thread for an environment: can't start new thread"):
+        roll(tokenizer, counting(1))
 
 
 class Burst(SlowWriter):

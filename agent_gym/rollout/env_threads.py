@@ -27,7 +27,7 @@ from agent_gym.rollout.failures import Failure
 from agent_gym.workers import Job, Worker
 
 PATIENCE_S = 0.02
-"""A call that takes longer is taken to wait for something else than Python's lock."""
+"""A call that takes longer is taken to wait for something else than Python's lock, unless that is hard to get."""
 _KEPT = 8
 """Environments that a thread keeps, one for each id and arguments."""
 _GRACE_S = 2.0
@@ -41,7 +41,8 @@ class Line:
     """Where calls wait until fewer than `limit` run. A thread has one call at a time.
 
     A call that takes longer than `PATIENCE_S` waits for a server or a clock and is not counted any more. So slow
-    environments do not hold up the others, and hung ones do not, either.
+    environments do not hold up the others, and hung ones do not, either. Where calls begin late, because too many
+    threads are awake, the patience is longer, so that no more of them are woken than can work.
     """
 
     def __init__(self, limit: int) -> None:
@@ -49,6 +50,7 @@ class Line:
         self._waiting: dict[EnvThread, Job] = {}  # in the order of their coming
         self._running: dict[EnvThread, float] = {}  # since when
         self._slow: set[EnvThread] = set()
+        self._lag = 0.0  # how late calls begin, in the mean
         self._lock = threading.Lock()
 
     def enter(self, thread: EnvThread, job: Job) -> None:
@@ -56,6 +58,12 @@ class Line:
         with self._lock:
             self._waiting[thread] = job
             self._admit()
+
+    def begin(self, thread: EnvThread) -> None:
+        """A call that was let in begins, in its thread."""
+        with self._lock:
+            if admitted := self._running.get(thread):
+                self._lag += 0.1 * (time.monotonic() - admitted - self._lag)
 
     def leave(self, thread: EnvThread) -> bool:
         """A call is over or given up; returns whether it had begun and was not over."""
@@ -78,7 +86,8 @@ class Line:
         if not self._waiting:
             return
         now = time.monotonic()
-        while (first := next(iter(self._running), None)) and self._running[first] < now - PATIENCE_S:
+        late = now - min(max(PATIENCE_S, 4 * self._lag), 5 * PATIENCE_S)
+        while (first := next(iter(self._running), None)) and self._running[first] < late:
             del self._running[first]
             self._slow.add(first)
         while self._waiting and len(self._running) < self._limit:
@@ -128,6 +137,7 @@ class EnvThread(Worker):
         def job() -> None:
             result: Any = None
             error: Failure | ConfigError | None = None
+            self._line.begin(self)
             try:
                 result = function()
             except ConfigError as raised:

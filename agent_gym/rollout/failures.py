@@ -109,7 +109,7 @@ def failure_summary(episodes: Iterable[Episode]) -> list[str]:
 
 
 def warn_of_expert(episodes: Sequence[Episode]) -> None:
-    """Say on stderr if more than half of the tool calls of an expert failed: its demonstrations are then worth nothing."""
+    """Say on stderr if more than half of the tool calls of an expert failed: nothing is learned from such episodes."""
     complaint = failed_calls((step.tool_calls, step.error) for episode in episodes for step in episode.steps)
     if complaint:
         print(f"agent-gym: warning: {episodes[0].spec.env_id}: {complaint}", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Generation, Interruptible
 from agent_gym.rollout.budget import RolloutStats
 from agent_gym.rollout.env_threads import PATIENCE_S
@@ -63,6 +63,7 @@ class Rollout:
         self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
         self._paused: list[Life] = []  # those that waited for the policy when playing ended
         self._n_requests = 0
+        self._room = sys.maxsize  # threads that the system has
         self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]]] = queue.SimpleQueue()
         self._enough = self._pausing = False
         self._until: Callable[[], bool] = _never
@@ -107,8 +108,7 @@ class Rollout:
     def _drive(self) -> None:
         continuous = self.policy.continuous
         while self.unfinished and not self._enough:
-            while self._waiting and len(self._lives) < self.runner.max_live:
-                self._start(self._waiting.popleft())
+            self._start()
             self.runner.threads.line.move_up()
             self._resume_answered()
             # An engine without continuous batching runs whatever it has to the end, so it is better handed a full
@@ -122,10 +122,21 @@ class Rollout:
             self._expire()
             self._remind()
 
-    def _start(self, episode: Episode) -> None:
-        life = Life(episode, self, self.runner.threads.take(episode.spec))
-        self._lives[life] = None
-        self._resume(life)
+    def _start(self) -> None:
+        """Start what waits, as many episodes as may be alive."""
+        while self._waiting and len(self._lives) < min(self.runner.max_live, self._room):
+            try:
+                thread = self.runner.threads.take(self._waiting[0].spec)
+            except RuntimeError as error:  # the system has no more threads
+                if not self._lives:
+                    raise RolloutError(
+                        f"no thread for an environment: {error}; a limit of processes is reached"
+                    ) from error
+                self._room = len(self._lives)
+                return
+            life = Life(self._waiting.popleft(), self, thread)
+            self._lives[life] = None
+            self._resume(life)
 
     def _resume(self, life: Life, answer: Any = None, error: BaseException | None = None) -> None:
         """Let an episode go on to where it waits next, or to its end."""
