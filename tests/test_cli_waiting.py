@@ -107,9 +107,8 @@ def test_loading_a_model_is_announced_to_a_terminal_only(model: str, tmp_path: P
     ]
     code, shown = at_a_terminal(tmp_path, *words)
     assert code == 0 and shown.startswith(f"agent-gym: loading {model} into transformers")
-    done = subprocess.run(
-        [sys.executable, "-m", "agent_gym", *words], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
+    words = [sys.executable, "-m", "agent_gym", *words, "--output", "other.jsonl"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and "agent-gym:" not in done.stderr
     code, shown = at_a_terminal(tmp_path, "view", "trajectories.jsonl")
     assert code == 0 and shown.rstrip().endswith("trajectories.html")

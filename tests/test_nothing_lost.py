@@ -70,7 +70,7 @@ def test_an_ended_process(how: signal.Signals, tokens: list[str], tmp_path: Path
     there = list(read_trajectories(path, left_out=print))
     assert len(there) >= 3 and all(record["success"] for record in there)
     if how == signal.SIGINT and process.returncode:
-        assert process.returncode == 130 and f"{len(there)} episodes were finished and are in {path}" in said
+        assert process.returncode == 130 and f"{len(there)} of 1500 episodes were finished; they are in {path}" in said
     assert main([*words, "--resume"]) == 0
     assert indexes(path) == list(range(1500))
 
@@ -101,7 +101,10 @@ def test_an_endpoint_that_fails(
         line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line and "takes messages" not in line
     ]
     finished = indexes(path)
-    assert words in said and f"{len(finished)} episodes were finished and are in {path}; go on with --resume" in said
+    assert (
+        words in said
+        and f"{len(finished)} of 14 episodes were finished; they are in {path}; go on with --resume" in said
+    )
     assert len(finished) >= 8
     with serving(Server(says("#### 5"))) as url:
         assert main([*run, "--endpoint", url, "--resume", "--model", "m"]) == 0
@@ -213,7 +216,7 @@ def test_a_full_disk(tokens: list[str], tmp_path: Path) -> None:
     (said,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
     finished = indexes(path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"cannot write {path}: File too large; make room; {len(finished)} episodes were finished" in said
+    assert f"cannot write {path}: File too large; make room; {len(finished)} of 60 episodes were finished" in said
     assert 0 < len(finished) < 60
     assert main([*words, "--resume"]) == 0
     assert indexes(path) == list(range(60))

@@ -151,9 +151,10 @@ def open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
     try:
         yield file
     except BaseException as error:
-        if not file.written:
+        if not file.finished:
             raise
-        left = f"{file.written} episodes were finished and are in {file.path}; go on with --resume"
+        done = f"{file.finished} of {file.asked} episodes were finished"
+        left = f"{done}; they are in {file.path}; go on with --resume"
         if isinstance(error, AgentGymError):
             raise type(error)(f"{error}; {left}") from error
         print(f"agent-gym: {left}", file=sys.stderr)

@@ -30,7 +30,8 @@ class EpisodeFile:
             the machinery are taken out, to be played again.
 
     Attributes:
-        written: how many episodes this run has added.
+        asked: how many episodes are to be in it, of the policies and environments that have begun.
+        finished: how many of these are.
 
     Raises:
         ConfigError: if the file has content and is not to be resumed, is no such file, is being written by another
@@ -40,7 +41,7 @@ class EpisodeFile:
     def __init__(self, path: str | Path, *, resume: bool = False) -> None:
         """Read what is there."""
         self.path = Path(path)
-        self.written = 0
+        self.asked = self.finished = 0
         self._records: list[dict[str, Any]] = []
         self._settings: dict[str, Any] = {}
         self._policy, self._tokenizer = "", None
@@ -96,6 +97,8 @@ class EpisodeFile:
             # With the spec as it is here: JSON has made lists of tuples.
             episode.spec = wanted[key]
             found[key] = episode
+        self.asked += len(wanted)
+        self.finished += len(found)
         return list(found.values()), [spec for key, spec in wanted.items() if key not in found]
 
     def write(self, episode: Episode) -> None:
@@ -117,7 +120,7 @@ class EpisodeFile:
             with suppress(OSError):  # a device cannot be cut
                 self._file.truncate(whole)
             raise
-        self.written += 1
+        self.finished += 1
 
     def close(self) -> None:
         """Close the file; one without an episode is removed."""

@@ -198,9 +198,9 @@ class Rollout:
             self.runner.threads.retire(life.thread)
         else:
             self.runner.threads.give(life.episode.spec, life.thread)
-        self._bar.update()
         if self._on_end is not None:
             self._on_end(life.episode)
+        self._bar.update()  # what is shown as done is on disk
         self._enough = self._enough or self._until()
 
     def _expire(self) -> None:
