@@ -81,3 +81,50 @@ def test_the_mismatch_is_the_kl_from_the_engine() -> None:
     assert (per_token >= 0).all() and mismatch_kl(engine, engine, torch.ones(2, 3).bool()).abs().max() == 0
     unknown = torch.full((1, 3), NAN)
     assert (mismatch_kl(trainer, unknown, torch.ones(1, 3).bool()) == 0).all()
+
+
+HUGE = {"clamped by vLLM": -9999.0, "minus infinity": -math.inf, "twenty nats in each of forty tokens": None}
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+@pytest.mark.parametrize("what", HUGE)
+def test_a_ratio_that_overflows_is_bounded_or_dropped_and_never_nan(mode: str, what: str) -> None:
+    logps, mask = torch.full((2, 40), -1.0), torch.ones(2, 40).bool()
+    mask[:, ::4] = False
+    engine = logps.clone()
+    engine[0, 5:6] = logps[0, 5] - 20.0 if HUGE[what] is None else HUGE[what]
+    if HUGE[what] is None:
+        engine[0] = logps[0] - 20.0
+    got = engine_ratio(logps, engine, mask, mode=mode, high=3.0)
+    assert torch.equal(got, trl_ratio(logps, engine, mask, mode, None, 3.0))
+    assert got.isfinite().all() and (got[1] == 1.0).all()
+    assert got[0].max() == 3.0 if mode.endswith("truncate") else got[0].min() == 0.0
+    if mode.endswith("mask"):
+        # Without an upper bound everything is inside that is a number.
+        free = engine_ratio(logps, engine, mask, mode=mode, low=0.5, high=None)
+        assert free.isfinite().all()
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+def test_the_weights_are_trls(mode: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for low, high in ((None, 3.0), (0.5, 2.0), (0.9, None)):
+        logps = -torch.rand(16, 12, generator=generator) * 3
+        engine = logps + torch.randn(16, 12, generator=generator) * 0.5
+        mask = torch.rand(16, 12, generator=generator) < 0.7
+        odd = torch.rand(16, 12, generator=generator)
+        engine[odd < 0.05], engine[odd > 0.98] = NAN, -math.inf
+        if high is None:
+            engine = engine.nan_to_num(neginf=-3.0)
+        got = engine_ratio(logps, engine, mask, mode=mode, low=low, high=high)
+        assert torch.equal(got, trl_ratio(logps, engine, mask, mode, low, high))
+
+
+def trl_ratio(logps: Any, engine: Any, mask: Any, mode: str, low: float | None, high: float | None) -> Any:
+    """What trl 1.16 computes in `_generate_and_score_completions`."""
+    difference = torch.nan_to_num((logps - engine) * mask, nan=0.0)
+    ratio = torch.exp(difference.sum(-1, keepdim=True) if mode.startswith("sequence") else difference)
+    if mode.endswith("truncate"):
+        return torch.clamp(ratio, min=low, max=high)
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    return ratio.masked_fill((ratio < least) | (ratio > most), value=0.0)

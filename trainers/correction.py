@@ -25,11 +25,12 @@ def engine_ratio(
 
     Args:
         logps: (B, T) logprobs under the trainer's weights before the update, detached.
-        engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none.
+        engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none, which counts as no difference.
+            One of -inf makes the ratio infinite: truncated to `high`, or dropped.
         action_mask: (B, T) 1 where the policy sampled the token.
         mode: "token_truncate" clamps exp(logps - engine_logps) to [low, high] (truncated importance sampling, Yao et
-            al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" drops
-            tokens outside; "sequence_truncate" and "sequence_mask" do the same to the ratio of the whole row.
+            al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" gives
+            tokens outside a weight of 0; "sequence_truncate" and "sequence_mask" do the same to the ratio of the whole row.
         low: lower bound, None for none.
         high: upper bound, None for none.
 
@@ -42,8 +43,9 @@ def engine_ratio(
         return ratio
     if mode.endswith("truncate"):
         return ratio.clamp(min=low, max=high)
-    inside = ratio <= (float("inf") if high is None else high)
-    return ratio * (inside & (ratio >= (0.0 if low is None else low)))
+    # A ratio that overflowed is outside of every bound, and 0 times infinity is not 0.
+    inside = ratio.isfinite() if high is None else ratio <= high
+    return torch.where(inside & (ratio >= (0.0 if low is None else low)), ratio, 0.0)
 
 
 def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
