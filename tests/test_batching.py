@@ -106,7 +106,7 @@ def test_what_else_is_kept_of_an_episode() -> None:
         ],
     )
     kept = training_episode(episode, 13)
-    assert (kept.number, kept.group, kept.terminated, kept.baseline) == (13, 3, True, None)
+    assert (kept.number, kept.group, kept.terminated, kept.trained) == (13, 3, True, True)
     assert (kept.outcome, kept.process) == ([0.75, 0.5, 3.0], [0.25, 0.0, -1.0])
     # A state is known by what the world said before the step: the first and the third were taken in the same room.
     first, second, third = kept.anchors

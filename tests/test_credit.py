@@ -15,7 +15,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.trainers.batching import WORLD, TrainingEpisode, TrainingRow, collate  # noqa: E402
-from agent_gym.trainers.credit import experience, merge, shape_rewards  # noqa: E402
+from agent_gym.trainers.credit import experience, merge, shape_rewards, with_baselines  # noqa: E402
 from agent_gym.trainers.estimators import ESTIMATORS, Credit  # noqa: E402
 from agent_gym.trainers.timeline import Timeline  # noqa: E402
 
@@ -50,7 +50,6 @@ def make_episode(number: int, rng: random.Random, *, split: float = 0.3, world: 
         outcome=[rng.choice([0.0, 0.0, 1.0, rng.random()]) for _ in range(n_steps)],
         process=[rng.choice([0.0, 0.2, -0.1]) for _ in range(n_steps)],
         anchors=[0, *(rng.randint(1, 2) for _ in range(n_steps - 1))],
-        baseline=rng.random(),
     )
 
 
@@ -76,6 +75,9 @@ def advantages(
         held.append((batch, timeline, [e.number for e in episodes]))
     numbers, everyone = merge(parts)
     everyone = shape_rewards(everyone, process_norm, 1.0, CREDIT.step_gamma)
+    if ESTIMATORS[name].needs_baseline:
+        # The first of each group stands for its greedy episode.
+        everyone = with_baselines(everyone, torch.tensor([number % 2 == 0 for number in numbers], dtype=torch.bool))
     estimate = ESTIMATORS[name].estimate(everyone, CREDIT)
     by_id: dict[int, tuple[float, float, bool]] = {}
     for batch, timeline, mine in held:

@@ -133,7 +133,7 @@ def test_the_overlong_penalty_rises_before_the_limit(tmp_path: Path) -> None:
     episodes = played(trainer)
     trainer.train()
     for episode in episodes:
-        kept = trainer._training_episode(episode, {})
+        kept = trainer._training_episode(episode)
         for step, outcome in zip(episode.steps, kept.outcome, strict=True):
             length = step.stop - step.start
             due = 0.0 if length <= 4 else -2.0 * (length - 4) / 4

@@ -9,14 +9,15 @@ of updates behind the trainer: never more. Each token's logprob under its author
 evens out the engine's rounding (correction.py) evens out this difference, too: truncated importance sampling (IMPALA,
 arXiv:1802.01561; Noukhovitch et al., arXiv:2410.18252, find one step behind to cost next to nothing).
 
-Nothing is dropped and nothing is played for the bin: the tasks are those that the sampler gives next, and whoever is
-slow is waited for, so that long episodes are as frequent as without.
+Nothing is dropped and nothing is played for nothing: the tasks are those that the sampler gives next, and slow episodes
+are waited for, so that long ones are as frequent as without.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ class RolloutAhead:
             self._trainer._metrics["train"]["time/rollout_awaited"].append(time.perf_counter() - started)
 
     def take(self, specs: Sequence[EpisodeSpec]) -> list[Episode] | None:
-        """Return the episodes, or None if these were not played ahead.
+        """Return the episodes, or None if these were not played ahead; warns if others were.
 
         Raises:
             RolloutError: what the rollout failed with.
@@ -85,4 +86,17 @@ class RolloutAhead:
             episodes = played.future.result()
         check_failures_everywhere(episodes)
         self._trainer.log_rollout()
-        return episodes if played.specs == list(specs) else None
+        if played.specs == list(specs):
+            return episodes
+        discarded(f"{len(episodes)} episodes that were played ahead")
+        return None
+
+
+def discarded(what: str) -> None:
+    """Warn that something was played for nothing."""
+    warnings.warn(
+        f"{what} are discarded: other tasks come next than those that were foreseen. This is usual once after a second "
+        "call of train(); if it happens again and again, the order of the tasks changes in the run",
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -81,7 +81,8 @@ class TrainingEpisode:
         process: (K,) process reward of each step.
         anchors: (K,) a number for the state in which each step was taken; one of its own for a step without a token of
             the policy.
-        baseline: return of a greedy episode of the same task, if one was played.
+        trained: whether its tokens are in the loss. The others count for the credit of their group only.
+        greedy: whether it is the greedy episode of its task, a baseline.
         source: number of its environment, see `source_number`.
     """
 
@@ -92,7 +93,8 @@ class TrainingEpisode:
     outcome: list[float]
     process: list[float]
     anchors: list[int]
-    baseline: float | None = None
+    trained: bool = True
+    greedy: bool = False
     source: int = 0
 
     @property

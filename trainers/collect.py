@@ -53,7 +53,7 @@ class Collector:
             rows: this process's rows of the data set, each task repeated for its group.
 
         Returns:
-            All episodes of this process, and the groups, of all processes, that are trained on.
+            All episodes of this process, also greedy ones, and the groups, of all processes, that are trained on.
         """
         trainer, args = self.trainer, self.trainer.args
         seed = derive_seed(args.seed, trainer._rollout_number)
@@ -62,7 +62,7 @@ class Collector:
         else:
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.ahead.take(specs) or trainer.rollout(specs, trainer.temperature)
-        for name, value in staleness(episodes, trainer.state.global_step).items():
+        for name, value in staleness(sampled(episodes), trainer.state.global_step).items():
             trainer._metrics["train"][name].append(value)
         returns, groups, sources = _returns(episodes)
         self._log(returns, groups, sources)
@@ -88,20 +88,29 @@ class Collector:
             chosen = [i for i, group in enumerate(groups) if group in kept]
             found, of, origins = ([column[i] for i in chosen] for column in (returns, groups, sources))
             kept = set(keep_groups(found, of, args.keep_groups, args.keep_groups_by, origins))
+        if args.estimator.needs_baseline:
+            kept &= _with_baseline(episodes)
         trainer._metrics["train"]["rollout/groups_kept"].append(len(kept) / len(set(groups)))
         if args.overlap:
             self._play_ahead(len(rows))
         return episodes, kept
 
     def _specs(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[EpisodeSpec]:
-        return group_specs(rows, first=first, group_size=self.trainer.num_generations, sampling_seed=seed)
+        """Make the episodes of this process, and beside the first of each group a greedy one where that is needed."""
+        size = self.trainer.num_generations
+        specs = group_specs(rows, first=first, group_size=size, sampling_seed=seed)
+        if self.trainer.args.estimator.needs_baseline:
+            specs += [replace(spec, greedy=True, member=size) for spec in specs if spec.member == 0]
+        return specs
 
     @property
     def rollouts(self) -> int:
         """Rollouts of the whole run."""
-        trainer, args = self.trainer, self.trainer.args
-        steps = trainer.state.max_steps * args.gradient_accumulation_steps
-        return -(-steps // (args.chunks * trainer.num_iterations))
+        trainer = self.trainer
+        # Counted in micro-steps: the last optimizer step of an epoch has those that are left.
+        per_step, per_epoch = trainer.args.gradient_accumulation_steps, trainer.sampler.rollouts * trainer._uses
+        epochs, steps = divmod(trainer.state.max_steps, -(-per_epoch // per_step))
+        return -(-(epochs * per_epoch + steps * per_step) // trainer._uses)
 
     def group_specs(self, numbers: Iterable[int]) -> list[EpisodeSpec]:
         """Make the episodes of groups that are numbered through the run, in the order of the sampler.
@@ -156,7 +165,19 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _returns(episodes: Sequence[Episode]) -> tuple[list[float], list[int], list[int]]:
-    """Return, group and environment of each episode of all processes, in the order of the tasks."""
-    found = gather_object([(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in episodes])
+    """Return, group and environment of each sampled episode of all processes, in the order of the tasks."""
+    mine = [(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in sampled(episodes)]
+    found = gather_object(mine)
     found = sorted(found, key=lambda one: one[:2])
     return [reward for _, _, reward, _ in found], [one[0] for one in found], [one[3] for one in found]
+
+
+def _with_baseline(episodes: Sequence[Episode]) -> set[int]:
+    """Return the groups of all processes whose greedy episode did not fail."""
+    found = gather_object([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
+    return {group for group, reward in found if reward == reward}
+
+
+def sampled(episodes: Iterable[Episode]) -> list[Episode]:
+    """Leave out the greedy episodes: they are baselines, and say nothing about the policy that samples."""
+    return [episode for episode in episodes if not episode.spec.greedy]

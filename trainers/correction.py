@@ -25,12 +25,13 @@ def engine_ratio(
 
     Args:
         logps: (B, T) logprobs under the trainer's weights before the update, detached.
-        engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none, which counts as no difference.
-            One of -inf makes the ratio infinite: truncated to `high`, or dropped.
+        engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none, which counts as no
+            difference. One of -inf makes the ratio infinite: truncated to `high`, or dropped.
         action_mask: (B, T) 1 where the policy sampled the token.
         mode: "token_truncate" clamps exp(logps - engine_logps) to [low, high] (truncated importance sampling, Yao et
             al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" gives
-            tokens outside a weight of 0; "sequence_truncate" and "sequence_mask" do the same to the ratio of the whole row.
+            tokens outside a weight of 0; "sequence_truncate" and "sequence_mask" do the same to the ratio of the whole
+            row.
         low: lower bound, None for none.
         high: upper bound, None for none.
 

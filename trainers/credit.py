@@ -47,7 +47,6 @@ def experience(
         rows = [[*column, *[0] * (width - len(column))] for column in columns]
         return torch.tensor(rows, dtype=dtype).view(len(rows), width)
 
-    baselines = [episode.baseline for episode in episodes]
     return Experience(
         outcome=stack([episode.outcome for episode in episodes], torch.float64),
         process=stack([episode.process for episode in episodes], torch.float64),
@@ -60,8 +59,6 @@ def experience(
         values=values,
         last_values=last_values,
         anchors=stack([episode.anchors for episode in episodes], torch.long),
-        # An estimator that needs baselines has them for all episodes, or the trainer would not have got here.
-        baselines=None if None in baselines else torch.tensor(baselines, dtype=torch.float64),
         sources=torch.tensor([episode.source for episode in episodes], dtype=torch.long),
     )
 
@@ -108,3 +105,16 @@ def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: f
         found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources
     )
     return replace(found, outcome=outcome_weight * found.outcome, process=process)
+
+
+def with_baselines(found: Experience, greedy: torch.Tensor) -> Experience:
+    """Give each episode the return of the greedy episode of its task, of rewards that were shaped alike.
+
+    Args:
+        found: all episodes, after `shape_rewards`.
+        greedy: (N,) True for the greedy episodes, of which each group has one.
+    """
+    tasks, task_of = found.groups.unique(return_inverse=True)
+    returns = found.episode_returns
+    baselines = torch.zeros(len(tasks), dtype=returns.dtype).index_put((task_of[greedy],), returns[greedy])
+    return replace(found, baselines=baselines[task_of])

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,10 +27,10 @@ from accelerate.utils import gather_object
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import Episode
-from agent_gym.trainers.batching import Batch, TrainingEpisode, balance, collate, training_episode
-from agent_gym.trainers.collect import Collector
+from agent_gym.trainers.batching import Batch, TrainingEpisode, balance, collate, take, training_episode
+from agent_gym.trainers.collect import Collector, sampled
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.credit import experience, merge, shape_rewards
+from agent_gym.trainers.credit import experience, merge, shape_rewards, with_baselines
 from agent_gym.trainers.echo_trap import repeated_share
 from agent_gym.trainers.episodes import EpisodeTrainer
 from agent_gym.trainers.estimators import Estimate
@@ -79,44 +79,52 @@ class AgentGRPOTrainer(EpisodeTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         episodes, groups = self._collector.collect(inputs)
-        baselines = self._greedy_returns(episodes) if self.args.estimator.needs_baseline else {}
         started = time.perf_counter()
-        if self.args.estimator.needs_baseline:
-            groups &= set(baselines)
         mine = self._share_out(
-            [self._training_episode(e, baselines) for e in episodes if e.spec.group in groups and self._trainable(e)]
+            [self._training_episode(e) for e in episodes if e.spec.group in groups and self._counts(e)]
         )
         batch = self._lay_out(mine)
         self._score_rows(batch)
         credit = self._assign_credit(batch, mine)
+        batch = _trained_rows(batch)
+        if "old_logps" in batch:
+            self._add_engine_ratio(batch, batch["old_logps"])
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
-        self._log_episodes(episodes, [credit.get(self._number(episode)) for episode in episodes])
+        played = sampled(episodes)
+        self._log_episodes(played, [credit.get(self._number(e)) if self._trains(e) else None for e in played])
         return batch
 
-    def _trainable(self, episode: Episode) -> bool:
-        if self.args.mask_truncated_completions and episode.truncated:
-            return False
-        return not episode.failure and episode.sampled_tokens > 0
+    def _counts(self, episode: Episode) -> bool:
+        """Whether an episode says something about its task: it was scored, and the policy took part."""
+        return not episode.failure and (episode.spec.greedy or episode.sampled_tokens > 0)
+
+    def _trains(self, episode: Episode) -> bool:
+        """Whether an episode that counts is in the loss, too."""
+        return not episode.spec.greedy and not (self.args.mask_truncated_completions and episode.truncated)
 
     def _number(self, episode: Episode) -> int:
-        return episode.spec.group * self.num_generations + episode.spec.member
+        # With a place for a greedy episode behind the members of each group.
+        return episode.spec.group * (self.num_generations + 1) + episode.spec.member
 
-    def _training_episode(self, episode: Episode, baselines: Mapping[int, float]) -> TrainingEpisode:
+    def _training_episode(self, episode: Episode) -> TrainingEpisode:
         args = self.args
         kept = training_episode(episode, self._number(episode))
-        kept.baseline = baselines.get(episode.spec.group)
+        kept.trained, kept.greedy = self._trains(episode), episode.spec.greedy
         if args.overlong_buffer:
             lengths = Counter(k for row in kept.rows for k in row.step_of)
             for k in range(len(kept.outcome)):
                 due = overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
                 kept.outcome[k] += args.overlong_penalty * due
+        if kept.greedy:
+            # A baseline is what the outcome is compared with. Normalised process rewards are not, and set no scale.
+            kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
+            # Its tokens are scored only where the return depends on them.
+            kept.rows = kept.rows if self._kl_in_reward else []
         return kept
 
-    def _greedy_returns(self, episodes: Sequence[Episode]) -> dict[int, float]:
-        """Play each task once more, greedily, and return what it earned, by group: ReMax's baseline."""
-        played = self.rollout([e.spec for e in episodes if e.spec.member == 0], 0.0)
-        returns = gather_object([(e.spec.group, e.reward) for e in played])
-        return {group: reward for group, reward in returns if reward == reward}
+    @property
+    def _kl_in_reward(self) -> bool:
+        return self.beta != 0.0 and self.args.kl_in == "reward"
 
     def _share_out(self, episodes: list[TrainingEpisode]) -> list[TrainingEpisode]:
         """Give each process about the same number of tokens; whole episodes stay together."""
@@ -129,8 +137,10 @@ class AgentGRPOTrainer(EpisodeTrainer):
         count = torch.tensor([sum(len(e.rows) for e in episodes)], device=self.accelerator.device)
         n_rows = int(self.accelerator.gather(count).max()) + 1
         batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
+        trained = torch.tensor([*(e.trained for e in episodes), False], device=self.accelerator.device)
+        mask = batch["action_mask"] & trained[batch["episode_of"]][:, None]
         batch["weights"] = loss_weights(
-            batch["action_mask"],
+            mask,
             batch["step_of"],
             batch["episode_of"],
             self.args.loss_normalization,
@@ -156,6 +166,9 @@ class AgentGRPOTrainer(EpisodeTrainer):
         local = experience(episodes, timeline, **self._evidence(batch, timeline))
         numbers, found = merge(gather_object([([episode.number for episode in episodes], local)]))
         found = shape_rewards(found, args.process_norm, args.outcome_weight, args.step_gamma)
+        if args.estimator.needs_baseline:
+            greedy = set(gather_object([episode.number for episode in episodes if episode.greedy]))
+            found = with_baselines(found, torch.tensor([number in greedy for number in numbers], dtype=torch.bool))
         estimate = args.estimator.estimate(found, args.credit)
         place = {number: i for i, number in enumerate(numbers)}
         mine = torch.tensor([place[episode.number] for episode in episodes], dtype=torch.long)
@@ -169,7 +182,7 @@ class AgentGRPOTrainer(EpisodeTrainer):
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         """Return what the forward passes know that credit depends on."""
-        if self.beta == 0.0 or self.args.kl_in == "loss":
+        if not self._kl_in_reward:
             return {}
         # The plain log-ratio (k1): its expectation is the KL, and as a reward it needs no gradient of its own.
         clamp = self.args.log_ratio_clamp
@@ -207,6 +220,12 @@ class AgentGRPOTrainer(EpisodeTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         write_provenance(self, output_dir if output_dir is not None else str(self.args.output_dir))
+
+
+def _trained_rows(batch: Batch) -> Batch:
+    """Leave out the rows that credit needed and the loss does not: no forward and backward pass for them."""
+    kept = ((batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)).nonzero().view(-1).cpu()
+    return batch if len(kept) == len(batch["weights"]) else take(batch, kept)
 
 
 def _part(estimate: Estimate, index: torch.Tensor, width: int) -> Estimate:

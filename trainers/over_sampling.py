@@ -23,12 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import Episode, EpisodeSpec, Rollout, Runner
+from agent_gym.trainers.ahead import discarded
 
 if TYPE_CHECKING:
     from agent_gym.trainers.collect import Collector
@@ -132,6 +133,8 @@ class OverSampling:
         fresh = [self._number(place) for place in range(state["begun"], stop)]
         if self._in_play is None or self._in_play.numbers != due:
             # Nothing of these is here: the run was resumed, or begun anew.
+            if self._in_play is not None and self._in_play.numbers:
+                discarded(f"groups {self._in_play.numbers} that were in play")
             self._in_play, fresh = GroupsInPlay(trainer.runner), [*due, *fresh]
         specs, in_play = self._collector.group_specs(fresh), self._in_play
         episodes = trainer.with_engine(lambda: in_play.play(specs, due, mine, trainer.temperature))
@@ -139,12 +142,12 @@ class OverSampling:
         if not again:
             state |= {"rollout": number, "begun": stop}
             state |= {"batch": _gathered({e.spec.group for e in episodes}), "carried": _gathered(in_play.numbers)}
-            self._kept[_KEY] = state
+            self._trainer.kept[_KEY] = state
         return episodes
 
     def _state(self, number: int, shape: dict[str, int], mine: int) -> dict[str, Any]:
         """Return what the last rollout left: the groups of its batch, those in play, and how many were begun."""
-        state = self._kept.get(_KEY)
+        state = self._trainer.kept.get(_KEY)
         if state is None or state["rollout"] not in (number - 1, number):
             return {**shape, "rollout": number - 1, "begun": number * mine, "batch": [], "carried": []}
         found = {name: state[name] for name in shape}
@@ -154,11 +157,6 @@ class OverSampling:
                 f"this run has {shape['tasks']} in {shape['processes']}: groups are in play, resume as it was"
             )
         return dict(state)
-
-    @property
-    def _kept(self) -> dict[str, Any]:
-        """What the trainer's state keeps beside its own fields: a dictionary, whatever its type says."""
-        return cast(dict[str, Any], self._trainer.state.stateful_callbacks)
 
     # Groups are numbered through the run, in the order of the sampler; processes take equal shares of each batch.
 

@@ -124,7 +124,8 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         assert estimate.returns is not None and estimate.value_mask is not None
         device = self.accelerator.device
         batch["returns"] = timeline.write(estimate.returns, device)
-        batch["value_mask"] = timeline.write(estimate.value_mask, device)
+        # An episode that is left out of the policy's loss is left out of the critic's, too.
+        batch["value_mask"] = timeline.write(estimate.value_mask, device) & (batch["weights"] > 0)
         batch["value_weights"] = loss_weights(
             batch["value_mask"],
             batch["step_of"],

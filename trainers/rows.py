@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.nn.functional import pad
@@ -32,6 +32,8 @@ from agent_gym.trainers.metrics import RunningMeans
 from agent_gym.trainers.micro_batches import micro_batches
 from agent_gym.trainers.packing import PackingCheck, pack, unpack
 from agent_gym.vision import Vision
+
+_STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
 
 class Scores(NamedTuple):
@@ -64,6 +66,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """Start without rows."""
         super().__init__(*args, **kwargs)
         self._generated: Batch = {}
+        self._generated_in = -1  # number of the rollout
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
@@ -71,14 +74,36 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             self.add_callback(PackingCheck(self))
 
     @property
+    def kept(self) -> dict[str, Any]:
+        """What checkpoints keep beside the fields of the trainer's state: a dictionary, whatever its type says."""
+        return cast(dict[str, Any], self.state.stateful_callbacks)
+
+    @property
+    def _position(self) -> int:
+        """Micro-steps of the whole run so far, those before a checkpoint that it was resumed from included.
+
+        Counted, and not computed from `global_step`: the last step of an epoch has fewer micro-steps where
+        `gradient_accumulation_steps` does not divide the epoch.
+        """
+        return self.kept.get(_STEPS, self.state.global_step * self.args.gradient_accumulation_steps)
+
+    @_position.setter
+    def _position(self, count: int) -> None:
+        self.kept[_STEPS] = count
+
+    @property
+    def _uses(self) -> int:
+        """How many micro-steps train on one rollout."""
+        return self.args.chunks * self.num_iterations
+
+    @property
     def _rollout_number(self) -> int:
         """How many rollouts came before the present one.
 
-        Counted from the position in the run, so that a resumed run samples what the straight one would have, and in
-        rollouts, so that gradient accumulation over the same episodes does not change what is sampled.
+        From the position in the run, so that a resumed run samples what the straight one would have, and in rollouts,
+        so that gradient accumulation over the same episodes does not change what is sampled.
         """
-        position = self.state.global_step * self.args.gradient_accumulation_steps + self._micro_step
-        return position // (self.args.chunks * self.num_iterations)
+        return self._position // self._uses
 
     @property
     def _mode(self) -> str:
@@ -158,12 +183,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
         args = self.args
-        single = args.gradient_accumulation_steps % (args.chunks * self.num_iterations) == 0
+        single = args.gradient_accumulation_steps % self._uses == 0
         return not single or (self.beta != 0.0 and args.kl_in == "reward")
 
     def _take_scores(self, batch: Batch, scores: Scores) -> None:
         batch["old_logps"] = scores.logps
-        self._add_engine_ratio(batch, scores.logps)
 
     @contextlib.contextmanager
     def _reference_model(self) -> Any:
@@ -251,14 +275,15 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self.args.chunks
-        if not self._generated or self._step % (chunks * self.num_iterations) == 0:
+        if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
             self._generated = self._generate_and_score_completions(generation_batch)
+            self._generated_in = self._rollout_number
             self._buffered_inputs = None
-        if self._buffered_inputs is None or self._step % chunks == 0:
+        if self._buffered_inputs is None or self._position % chunks == 0:
             # A new permutation for each pass over the rows, from the position in the run and not from global state.
-            seed = derive_seed(self.args.seed, self.state.global_step, self._step % (chunks * self.num_iterations))
+            seed = derive_seed(self.args.seed, self.state.global_step, self._position % self._uses)
             self._buffered_inputs = [take(self._generated, index) for index in self._minibatches(chunks, seed)]
-        return self._buffered_inputs[self._step % chunks]
+        return self._buffered_inputs[self._position % chunks]
 
     def _minibatches(self, count: int, seed: int) -> list[torch.Tensor]:
         """Divide the rows, or the episodes with all of their rows, into minibatches at random.
@@ -339,12 +364,12 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
         for name, value in self._means.pop(self.accelerator).items():
             self._metrics["train"][name].append(value)
-        self._step += 1
+        self._position += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()
         self._metrics["train"]["time/update"].append(now - generated)
         self._current_train_step_time += now - started
-        if self._step % self.current_gradient_accumulation_steps == 0:
+        if sync:
             self._metrics["train"]["step_time"].append(self._current_train_step_time)
             self._current_train_step_time = 0.0
         return total

@@ -74,13 +74,18 @@ class GroupSampler(Sampler[int]):
             for _ in range(self.repeats):
                 yield from batch
 
+    @property
+    def rollouts(self) -> int:
+        """Generation batches of an epoch."""
+        return self.size // self.batch_tasks
+
     def batch(self, number: int) -> list[int]:
         """Return the tasks of a generation batch, counted from the beginning of the run."""
-        epoch, place = divmod(number, self.size // self.batch_tasks)
+        epoch, place = divmod(number, self.rollouts)
         return next(itertools.islice(self._batches(epoch), place, None))
 
     def _batches(self, epoch: int) -> Iterator[list[int]]:
-        count = self.size // self.batch_tasks
+        count = self.rollouts
         if self.mixture is not None:
             # Sources begin anew in the middle of epochs. What an epoch starts with therefore follows from all batches
             # before it, which are dealt again (a few seconds per million tasks) so that there is no state to save.
@@ -103,7 +108,7 @@ class GroupSampler(Sampler[int]):
 
     def __len__(self) -> int:
         """Number of indices one epoch yields."""
-        return self.size // self.batch_tasks * self.batch_tasks * self.group_size * self.repeats
+        return self.rollouts * self.batch_tasks * self.group_size * self.repeats
 
 
 class EpochCallback(TrainerCallback):

@@ -1,0 +1,108 @@
+"""Rollouts are counted: where an epoch ends within an accumulation window, none is skipped or played twice."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from test_over_sampling import Slow, watch  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, distance, make_trainer, weights  # noqa: E402
+
+from agent_gym.rollout import derive_seed  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+
+# Three rollouts of four groups make an epoch, and two rollouts an optimizer step, of which the second of each epoch has
+# one alone.
+SHORT: dict[str, Any] = {
+    "per_device_train_batch_size": 16,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 1,
+    "max_steps": 5,
+}
+ROLLOUTS = 8
+
+
+def build(folder: Path, **options: Any) -> Any:
+    policy = Slow() if "over_sampling" in options else RandomPolicy()
+    data = task_dataset(ENV, split="train", tasks=12)
+    return make_trainer(folder, policy=policy, train_dataset=data, use_vllm=True, **{**SHORT, **options})
+
+
+def run(trainer: Any, resume: Any = None) -> list[list[Any]]:
+    """Train without a warning that something was discarded, and return the episodes of each rollout."""
+    seen = watch(trainer)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*are discarded", category=RuntimeWarning)
+        trainer.train(resume_from_checkpoint=resume)
+    return seen
+
+
+@pytest.mark.parametrize("extra", [{}, {"gradient_accumulation_steps": 3, "num_iterations": 2, "max_steps": 4}])
+def test_seeds_and_tasks_follow_the_number_of_the_rollout(tmp_path: Path, extra: dict[str, Any]) -> None:
+    trainer = build(tmp_path, **extra)
+    seen = run(trainer)
+    assert len(seen) == (ROLLOUTS if not extra else 6)
+    for number, batch in enumerate(seen):
+        base = derive_seed(trainer.args.seed, number)
+        assert [seed for *_, seed in batch] == [derive_seed(base, place) for place in range(16)]
+        assert [index for index, *_ in batch[::4]] == trainer.sampler.batch(number)
+    assert trainer._collector.rollouts == len(seen)
+
+
+def test_overlap_plays_every_rollout_once(tmp_path: Path) -> None:
+    straight, ahead = build(tmp_path / "a"), build(tmp_path / "b", overlap=True)
+    assert run(straight) == run(ahead)
+    assert distance(weights(straight.model), weights(ahead.model)) < 1e-6
+    played = [len({id(request.episode) for request in t._policy.seen}) for t in (straight, ahead)]
+    assert played == [16 * ROLLOUTS] * 2, "nothing is played for nothing, also not behind the last step"
+
+
+def test_over_sampling_drops_no_group(tmp_path: Path) -> None:
+    plain, ahead = build(tmp_path / "a"), build(tmp_path / "b", over_sampling=0.5)
+    expected, seen = run(plain), run(ahead)
+    assert [len(batch) for batch in seen] == [16] * ROLLOUTS
+    assert Counter(e for batch in seen for e in batch) == Counter(e for batch in expected for e in batch)
+
+
+@pytest.mark.parametrize("way", [{}, {"overlap": True}, {"over_sampling": 0.5}], ids=str)
+def test_a_resumed_run_counts_on(tmp_path: Path, way: dict[str, Any]) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 3}
+    whole = run(build(tmp_path, **saving, **way))
+    resumed = build(tmp_path, **saving, **way)
+    rest = run(resumed, str(tmp_path / "checkpoint-3"))
+    assert len(rest) == 3, "the checkpoint stands behind five rollouts"
+    if "over_sampling" in way:
+        assert Counter(e for batch in rest for e in batch) == Counter(e for batch in whole[5:] for e in batch)
+    else:
+        assert rest == whole[5:]
+
+
+def test_a_checkpoint_within_a_rollout_trains_on_what_is_left_of_it(tmp_path: Path) -> None:
+    options = {"gradient_accumulation_steps": 1, "num_iterations": 3, "save_strategy": "steps", "save_steps": 4}
+    whole = run(build(tmp_path, **options))
+    resumed = build(tmp_path, **options)
+    rest = run(resumed, str(tmp_path / "checkpoint-4"))
+    assert len(whole) == 2 and rest == whole[1:]
+    assert resumed._position == 5
+
+
+def test_training_again_begins_anew(tmp_path: Path) -> None:
+    trainer = build(tmp_path, gradient_accumulation_steps=1, num_iterations=2, max_steps=3)
+    first = [*run(trainer)]
+    assert run(trainer) == first
+
+
+def test_what_is_discarded_is_said(tmp_path: Path) -> None:
+    trainer = build(tmp_path, overlap=True)
+    specs = trainer._collector._specs([trainer.train_dataset[0]] * 4, 0, 1)
+    trainer.ahead.start(specs)
+    with pytest.warns(RuntimeWarning, match="4 episodes that were played ahead are discarded"):
+        assert trainer.ahead.take(specs[:2]) is None
+    trainer.ahead.start(specs)
+    assert len(trainer.ahead.take(specs)) == 4
