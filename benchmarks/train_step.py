@@ -105,6 +105,7 @@ def settings(n_rows: int) -> dict[str, Any]:
         "learning_rate": 1e-4,
         "bf16": False,
         "use_cpu": True,
+        "use_vllm": False,
         "gradient_checkpointing": False,
         "report_to": "none",
         "save_strategy": "no",

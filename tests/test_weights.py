@@ -12,14 +12,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from peft import LoraConfig, get_peft_model  # noqa: E402
-from trainer_tools import make_trainer, model_folder  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from peft import IA3Config, LoraConfig, get_peft_model  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from trainer_tools import make_trainer, mixture_of_experts, model_folder  # noqa: E402
+from transformers import AutoModelForCausalLM, Qwen3MoeForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.critic import attach, make_critic  # noqa: E402
 from agent_gym.trainers.presets import PRESETS  # noqa: E402
-from agent_gym.trainers.weights import named_weights  # noqa: E402
+from agent_gym.trainers.weights import check_servable, named_weights  # noqa: E402
 
 
 def load(tied: bool = False, dtype: Any = torch.float32) -> Any:
@@ -172,3 +173,47 @@ def test_every_preset_keeps_its_trained_weights_in_float32() -> None:
     for name, preset in PRESETS.items():
         assert preset.grpo["model_init_kwargs"]["dtype"] == "float32", name
     assert any(preset.grpo["bf16"] for preset in PRESETS.values())
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a tiny mixture of experts."""
+    return mixture_of_experts(tmp_path_factory.mktemp("experts"))
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_fused_experts_have_the_names_and_values_of_the_checkpoint(experts: str, loaded: bool) -> None:
+    model = AutoModelForCausalLM.from_pretrained(experts)
+    if not loaded:  # a model that was made and not loaded has no record of how it was read
+        made = Qwen3MoeForCausalLM(model.config)
+        made.load_state_dict(model.state_dict())
+        model = made
+    stored = load_file(Path(experts, "model.safetensors"))
+    assert any(name.endswith("experts.3.down_proj.weight") for name in stored)
+    assert any(name.endswith("experts.gate_up_proj") for name, _ in model.named_parameters())
+    got = dict(named_weights(model))
+    assert got.keys() == stored.keys()
+    assert all(torch.equal(got[name], stored[name]) for name in got)
+
+
+def test_an_adapter_of_fused_experts_is_merged(experts: str) -> None:
+    options = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+    adapted = adapt(AutoModelForCausalLM.from_pretrained(experts), **options)
+    got = {name: weight.clone() for name, weight in named_weights(adapted)}
+    stored = load_file(Path(experts, "model.safetensors"))
+    moved = {name for name in got if not torch.equal(got[name], stored[name])}
+    assert {name.split(".")[-2] for name in moved} == {"q_proj", "gate_proj", "up_proj", "down_proj"}
+    close(got, dict(named_weights(adapted.merge_and_unload())), 1e-5)
+
+
+def test_what_no_engine_can_be_given_is_refused_before_it_starts(experts: str) -> None:
+    adapted = get_peft_model(load(), IA3Config(target_modules=["q_proj"], feedforward_modules=[]))
+    with pytest.raises(ConfigError, match="of the type .*IA3; allowed: LORA"):
+        check_servable(adapted)
+    with pytest.raises(ConfigError, match="mixture of experts .*mlp.experts.gate_up_proj.*use_vllm false"):
+        check_servable(AutoModelForCausalLM.from_pretrained(experts))
+    check_servable(load())
+    model = load()
+    model.is_quantized = True
+    with pytest.raises(ConfigError, match="the policy is quantized"):
+        check_servable(model)

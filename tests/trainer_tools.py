@@ -148,6 +148,21 @@ def model_folder(tied: bool = True, seed: int = 0) -> str:
     return str(tiny.make_tiny_model(folder, tied=tied, seed=seed, hidden=32, heads=1, mlp=64))
 
 
+def mixture_of_experts(folder: str | Path) -> str:
+    """Make a tiny mixture of experts, whose experts transformers holds in one parameter, and return its folder."""
+    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        hidden_size=64, num_hidden_layers=2, intermediate_size=64, moe_intermediate_size=32, num_experts=4,
+        num_experts_per_tok=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32, vocab_size=VOCABULARY,
+        tie_word_embeddings=False, eos_token_id=EOS, pad_token_id=0, bos_token_id=None, max_position_embeddings=512,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_folder()).save_pretrained(folder)
+    return str(folder)
+
+
 def settings(folder: str | Path, *, ppo: bool = False, **changes: Any) -> Any:
     """Settings of a short run on the CPU in float32, without anything written except on demand."""
     from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig

@@ -105,7 +105,7 @@ class _Speedrun:
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
         self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
-        self.say(f"engine: {self._engine}")
+        self.say(f"Going on with the {self._engine} engine")
         for phase, settings in phases:
             self._timed("imitation", self._imitate, phase, settings)
             self._evaluate(phase.name)
