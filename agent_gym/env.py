@@ -281,7 +281,8 @@ class TextEnv(gymnasium.Env[str, str]):
         terms: dict[str, float] = {}
         for name, value in reply.terms.items():
             value, weight = plain_number(value, f"reward term {name!r}", where), self.weights[name]
-            terms[name] = plain_number(weight * value, f"reward term {name!r} of weight {weight:g}", where, MOST_REWARD)
+            paid = weight * value + 0.0  # which makes 0.0 of -0.0
+            terms[name] = plain_number(paid, f"reward term {name!r} of weight {weight:g}", where, MOST_REWARD)
         reward = plain_number(sum(terms.values()), "the reward", where, MOST_REWARD)
         process_reward = sum((paid for name, paid in terms.items() if name in self.process_terms), 0.0)
         return terms, reward, process_reward, plain_numbers(reply.metrics, "metric", where)

@@ -140,6 +140,10 @@ def test_the_process_term_counts_programs_that_ran() -> None:
     assert [step[1] for step in steps] == [step[4]["process_reward"] for step in steps] == [0.25, 0.5, 0.0]
 
 
+def test_a_term_that_weighs_nothing_is_zero_and_not_minus_zero() -> None:
+    assert "-0.0" not in str(play(make(), WRONG)[-1][4]["reward_terms"])
+
+
 def test_gold_is_nowhere() -> None:
     tries = [
         "I do not know",
