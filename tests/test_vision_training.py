@@ -217,7 +217,7 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
     from agent_gym.policies.processors import load_processor, model_class
     from agent_gym.trainers.export.checkpoint import find_checkpoint
     from agent_gym.trainers.export.model import export_model
-    from agent_gym.trainers.weights import named_weights
+    from agent_gym.trainers.weights import merged_weights
 
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj", "qkv"], r=2)
     options = {"max_steps": 2, "model_init_kwargs": {"dtype": "float32"}, "peft_config": config}
@@ -226,7 +226,7 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
     trainer.save_model()
     merged = export_model(find_checkpoint(tmp_path / "run"), tmp_path / "out", merge_adapter=True)
     model = model_class(merged).from_pretrained(merged, dtype=torch.float32)
-    expected, base = dict(named_weights(trainer.model)), dict(load_model(shaken=False).named_parameters())
+    expected, base = dict(merged_weights(trainer.model)), dict(load_model(shaken=False).named_parameters())
     for name, weight in model.named_parameters():
         assert torch.equal(weight, expected[name])
     assert not torch.equal(model.model.visual.blocks[0].attn.qkv.weight, base["model.visual.blocks.0.attn.qkv.weight"])

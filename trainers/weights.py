@@ -33,16 +33,23 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         ConfigError: for weights that an engine cannot be given, see `check_servable`.
     """
     base = model.get_base_model() if is_peft_model(model) else model
-    parameters, deltas = _parameters(base), _lora_deltas(model)
-    stored = _stored_names(base, parameters)
-    for name, parameter in parameters.items():
-        weight = _full(parameter)
-        if name in deltas:
-            weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
+    stored = _stored_names(base, _parameters(base))
+    for name, weight in merged_weights(model):
         if stored[name] == [name]:
             yield name, weight
         else:
             yield from revert_weight_conversion(base, {name: weight}).items()
+
+
+def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """As `named_weights`, under the names that the parameters have in a model without adapters."""
+    base = model.get_base_model() if is_peft_model(model) else model
+    deltas = _lora_deltas(model)
+    for name, parameter in _parameters(base).items():
+        weight = _full(parameter)
+        if name in deltas:
+            weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
+        yield name, weight
 
 
 def check_servable(model: Any) -> None:

@@ -1,7 +1,7 @@
 """A trained checkpoint as a plain Hugging Face folder: `AutoModelForCausalLM`, vLLM and everybody else can load it.
 
 A whole model is copied, bit for bit. An adapter stays an adapter, or is merged: each weight and its delta are added in
-float32 and then rounded once to the type of the weight, without touching the base model (`weights.named_weights`, the
+float32 and then rounded once to the type of the weight, without touching the base model (`weights.merged_weights`, the
 same sum that the engines sampled from while it was trained).
 """
 
@@ -17,7 +17,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.policies.processors import let_videos_be_missing, model_class
 from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.export.checkpoint import Checkpoint
-from agent_gym.trainers.weights import named_weights
+from agent_gym.trainers.weights import merged_weights
 
 
 def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:
@@ -83,7 +83,7 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
         ) from error
     config, generation_config = base.config, base.generation_config
     adapted = PeftModel.from_pretrained(base, str(checkpoint.folder))
-    merged = {name: weight.contiguous() for name, weight in named_weights(adapted)}
+    merged = {name: weight.contiguous() for name, weight in merged_weights(adapted)}
     # A fresh model of the same kind: PEFT has put layers of its own into the one it was given.
     plain: Any = kind.from_config(config, dtype=base.dtype)
     missing, unexpected = plain.load_state_dict(merged, strict=False)
