@@ -10,7 +10,7 @@ import gymnasium
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.gsm8k.expert import annotated_steps, gold_answer
+from agent_gym.envs.gsm8k.env import annotated_steps, gold_answer
 from agent_gym.parsing import HermesParser
 
 ROW = {

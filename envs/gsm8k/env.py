@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agent_gym.data import Splits, load_splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculate
-from agent_gym.envs.gsm8k.expert import annotated_steps, gold_answer
-from agent_gym.envs.gsm8k.generator import GeneratedProblems
+from agent_gym.envs.gsm8k.embedded.generator import GeneratedProblems
 from agent_gym.errors import ConfigError
 from agent_gym.parsing import ToolCall
 from agent_gym.rewards import answer_format, final_answer, number_match
@@ -20,6 +20,7 @@ from agent_gym.tools import ToolResult, tool
 
 EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _failed = operator.attrgetter("error")
+_ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 
 
 @tool
@@ -69,9 +70,9 @@ class GSM8KEnv(ToolEnv):
     `AgentR1/GSM8K-v0` (calculator, 8 turns), `AgentR1/GSM8K-NoTool-v0` (no tool, 1 turn).
 
     ## Data
-    "embedded" is a seeded generator of problems in GSM8K's own format (generator.py): 20,000 train, 1,000 validation
-    and 1,000 test problems, the latter two from sentence patterns that never occur in train. "openai/gsm8k" has 7,473
-    train and 1,319 test problems (MIT licence).
+    "embedded" is a seeded generator of problems in GSM8K's own format (embedded/generator.py): 20,000 train, 1,000
+    validation and 1,000 test problems, the latter two from sentence patterns that never occur in train.
+    "openai/gsm8k" has 7,473 train and 1,319 test problems (MIT licence).
 
     ## References
     Cobbe et al., Training Verifiers to Solve Math Word Problems, arXiv:2110.14168. The tool setting follows Agent-R1's
@@ -149,3 +150,18 @@ def problems(data: str) -> Splits:
     if data == "embedded":
         return _embedded()
     return load_splits(data, columns=("question", "answer"), config="main")
+
+
+def annotated_steps(answer: str) -> list[tuple[str, str]]:
+    """Return the (expression, value) pairs of a worked answer in order.
+
+    GSM8K marks each computation of a solution, as in `48/2 = <<48/2=24>>24` (arXiv:2110.14168, section 4.2). The left
+    side is what a person would have typed into a calculator. One row in 12 of the test split (one in 16 of train) ends
+    in prose, its last computation without a mark; the expert does not invent the missing call.
+    """
+    return [(match[1].strip(), match[2].strip()) for match in _ANNOTATION.finditer(answer)]
+
+
+def gold_answer(answer: str) -> str:
+    """Return what stands after the last `####` of a worked answer, without thousands separators."""
+    return answer.rpartition("####")[2].strip().replace(",", "")

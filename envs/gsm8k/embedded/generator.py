@@ -3,7 +3,9 @@
 A row has the shape of `openai/gsm8k` (Cobbe et al., arXiv:2110.14168): a `question`, and an `answer` of worked lines
 with calculator annotations (`48/2 = <<48/2=24>>24`) that ends in `#### 24`. Problem i of a split depends on the split
 and on i alone, whatever the process, the platform or the hash seed, so nothing is stored and any row is made in
-microseconds. The sentences, and which split may use which, are in `patterns.py`.
+microseconds. A problem is one opening, some following sentences and one question. Every wording in `sentences.txt`
+belongs to one split only, so a policy that solves validation or test problems has understood sentences it never saw.
+The vocabulary is shared by all splits.
 
 Left out on purpose: fractions, percentages, units and idle numbers. These problems are for learning to use a tool
 within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
@@ -13,15 +15,66 @@ from __future__ import annotations
 
 import functools
 import random
+from dataclasses import dataclass
+from importlib.resources import files
 
 from agent_gym.data import GeneratedRows, Row
-from agent_gym.envs.gsm8k.patterns import BOXES, FAMILIES, ITEMS, NAMES, SPLITS, WHEN, Family
 from agent_gym.errors import ConfigError
 
+SPLITS = ("train", "validation", "test")
 SIZES = {"train": 7473, "validation": 500, "test": 1319}  # train and test have the sizes of GSM8K's own splits
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
 LARGEST = 2000  # no multiplication goes beyond it
 
+NAMES = (
+    "Anna Ben Carl Dora Emil Eva Finn Gina Hugo Ivan Jane Kofi Lena Lily Max Mia Nina Noah Omar Paul Ruth Sara Tom Zoe"
+).split()
+ITEMS = "apples beads books cards coins cups eggs hats keys nuts pears pens plums rocks shells stamps toys".split()
+WHEN = ("", "Then", "Later", "After that", "The next day", "In the evening", "On Friday", "A week later")
+BOXES = "bags baskets boxes crates jars trays".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One meaning and its wordings.
+
+    Attributes:
+        name: what it is called in pattern ids.
+        before: what is counted before it; `nothing` marks an opening.
+        after: what is counted after it; `end` marks a question.
+        expression: the calculation, or "" where the wording only states `{a}` or asks.
+        worked: its line of the worked answer, or "" without a calculation.
+        wordings: split -> the wordings of that split, in the order of their numbers.
+        ids: split -> the ids (`family/split/number`) of these wordings.
+        operation: the signs of the calculation, "" without one.
+    """
+
+    name: str
+    before: str
+    after: str
+    expression: str
+    worked: str
+    wordings: dict[str, tuple[str, ...]]
+    ids: dict[str, tuple[str, ...]]
+    operation: str
+
+
+def _read_families() -> tuple[Family, ...]:
+    families = []
+    _, *blocks = files(__package__).joinpath("sentences.txt").read_text("utf-8").strip().split("\n\n")
+    for block in blocks:
+        head, *lines = block.splitlines()
+        name, states, expression, worked = (part.strip() for part in head.removeprefix("=").split(":", 3))
+        before, after = states.split(" -> ")
+        marked = [line.split(maxsplit=1) for line in lines]
+        wordings = {split: tuple(text for at, text in marked if at == split) for split in SPLITS}
+        ids = {split: tuple(f"{name}/{split}/{k}" for k in range(len(wordings[split]))) for split in SPLITS}
+        operation = "".join(sign for sign in expression if sign in "+-*/")
+        families.append(Family(name, before, after, expression, worked, wordings, ids, operation))
+    return tuple(families)
+
+
+FAMILIES = _read_families()
 _QUESTIONS = {family.before: family for family in FAMILIES if family.after == "end"}
 _FOLLOWING = {
     state: [family for family in FAMILIES if family.before == state and family.after != "end"]
@@ -47,7 +100,6 @@ class GeneratedProblems(GeneratedRows):
         super().__init__(SIZES[split] if size is None else size)
 
     def make(self, index: int) -> Row:
-        """Make one problem."""
         return dict(_problem(self.split, index)[0])
 
     def patterns(self, index: int) -> tuple[str, ...]:
@@ -63,7 +115,7 @@ def _problem(split: str, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Write one problem and tell which patterns it used."""
+    """Write one problem. Return it and the ids of its patterns."""
     name, other = rng.sample(NAMES, 2)
     words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}
     steps = rng.choice(STEPS)
@@ -74,8 +126,8 @@ def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, .
     quantity, state = 0, "nothing"
 
     while state == "nothing" or len(worked) < steps:
-        family, numbers = _choose(split, rng, state, quantity, used, last=len(worked) == steps - 1)
-        wording = _say(split, rng, family, used)
+        family, numbers = _draw_family(split, rng, state, quantity, used, last=len(worked) == steps - 1)
+        wording = _draw_wording(split, rng, family, used)
         sentence = wording.format(**words, **numbers, when=next(whens)).lstrip()
         sentences.append(sentence[0].upper() + sentence[1:])
         if family.expression:
@@ -87,12 +139,12 @@ def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, .
             quantity = numbers["a"]
         state = family.after
 
-    sentences.append(_say(split, rng, _QUESTIONS[state], used).format(**words))
+    sentences.append(_draw_wording(split, rng, _QUESTIONS[state], used).format(**words))
     row = {"question": " ".join(sentences), "answer": "\n".join([*worked, f"#### {quantity}"])}
     return row, tuple(used)
 
 
-def _choose(
+def _draw_family(
     split: str, rng: random.Random, state: str, quantity: int, used: list[str], last: bool
 ) -> tuple[Family, dict[str, int]]:
     """Choose what happens next, and with which numbers, among all that can."""
@@ -102,14 +154,14 @@ def _choose(
             continue
         if set(family.ids[split]) <= set(used):
             continue
-        numbers = _draw(rng, family.expression, quantity)
+        numbers = _draw_numbers(rng, family.expression, quantity)
         if numbers is not None:
             possible.setdefault(family.operation, []).append((family, numbers))
     # First the operation, then the family: otherwise the operation with most families would be the most frequent.
     return rng.choice(possible[rng.choice(sorted(possible))])
 
 
-def _draw(rng: random.Random, expression: str, quantity: int) -> dict[str, int] | None:
+def _draw_numbers(rng: random.Random, expression: str, quantity: int) -> dict[str, int] | None:
     """Draw the numbers of an expression so that its value is a sensible count, or None if there are none."""
     if expression == "":
         return {"a": rng.randint(5, 99)}
@@ -138,8 +190,8 @@ def _draw(rng: random.Random, expression: str, quantity: int) -> dict[str, int] 
     return {"n": rng.choice(divisors)} if divisors else None
 
 
-def _say(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
-    """Pick a wording that this problem has not used yet, and note its id."""
+def _draw_wording(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
+    """Draw a wording that this problem has not used yet, and add its id to `used`."""
     ids = family.ids[split]
     number = rng.choice([number for number, pattern in enumerate(ids) if pattern not in used])
     used.append(ids[number])

@@ -1,0 +1,1 @@
+"""Generated word problems, for a start without any download."""
