@@ -13,29 +13,30 @@ rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
-from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
-from agent_gym.fitting import MAX_OBSERVATION_CHARS, encodable, fit
-from agent_gym.images import Content, text_of
-from agent_gym.picking import known_split, pick_task
-from agent_gym.reports import (
-    MOST_REWARD,
-    Reply,
-    call_messages,
+from agent_gym.checks import (
+    MAX_OBSERVATION_CHARS,
+    MAX_REWARD,
     check_action,
     check_content,
     check_reply,
+    check_type,
+    copied,
+    encodable,
     plain_number,
     plain_numbers,
-    reset_info,
-    step_info,
+    truncate,
 )
+from agent_gym.data import choose_task, known_split
+from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
+from agent_gym.images import Content, text_of
+from agent_gym.parsing import ToolCall
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 
@@ -64,6 +65,33 @@ class Sampled(str):
     def __getnewargs__(self) -> tuple[Any, ...]:
         """Pickle text, ids and logprobs: worker processes get actions through a pipe."""
         return str(self), self.token_ids, self.logprobs
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the world answers to one action. `info` gets copies, so that its dicts and lists may be used again.
+
+    Attributes:
+        text: the observation, or its parts if there are images among them (`images.parts`). Empty is fine for an
+            action that ends the episode.
+        messages: the same as chat messages where one text is not enough; `text` then stays empty.
+        terms: raw reward terms by name, all of them in `reward_weights`; the environment multiplies them by its weights
+            and sums. Numbers of numpy and torch are fine.
+        terminated: the task itself is over (answered, won, bought).
+        success: whether the task was solved; only read when the episode ends.
+        tool_calls: the calls that ran. Where there is neither a text nor messages, their answers are the observation.
+        metrics: numbers for the log.
+        error: what the policy did wrong, in a word or two, if anything.
+    """
+
+    text: Content = ""
+    messages: list[Message] | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    terminated: bool = False
+    success: bool = False
+    tool_calls: Sequence[ToolCall] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -161,10 +189,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def categories(self, task: Any) -> dict[str, str]:
         """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
-        # `dict` is named since asking for `Mapping` alone takes three times as long.
-        if not isinstance(task, (dict, Mapping)) or CATEGORY_FIELDS.isdisjoint(task):
-            return {}
-        return {name: str(task[name]) for name in task if name in CATEGORY_FIELDS and isinstance(task[name], str | int)}
+        row = task if isinstance(task, Mapping) else {}
+        return {name: str(row[name]) for name in row if name in CATEGORY_FIELDS and isinstance(row[name], str | int)}
 
     def expert_action(self) -> str:
         """Return the next action of the environment's own expert.
@@ -189,9 +215,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def history(self) -> str:
         """Tell what happened so far, one numbered step after the other; "" at the start."""
-        said = {(segment.source, segment.step): segment.text for segment in self.transcript.segments}
+        texts = {(segment.source, segment.step): segment.text for segment in self.transcript.segments}
         return "\n".join(
-            f"{turn + 1}. You: {said['agent', turn]}\n   Answer: {said['env', turn]}" for turn in range(self._turn)
+            f"{turn + 1}. You: {texts['agent', turn]}\n   Answer: {texts['env', turn]}" for turn in range(self._turn)
         )
 
     # Gymnasium's API.
@@ -213,26 +239,30 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         if seed is not None:  # without one it does nothing
             super().reset(seed=seed)
-        task, self.task_id = pick_task(self.tasks, self.split, options, self.np_random)
+        task, self.task_id = choose_task(self.tasks, self.split, options, self.np_random)
         self.transcript = Transcript()
         self._turn = 0
         self._over = True  # until there is something to act on
         question, system = self.begin(task), self.opening_system_prompt()
         check_content(question, f"what {type(self).__name__}.begin returned")
-        opening, tokens = None, self.renderer is not None
-        messages: list[Message] | None = None
-        if not tokens and isinstance(question, str):
-            observation = f"{system}\n\n{question}" if system else question
-            if observation.isascii() and len(observation) < MAX_OBSERVATION_CHARS:  # nothing that `fit` would mend
-                opening = self.transcript.open(system, question)
-        if opening is None:
-            messages = [{"role": "system", "content": system}] if system else []
-            messages, observation = fit([*messages, {"role": "user", "content": copy.deepcopy(question)}], "\n\n")
-            system, question = messages[0]["content"] if system else "", messages[-1]["content"]
-            ids = () if self.renderer is None else tuple(self.renderer.prompt(messages, self.template_tools))
-            opening = self.transcript.open(system, text_of(question), ids)
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        messages, observation = truncate([*messages, {"role": "user", "content": copied(question)}], "\n\n")
+        # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them
+        # stand in the user's segment. None of them is the policy's.
+        ids = [] if self.renderer is None else self.renderer.prompt(messages, self.template_tools)
+        before = [self.transcript.append("system", PROMPT_STEP, one["content"]) for one in messages[:-1]]
+        user, user_tokens = self.transcript.append("user", PROMPT_STEP, text_of(messages[-1]["content"]), ids)
         self._over = False
-        info = reset_info(opening, messages, self.tool_schemas, self.stop, self.task_id, self.categories(task), tokens)
+        info: dict[str, Any] = {
+            "messages": messages,
+            "tools": [*self.tool_schemas],
+            "stop": [*self.stop],
+            "task_id": self.task_id,
+            "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
+            "spans": [*(span for span, _ in before), user],
+        }
+        if self.renderer is not None:
+            info["token_ids"], info["token_spans"] = [*ids], [user_tokens]
         return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -252,40 +282,44 @@ class TextEnv(gymnasium.Env[str, str]):
             TypeError: for an action that is no text.
             ConfigError: if `respond` returns something else than a `Reply`, wrong types in it, or an unknown term.
             EnvFailure: when the machinery behind the environment breaks, or a reward term or a metric is no finite
-                number, or a reward is larger than `reports.MOST_REWARD`.
+                number, or a reward is larger than `checks.MAX_REWARD`.
         """
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         text, turn = encodable(check_action(action)), self._turn
         reply = self.respond(text)
-        self._over = True  # also where the rest raises: the world went on and the transcript did not
+        self._over = True  # also where one of the checks raises: the world went on and the transcript did not
+        check_type(reply, Reply, f"{type(self).__name__}.respond")
         check_reply(reply, f"{type(self).__name__}.respond", self.weights)
-        terms, reward, process_reward, metrics = self._numbers(reply)
-        self._turn = turn + 1
-        terminated = bool(reply.terminated)
-        truncated = not terminated and turn + 1 >= self.max_turns
-        self._over = over = terminated or truncated
-        answers, observation = self.as_messages(reply)
-        if self.renderer is None:
-            told = self.transcript.append_turn(turn, text, observation)
-        else:
-            sampled, logprobs = self._action_ids(action, text)
-            ids = self._answer_ids(sampled, answers, observation, terminated)
-            told = self.transcript.append_turn(turn, text, observation, tuple(sampled), tuple(logprobs), tuple(ids))
-        info = step_info(told, answers, reply, terms, process_reward, metrics, over, self.renderer is not None)
-        return observation, reward, terminated, truncated, info
-
-    def _numbers(self, reply: Reply) -> tuple[dict[str, float], float, float, dict[str, float]]:
-        """Return the weighted terms of a reply, their sum, the part of it that is a process reward, and the metrics."""
         where = self.place
-        terms: dict[str, float] = {}
-        for name, value in reply.terms.items():
-            value, weight = plain_number(value, f"reward term {name!r}", where), self.weights[name]
-            paid = weight * value + 0.0  # which makes 0.0 of -0.0
-            terms[name] = plain_number(paid, f"reward term {name!r} of weight {weight:g}", where, MOST_REWARD)
-        reward = plain_number(sum(terms.values()), "the reward", where, MOST_REWARD)
-        process_reward = sum((paid for name, paid in terms.items() if name in self.process_terms), 0.0)
-        return terms, reward, process_reward, plain_numbers(reply.metrics, "metric", where)
+        terms = self._weighted(reply.terms, where)
+        reward = plain_number(sum(terms.values()), "the reward", where, MAX_REWARD)
+        metrics = plain_numbers(reply.metrics, "metric", where)
+        self._turn += 1
+        terminated = bool(reply.terminated)
+        truncated = not terminated and self._turn >= self.max_turns
+
+        answers, observation = self.as_messages(reply)
+        sampled, logprobs = self._action_ids(action, text)
+        ids = self._answer_ids(sampled, answers, observation, terminated)
+        agent, agent_tokens = self.transcript.append("agent", turn, text, sampled, logprobs)
+        world, world_tokens = self.transcript.append("env", turn, observation, ids)
+        info: dict[str, Any] = {
+            "messages": [{"role": "assistant", "content": text}, *answers],
+            "spans": [agent, world],
+            "reward_terms": terms,
+            "process_reward": sum((paid for name, paid in terms.items() if name in self.process_terms), 0.0),
+            "tool_calls": [{**call.record, "arguments": copied(call.arguments)} for call in reply.tool_calls],
+            "metrics": metrics,
+            "error": reply.error,
+        }
+        if terminated or truncated:
+            info["is_success"] = bool(reply.success)
+        if self.renderer is not None:
+            info["token_ids"] = [*sampled, *ids]
+            info["token_spans"] = [agent_tokens, world_tokens] if ids else [agent_tokens]
+        self._over = terminated or truncated
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
@@ -315,8 +349,19 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the system prompt of the episode that is starting."""
         return self.system_prompt
 
+    def _weighted(self, raw: Mapping[str, Any], where: str) -> dict[str, float]:
+        """Return what each reward term pays: its raw value times its weight."""
+        terms: dict[str, float] = {}
+        for name, value in raw.items():
+            what, weight = f"reward term {name!r}", self.weights[name]
+            paid = weight * plain_number(value, what, where) + 0.0  # which makes 0.0 of -0.0
+            terms[name] = plain_number(paid, f"{what} of weight {weight:g}", where, MAX_REWARD)
+        return terms
+
     def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
-        assert self.renderer is not None
+        """Return ids and logprobs of an action; none without a tokenizer."""
+        if self.renderer is None:
+            return (), ()
         if isinstance(action, Sampled):
             return action.token_ids, action.logprobs
         # A script or a person wrote this turn: there are no sampled ids, so the text is encoded, once, here.
@@ -327,8 +372,8 @@ class TextEnv(gymnasium.Env[str, str]):
     def _answer_ids(
         self, sampled: Sequence[int], answers: list[Message], observation: str, terminated: bool
     ) -> Sequence[int]:
-        assert self.renderer is not None
-        if terminated and not observation:
+        """Return the ids of the world's answer, template included; none without a tokenizer."""
+        if self.renderer is None or (terminated and not observation):
             return ()
         if self.inline:
             return self.renderer.inline_reply(sampled, observation)
@@ -338,10 +383,16 @@ class TextEnv(gymnasium.Env[str, str]):
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
         """Return the world's answer as messages, and the same as one text."""
         if reply.messages is not None:
-            return fit(copy.deepcopy(reply.messages), "\n")
+            return truncate([copied(dict(message)) for message in reply.messages], "\n")
         if reply.tool_calls and not reply.text:
-            return fit(call_messages(reply.tool_calls, self.tool_schemas), "\n")
+            known = [schema["function"]["name"] for schema in self.tool_schemas]
+            # A name that the policy made up stays out of the template, which would print it as it stands.
+            answers: list[Message] = [
+                {"role": "tool", "name": call.name if call.name in known else "error", "content": call.answer}
+                for call in reply.tool_calls
+            ]
+            return truncate(answers, "\n")
         if reply.terminated and not reply.text:
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
-        return fit([{"role": role, "content": copy.deepcopy(reply.text)}], "")
+        return truncate([{"role": role, "content": copied(reply.text)}], "")

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from agent_gym.checks import plain_number
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError
-from agent_gym.reports import plain_number
 from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool

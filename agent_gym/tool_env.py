@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from agent_gym.checks import check_type, plain_number, shown
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, whole_number
 from agent_gym.guesses import random_arguments, random_words, words_of
 from agent_gym.parsing import HermesParser, Parser, ToolCall
-from agent_gym.reports import check_is_reply, plain_number, shown
 from agent_gym.tools import Tool, ToolResult
 
 
@@ -90,7 +90,7 @@ class ToolEnv(TextEnv):
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
             reply = self.answer(action)
-            check_is_reply(reply, f"{type(self).__name__}.answer")
+            check_type(reply, Reply, f"{type(self).__name__}.answer")
             return reply
         started = perf_counter()
         calls = self._allowed(calls)
@@ -117,13 +117,17 @@ class ToolEnv(TextEnv):
         return [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        refusals = [self._refusal(call) for call in calls]
-        batches: dict[str, list[Mapping[str, Any]]] = {}
-        for call, refusal in zip(calls, refusals, strict=True):
-            if refusal is None:
-                batches.setdefault(call.name, []).append(call.arguments)
-        answers = {name: iter(self._run_batch(name, batch)) for name, batch in batches.items()}
-        return [refusal or next(answers[call.name]) for call, refusal in zip(calls, refusals, strict=True)]
+        """Run the calls, those of one tool together, and return what each gave."""
+        results = [self._refusal(call) for call in calls]
+        places: dict[str, list[int]] = {}
+        for place, call in enumerate(calls):
+            if results[place] is None:
+                places.setdefault(call.name, []).append(place)
+        for name, of_tool in places.items():
+            answers = self._run_batch(name, [calls[place].arguments for place in of_tool])
+            for place, answer in zip(of_tool, answers, strict=True):
+                results[place] = answer
+        return results  # type: ignore[return-value]  # none is None any more
 
     def _refusal(self, call: ToolCall) -> ToolResult | None:
         if call.error:
@@ -141,18 +145,17 @@ class ToolEnv(TextEnv):
         except Exception as error:
             # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
             raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
-        if not isinstance(answers, Sequence) or isinstance(answers, str):
+        if not isinstance(answers, (list, tuple)):
             raise ConfigError(f"run_batch of tool {name!r} returned {shown(answers)}; it must be a list of ToolResult")
         if len(answers) != len(batch):
             raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(batch)} calls")
         for answer in answers:
             self._check(answer, name)
-        return list(answers)
+        return answers
 
     def _check(self, result: Any, name: str) -> None:
         """Check what a tool returned, and make its reward a float; its metrics are checked with those of the reply."""
-        if not isinstance(result, ToolResult):
-            raise ConfigError(f"tool {name!r} returned {shown(result)}; it must return an agent_gym.ToolResult")
+        check_type(result, ToolResult, f"tool {name!r}")
         if not isinstance(result.text, str):
             raise ConfigError(f"text in the ToolResult of tool {name!r} is {shown(result.text)}; it must be a text")
         if not (result.metrics is None or isinstance(result.metrics, Mapping)):

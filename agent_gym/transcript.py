@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 Source = Literal["system", "user", "agent", "env"]
 
@@ -60,135 +60,37 @@ class Segment(NamedTuple):
     logprobs: tuple[float, ...] = ()
 
 
-class Opening(NamedTuple):
-    """What stands before the policy's first turn: the system's words, if there are any, then the user's.
-
-    A chat template renders both as one, so that the ids cannot be split between them without guessing: all of them
-    stand in the user's segment. None of them is the policy's.
-    """
-
-    system: str
-    user: str
-    token_ids: tuple[int, ...]
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """One or two segments."""
-        user = Segment("user", PROMPT_STEP, self.user, self.token_ids)
-        return (Segment("system", PROMPT_STEP, self.system), user) if self.system else (user,)
-
-    @property
-    def spans(self) -> list[Span]:
-        """The character span of each segment; the user's may be empty."""
-        middle = len(self.system)
-        user = Span(middle, middle + len(self.user), "user", PROMPT_STEP)
-        return [Span(0, middle, "system", PROMPT_STEP), user] if self.system else [user]
-
-    @property
-    def token_spans(self) -> list[Span]:
-        """One span, of all ids."""
-        return [Span(0, len(self.token_ids), "user", PROMPT_STEP)]
-
-
-class Turn(NamedTuple):
-    """An action and the world's answer to it: two segments that stand one after the other.
-
-    Attributes:
-        step: which turn it is, 0 for the first.
-        action: the policy's words.
-        answer: the world's.
-        action_ids: the ids that the policy sampled; empty without a tokenizer, as `answer_ids`.
-        logprobs: one per id of the action when the policy reported them, else empty.
-        answer_ids: the answer's ids, template included.
-        start: how many characters stand before the turn.
-        first_token: how many tokens do.
-    """
-
-    step: int
-    action: str
-    answer: str
-    action_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    answer_ids: tuple[int, ...]
-    start: int
-    first_token: int
-
-    @property
-    def segments(self) -> tuple[Segment, Segment]:
-        """Both segments."""
-        step, action, answer, action_ids, logprobs, answer_ids, _, _ = self
-        agent = _new(Segment, ("agent", step, action, action_ids, logprobs))
-        return agent, _new(Segment, ("env", step, answer, answer_ids, ()))
-
-    @property
-    def spans(self) -> list[Span]:
-        """Their character spans, either of which may be empty."""
-        return self._spans(self.start, len(self.action), len(self.answer))
-
-    @property
-    def token_spans(self) -> list[Span]:
-        """Their token spans, either of which may be empty."""
-        return self._spans(self.first_token, len(self.action_ids), len(self.answer_ids))
-
-    def _spans(self, start: int, action: int, answer: int) -> list[Span]:
-        step, middle = self.step, start + action
-        agent = _new(Span, (start, middle, "agent", step))
-        return [agent, _new(Span, (middle, middle + answer, "env", step))]
-
-
-OpeningFields: TypeAlias = tuple[str, str, tuple[int, ...]]
-TurnFields: TypeAlias = tuple[int, str, str, tuple[int, ...], tuple[float, ...], tuple[int, ...], int, int]
-# An info has four segments or spans, and calling their classes would take twice as long.
-_new = tuple.__new__
-
-
 @dataclass(slots=True)
 class Transcript:
-    """The opening and the turns of an episode, with running lengths, so that the newest spans cost O(new)."""
+    """An append-only list of segments with running lengths, so that the newest spans cost O(new)."""
 
+    segments: list[Segment] = field(default_factory=list)
     n_chars: int = 0
     n_tokens: int = 0
-    # They become segments when somebody reads them, which in most episodes of a vector environment nobody does. Until
-    # then they are plain tuples of texts and numbers, which the garbage collector lets alone.
-    _opening: OpeningFields | None = None
-    _turns: list[TurnFields] = field(default_factory=list)
 
-    @property
-    def segments(self) -> list[Segment]:
-        """All segments in order."""
-        opening = Opening(*self._opening).segments if self._opening else ()
-        return [*opening, *(segment for turn in self._turns for segment in Turn(*turn).segments)]
-
-    def open(self, system: str, user: str, token_ids: tuple[int, ...] = ()) -> OpeningFields:
-        """Begin with these words; `system` is "" where there is no such message. Returns what `Opening` takes."""
-        self.n_chars = len(system) + len(user)
-        self.n_tokens = len(token_ids)
-        self._opening = opening = system, user, token_ids
-        return opening
-
-    def append_turn(
+    def append(
         self,
+        source: Source,
         step: int,
-        action: str,
-        answer: str,
-        action_ids: tuple[int, ...] = (),
-        logprobs: tuple[float, ...] = (),
-        answer_ids: tuple[int, ...] = (),
-    ) -> TurnFields:
-        """Add the policy's segment and the world's; see `Turn`, which takes what this returns.
+        text: str,
+        token_ids: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+    ) -> tuple[Span, Span]:
+        """Add a segment.
+
+        Returns:
+            Its span of characters and its span of tokens, either of which may be empty.
 
         Raises:
             ValueError: if there are logprobs that cannot be matched to ids.
         """
-        if logprobs and len(logprobs) != len(action_ids):
-            raise ValueError(f"{len(logprobs)} logprobs for {len(action_ids)} token ids")
-        start, first_token = self.n_chars, self.n_tokens
-        turn = step, action, answer, action_ids, logprobs, answer_ids, start, first_token
-        self._turns.append(turn)
-        self.n_chars = start + len(action) + len(answer)
-        if action_ids or answer_ids:
-            self.n_tokens = first_token + len(action_ids) + len(answer_ids)
-        return turn
+        if logprobs and len(logprobs) != len(token_ids):
+            raise ValueError(f"{len(logprobs)} logprobs for {len(token_ids)} token ids")
+        first_char, first_token = self.n_chars, self.n_tokens
+        self.n_chars += len(text)
+        self.n_tokens += len(token_ids)
+        self.segments.append(Segment(source, step, text, tuple(token_ids), tuple(logprobs)))
+        return Span(first_char, self.n_chars, source, step), Span(first_token, self.n_tokens, source, step)
 
     @property
     def text(self) -> str:

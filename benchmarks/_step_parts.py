@@ -45,7 +45,8 @@ def main() -> None:
     def transcript() -> None:
         env.transcript = Transcript()
         for step, action in enumerate(_subjects.ACTIONS):
-            env.transcript.append_turn(step, action, "24")
+            env.transcript.append("agent", step, action)
+            env.transcript.append("env", step, "24")
 
     def cost(function: Callable[[], Any]) -> float:
         return best(function, seconds)

@@ -17,10 +17,10 @@ from toy_envs import CountingEnv
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, Sampled, TextEnv, Tool, ToolEnv, ToolResult
 from agent_gym.chat import ChatRenderer
+from agent_gym.checks import MAX_REWARD
 from agent_gym.images import Image
 from agent_gym.parsing import HermesParser
 from agent_gym.policies import ScriptedPolicy
-from agent_gym.reports import MOST_REWARD
 from agent_gym.rollout import EpisodeSpec, Runner
 
 
@@ -104,7 +104,7 @@ def test_sums_and_sizes_that_no_trainer_can_square_are_failures() -> None:
     ):
         with pytest.raises(EnvFailure, match=rf"{words}.*task train/2 of Toy/Judged-v0.*1e\+15 at most"):
             stepped(Reply(terms=terms))
-    rewards = np.array([MOST_REWARD, -MOST_REWARD] * 512, dtype=np.float32)  # what is allowed can be normalised
+    rewards = np.array([MAX_REWARD, -MAX_REWARD] * 512, dtype=np.float32)  # what is allowed can be normalised
     assert np.isfinite(((rewards - rewards.mean()) / rewards.std()) @ rewards)
     assert stepped(Reply(terms={"idle": 1e300}, metrics={"bytes": 1e300}))[1] == 0.0  # what pays nothing may be large
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError, Reply, TextEnv
-from agent_gym.fitting import MAX_OBSERVATION_CHARS
+from agent_gym.checks import MAX_OBSERVATION_CHARS
 from agent_gym.images import Image, Shown, described, images_of, join, parts, text_of
 from agent_gym.rollout.episode import Row
 from agent_gym.transcript import Span

@@ -7,27 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import Span, Transcript, action_mask
-from agent_gym.transcript import Opening, Segment, Turn, check_tiling
+from agent_gym.transcript import Segment, check_tiling
 
 words = st.text(max_size=6)
 ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
-Said = tuple[str, str, tuple[int, ...], tuple[int, ...]]
+Turn = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
 @given(st.tuples(words, words, ids), st.lists(st.tuples(words, words, ids, ids), max_size=6))
 def test_spans_tile_and_the_mask_marks_exactly_the_agent(
-    said: tuple[str, str, tuple[int, ...]], turns: list[Said]
+    opening: tuple[str, str, tuple[int, ...]], turns: list[Turn]
 ) -> None:
-    system, user, prompt_ids = said
-    transcript = Transcript()
-    noted: list[Opening | Turn] = [Opening(*transcript.open(*said))]
+    system, user, prompt_ids = opening
     parts = [Segment("system", -1, system)] if system else []
     parts.append(Segment("user", -1, user, prompt_ids))
     for step, (action, answer, action_ids, answer_ids) in enumerate(turns):
-        noted.append(Turn(*transcript.append_turn(step, action, answer, action_ids, (), answer_ids)))
         parts += Segment("agent", step, action, action_ids), Segment("env", step, answer, answer_ids)
-        if step % 2:  # whoever reads on the way gets and changes nothing
-            assert transcript.segments == parts
+    transcript = Transcript()
+    reported = [transcript.append(*part) for part in parts]
 
     assert transcript.segments == parts and all(type(part) is Segment for part in transcript.segments)
     assert transcript.text == "".join(part.text for part in parts)
@@ -36,16 +33,14 @@ def test_spans_tile_and_the_mask_marks_exactly_the_agent(
     check_tiling(transcript.token_spans, transcript.n_tokens)
     assert all(span.stop > span.start for span in transcript.spans + transcript.token_spans)
     # What was reported tiles too, empty spans included, and cuts out each part's own text and ids.
-    chars = [span for note in noted for span in note.spans]
-    tokens = [span for note in noted for span in note.token_spans]
+    chars, tokens = [chars for chars, _ in reported], [tokens for _, tokens in reported]
     check_tiling(chars, transcript.n_chars)
     check_tiling(tokens, transcript.n_tokens)
     assert [(transcript.text[c.start : c.stop], c.source, c.step) for c in chars] == [
         (part.text, part.source, part.step) for part in parts
     ]
-    rendered = [part for part in parts if part.source != "system"]  # the opening's ids stand in the user's segment
     assert [(tuple(transcript.token_ids[t.start : t.stop]), t.source, t.step) for t in tokens] == [
-        (part.token_ids, part.source, part.step) for part in rendered
+        (part.token_ids, part.source, part.step) for part in parts
     ]
     expected = [part.source == "agent" for part in parts for _ in part.token_ids]
     assert transcript.action_mask == action_mask(tokens, transcript.n_tokens) == expected
@@ -77,8 +72,8 @@ def test_empty_transcript() -> None:
 
 def test_logprobs_must_match_the_ids() -> None:
     transcript = Transcript()
-    transcript.append_turn(0, "ab", "", (1, 2), (-0.1, -0.2))
-    transcript.append_turn(1, "ab", "", (1, 2))
+    transcript.append("agent", 0, "ab", (1, 2), (-0.1, -0.2))
+    transcript.append("agent", 1, "ab", (1, 2))
     with pytest.raises(ValueError, match="1 logprobs for 2"):
-        transcript.append_turn(2, "ab", "", (1, 2), (-0.1,))
+        transcript.append("agent", 2, "ab", (1, 2), (-0.1,))
     assert transcript.n_tokens == 4

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, SupportsFloat, get_args
 
 import gymnasium
 
+from agent_gym.checks import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.errors import EnvFailure, described
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation
-from agent_gym.reports import MOST_REWARD, plain_number, plain_numbers
 from agent_gym.rollout.contexts import AskSummary
 from agent_gym.rollout.episode import Episode, Row, Step, StepKind
 from agent_gym.transcript import PROMPT_STEP, Source, Span, action_mask, check_tiling
@@ -96,14 +96,14 @@ def record_turn(episode: Episode, turn: Turn) -> None:
             stop=start + len(sampled),
             action=text,
             observation=observation,
-            reward=plain_number(reward, "the reward", where, MOST_REWARD),
+            reward=plain_number(reward, "the reward", where, MAX_REWARD),
             reward_terms=plain_numbers(info["reward_terms"], "reward term", where),
             tool_calls=info["tool_calls"],
             metrics=plain_numbers(info["metrics"], "metric", where),
             error=info["error"],
             finish_reason=generation.finish_reason,
             env_seconds=seconds,
-            process_reward=plain_number(info.get("process_reward", 0.0), "process_reward", where, MOST_REWARD),
+            process_reward=plain_number(info.get("process_reward", 0.0), "process_reward", where, MAX_REWARD),
             versions=_versions(generation, action_mask(spans, len(ids))),
         )
         success = bool(info.get("is_success", False))

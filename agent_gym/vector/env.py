@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from agent_gym.checks import check_action
 from agent_gym.errors import ConfigError, EnvFailure, described
-from agent_gym.reports import check_action
 from agent_gym.vector.infos import batch_infos
 from agent_gym.vector.threads import Threads, one_by_one
 
