@@ -96,7 +96,7 @@ ENVS: tuple[EnvEntry, ...] = (
     ),
     EnvEntry(
         id="AgentR1/HotpotQA-FullWiki-v0",
-        entry_point="agent_gym.envs.hotpotqa.fullwiki:HotpotQAFullWikiEnv",
+        entry_point="agent_gym.envs.hotpotqa.variants:HotpotQAFullWikiEnv",
         summary="HotpotQA over the introductions of all of Wikipedia",
         tools=("search",),
         data="hotpotqa/hotpot_qa or official JSON by data=",
@@ -105,7 +105,7 @@ ENVS: tuple[EnvEntry, ...] = (
     ),
     EnvEntry(
         id="AgentR1/MultiHopQA-v0",
-        entry_point="agent_gym.envs.hotpotqa.multihop:MultiHopQAEnv",
+        entry_point="agent_gym.envs.hotpotqa.variants:MultiHopQAEnv",
         summary="HotpotQA, 2WikiMultihopQA and MuSiQue, mixed",
         tools=("search",),
         data="embedded generator; local files and hub names by data=",

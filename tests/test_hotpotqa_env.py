@@ -18,7 +18,7 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.envs.hotpotqa.passages import render, shown  # noqa: E402
+from agent_gym.envs.hotpotqa.search import render, shown  # noqa: E402
 from agent_gym.parsing import HermesParser  # noqa: E402
 from agent_gym.retrieval import Document, Hit, Retriever  # noqa: E402
 from agent_gym.retrieval.corpus import Corpus  # noqa: E402

@@ -14,10 +14,9 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import read_question  # noqa: E402
-from agent_gym.envs.hotpotqa.generator import GeneratedQuestions  # noqa: E402
-from agent_gym.envs.hotpotqa.mixture import Mixture  # noqa: E402
-from agent_gym.envs.hotpotqa.relations import HELD_OUT, bridges  # noqa: E402
-from agent_gym.envs.hotpotqa.world import get_world  # noqa: E402
+from agent_gym.envs.hotpotqa.embedded.generator import HELD_OUT, GeneratedQuestions, bridges  # noqa: E402
+from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
+from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
 from agent_gym.retrieval.lexical import BM25Retriever  # noqa: E402
 
 MUSIQUE = {

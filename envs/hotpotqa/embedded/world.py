@@ -9,21 +9,37 @@ A world depends on its number alone, whatever the process or the hash seed, and 
 from __future__ import annotations
 
 import functools
+import json
 import math
 import random
 import re
 from collections import Counter
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
-from agent_gym.envs.hotpotqa.relations import SENTENCES, SORTS
 from agent_gym.names import Namer
 from agent_gym.retrieval import Document
 
+TABLES: dict[str, Any] = json.loads(files(__package__).joinpath("relations.json").read_text("utf-8"))
+"""What is true in a world and how it is written.
+
+- `sentences`: kind of thing to its sentences, each with two wordings. One sentence is one supporting fact. A relation
+  stands in it as {relation}. {name} is the title, {last} a person's last name and {sort} what sort of its kind it is.
+- `sorts`: kind of thing to its sorts.
+- `links`: relation to the kind of thing that has it, and how a question names the other end of it.
+- `leads_to`: relation to the kind of thing at its other end.
+- `asked`: relation to the kind of thing that has it, and how a question asks for it.
+- `compared`: relation to how a question compares two people by it. With the year the answer is a name, otherwise yes or
+  no.
+- `held_out`: split to the relations that no question of another split touches.
+"""
 SIZES = {"person": 150, "film": 60, "book": 60, "song": 60, "organisation": 45, "city": 30}
 REGIONS = 6
 # Search engines for English leave out the most frequent words and cut others to their stems, so that "published" and
 # "publisher" find each other. Names end in a vowel, so that the second does not touch them.
 _STOP_WORDS = frozenset("a an and by for in is it of on or the to was".split())
+SORTS: dict[str, list[str]] = TABLES["sorts"]
 _ENDING = re.compile(r"(?:ed|s|(?<=\w{6})er)$")
 
 
@@ -137,7 +153,7 @@ def get_world(number: int) -> World:
 def _describe(title: str, kind: str, i: int, facts: dict[str, str], rng: random.Random) -> Entity:
     sort = SORTS[kind][i % len(SORTS[kind])] if kind in SORTS else kind
     words = {"name": title, "last": title.split()[-1], "sort": sort, **facts}
-    wordings = [rng.choice(pair) for pair in SENTENCES[kind]]
+    wordings = [rng.choice(pair) for pair in TABLES["sentences"][kind]]
     stated_in = {
         relation: n for n, wording in enumerate(wordings) for relation in facts if f"{{{relation}}}" in wording
     }

@@ -13,6 +13,11 @@ those that a word search for the question would put first. `world` says in which
 One search cannot answer any of them: the paragraph with the answer is never among the first `HIDDEN` for a search with
 the question itself, because the thing it is about is not named there. A search for its title finds it first.
 
+A question follows a *path*: from a thing that it names over one relation to a second thing, and from there over another
+relation to the answer. Some relations are held out. Every paragraph of every world states them, but no question of
+the training split asks for them: validation asks for teachers and publishers, test for mayors and rivers, and training
+for the rest. A policy that answers those has understood what a question asks, since it never saw that question.
+
 Question i of a split depends on the split, the levels and i alone, and is made when it is asked for; outside of train
 it is drawn again where one before it is the same.
 """
@@ -20,13 +25,14 @@ it is drawn again where one before it is the same.
 from __future__ import annotations
 
 import functools
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.data import DistinctRows, Row
-from agent_gym.envs.hotpotqa.relations import ASKED, COMPARED, LINKS, bridges, comparisons
-from agent_gym.envs.hotpotqa.world import Entity, World, get_world
+from agent_gym.envs.hotpotqa.embedded.world import TABLES, Entity, World, get_world
 from agent_gym.errors import ConfigError
 
 _DEV, _TEST = range(80, 88), range(88, 96)
@@ -41,6 +47,12 @@ SPLIT_SIZES = {split: 20_000 if split == "train" else 1_000 for split in WORLDS}
 LEVELS = ("easy", "medium", "hard")
 PARAGRAPHS = 10
 HIDDEN = 12
+HELD_OUT = {split: frozenset(relations) for split, relations in TABLES["held_out"].items()}
+LINKS, ASKED = (
+    {relation: (row["of"], row["wordings"]) for relation, row in TABLES[table].items()} for table in ("links", "asked")
+)
+COMPARED: dict[str, list[str]] = TABLES["compared"]
+_LEADS_TO: dict[str, str] = TABLES["leads_to"]
 _SHARES = {"easy": 6, "medium": 2, "hard": 2}
 
 
@@ -71,7 +83,6 @@ class GeneratedQuestions(DistinctRows):
         super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "question")
 
     def draw(self, index: int, attempt: int) -> Row:
-        """Draw one question."""
         return dict(_question(self.split, self.levels, self.hops, index, attempt))
 
 
@@ -84,6 +95,30 @@ def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
     if isinstance(levels, str) or not levels or not set(levels) <= set(LEVELS):
         raise ConfigError(f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, for example ('easy', 'hard')")
     return tuple(level for level in LEVELS if level in levels)
+
+
+def _belongs_to(split: str, *relations: str) -> bool:
+    """Whether a question over these relations may stand in a split: each question belongs to at most one."""
+    touched = {name for name, held in HELD_OUT.items() if held & set(relations)}
+    return touched == ({split} if split in HELD_OUT else set())
+
+
+@functools.cache
+def bridges(split: str, hops: int = 2) -> list[tuple[str, ...]]:
+    """Return the paths of a split that have this many paragraphs: links, and what is asked at their end."""
+    paths: list[tuple[str, ...]] = [(link,) for link in LINKS]
+    for _ in range(hops - 2):
+        paths = [(*path, link) for path in paths for link in LINKS if LINKS[link][0] == _LEADS_TO[path[-1]]]
+    paths = [(*path, asked) for path in paths for asked in ASKED if ASKED[asked][0] == _LEADS_TO[path[-1]]]
+    # The same relation twice ("the teacher of the teacher of") is a riddle and not a question.
+    return [path for path in paths if len(set(path)) == len(path) and _belongs_to(split, *path)]
+
+
+@functools.cache
+def comparisons(split: str) -> list[tuple[str, str, str]]:
+    """Return the (link, link, compared) paths of a split; both links lead to people."""
+    people = [link for link in LINKS if _LEADS_TO[link] == "person"]
+    return [(a, b, by) for a in people for b in people for by in COMPARED if _belongs_to(split, a, b, by)]
 
 
 # An episode's group and the epochs after it ask for the same questions.
@@ -190,3 +225,49 @@ def _context(world: World, question: str, gold: list[str], rng: random.Random) -
     titles += gold
     rng.shuffle(titles)
     return [[title, list(world.entities[title].sentences)] for title in titles]
+
+
+def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, levels: Sequence[str] = LEVELS) -> Path:
+    """Write generated questions and the paragraphs of their worlds, in the two forms in which real data comes.
+
+    HotpotQA's JSON, one file per split, for `data=`; and in the folder `beir` the corpus, the questions and which
+    paragraphs are relevant to them, in the form of BEIR (arXiv:2104.08663), for `corpus=` and for measuring search
+    engines.
+
+    Args:
+        folder: where to; made if needed.
+        sizes: split to the number of its questions.
+        levels: which levels occur.
+
+    Returns:
+        The folder, with `<split>.json`, `beir/corpus.jsonl`, `beir/queries.jsonl` and `beir/qrels/<split>.tsv`.
+
+    Raises:
+        ConfigError: for an unknown split or level.
+    """
+    folder = Path(folder).expanduser()
+    splits = {split: list(GeneratedQuestions(split, size, levels)) for split, size in sizes.items()}
+    (folder / "beir" / "qrels").mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        # In the corpus of all worlds together a title is still unique, so that the row need not say which is its own.
+        plain = [{key: value for key, value in row.items() if key != "world"} for row in rows]
+        (folder / f"{split}.json").write_text(json.dumps(plain), encoding="utf-8")
+    rows = [row for rows in splits.values() for row in rows]
+    documents = [
+        document for world in sorted({row["world"] for row in rows}) for document in get_world(world).documents
+    ]
+    corpus = ({"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents)
+    _write_lines(folder / "beir" / "corpus.jsonl", corpus)
+    queries = ({"_id": row["_id"], "text": row["question"], "metadata": {}} for row in rows)
+    _write_lines(folder / "beir" / "queries.jsonl", queries)
+    ids = {document.title: document.id for document in documents}
+    for split, questions in splits.items():
+        relevant = [f"{row['_id']}\t{ids[title]}\t1\n" for row in questions for title, _ in row["supporting_facts"]]
+        table = "".join(["query-id\tcorpus-id\tscore\n", *relevant])
+        (folder / "beir" / "qrels" / f"{split}.tsv").write_text(table, encoding="utf-8")
+    return folder
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)

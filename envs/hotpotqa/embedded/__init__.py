@@ -1,0 +1,1 @@
+"""Generated worlds and questions about them, for a start without any download."""

@@ -1,0 +1,125 @@
+"""Search: the tools of a search environment, the engine behind them, and what a policy reads of what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from agent_gym.data import Row
+from agent_gym.envs.hotpotqa.data import official
+from agent_gym.envs.hotpotqa.embedded.world import get_world
+from agent_gym.errors import ConfigError
+from agent_gym.retrieval import Document, Retriever
+from agent_gym.retrieval.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
+from agent_gym.retrieval.sources import hotpotqa_paragraphs
+from agent_gym.token_limit import TokenLimit
+from agent_gym.tools import TextTool, ToolResult, same_text
+
+Find = Callable[[Sequence[str], int], list[list[Document]]]
+"""Queries and k to documents per query."""
+NOTHING = "No results."
+_CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
+
+
+class Search(TextTool):
+    """`search(query)`: the best paragraphs for a query. All calls of one turn are one batched search.
+
+    Args:
+        find: the search engine of the episode.
+        write: writes paragraphs as text.
+        top_k: how many there are at most.
+    """
+
+    def __init__(self, find: Find, write: Callable[[Sequence[Document]], str], top_k: int) -> None:
+        super().__init__("search", "Search an encyclopedia for paragraphs.", "query", "what to search for")
+        self._find, self._write, self._top_k = find, write, top_k
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        return [ToolResult(self._write(found) or NOTHING) for found in self._find(texts, self._top_k)]
+
+
+class Lookup(TextTool):
+    """`lookup(title)`: the paragraph with exactly this title, whatever its case.
+
+    Args:
+        find: the search engine of the episode.
+        write: writes paragraphs as text.
+    """
+
+    def __init__(self, find: Find, write: Callable[[Sequence[Document]], str]) -> None:
+        super().__init__("lookup", "Read the paragraph with this title.", "title", "the exact title")
+        self._find, self._write = find, write
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        return [self._pick(title, found) for title, found in zip(texts, self._find(texts, _CANDIDATES), strict=True)]
+
+    def _pick(self, title: str, found: Sequence[Document]) -> ToolResult:
+        exact = [document for document in found if same_text(document.title) == same_text(title)]
+        if not exact:
+            return ToolResult(f"Error: no paragraph has the title {title[:80]!r}", error=True)
+        return ToolResult(self._write(exact[:1]))
+
+
+class Searched:
+    """What is searched: what was given for it, or else a question's own world, or the paragraphs of all questions.
+
+    Nothing is read or indexed before the first search.
+
+    Args:
+        retriever: "bm25", the folder of an index, the address of a server, or an engine.
+        corpus: a corpus folder, a file or a hub name; None to search what the questions bring.
+        rows: the questions whose paragraphs are searched together, if any.
+
+    Raises:
+        ConfigError: if one of them cannot be opened.
+    """
+
+    def __init__(self, retriever: Any, corpus: str | None, rows: Sequence[Sequence[Row]]) -> None:
+        self._rows = rows
+        self._corpus = None if corpus is None else open_corpus(corpus)
+        self.retriever = open_retriever(retriever, self._corpus)
+
+    def check(self, task: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` if there is nothing to search for this task. Nothing is read or indexed yet."""
+        given = self.retriever is not None or self._corpus is not None or self._rows
+        if not given and not isinstance(task.get("world"), int) and not _paragraphs(task):
+            raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
+
+    def engine(self, task: Mapping[str, Any]) -> Retriever:
+        """Return the engine that searches for this task, after making it if need be."""
+        corpus, rows, world = self._corpus, self._rows, task.get("world")
+        if self.retriever is not None:
+            return self.retriever
+        if corpus is not None:
+            return ENGINES.get(id(corpus), lambda: bm25(documents_of(corpus)), corpus)
+        if isinstance(world, int):
+            return ENGINES.get(("world", world), lambda: bm25(get_world(world).documents))
+        if rows:
+            key = tuple(map(id, rows))
+            return ENGINES.get(key, lambda: bm25(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
+        # A task that was handed in brings its own paragraphs.
+        return ENGINES.get(("task", id(task)), lambda: bm25(_paragraphs(task)), task)
+
+
+def _paragraphs(task: Mapping[str, Any]) -> list[Document]:
+    return list(hotpotqa_paragraphs([official(task)]))
+
+
+def render(documents: Iterable[Document], limit: TokenLimit, max_tokens: int) -> str:
+    """Write documents as numbered lines, `[1] Title: text`, each of at most `max_tokens` tokens."""
+    lines = [f"[{n}] {heading(d.title)}{' '.join(d.text.split())}" for n, d in enumerate(documents, 1)]
+    return "\n".join(limit.cut(line, max_tokens) for line in lines)
+
+
+def heading(title: str) -> str:
+    """Return how a passage begins that has this title."""
+    title = " ".join(title.split())
+    return f"{title}: " if title else ""
+
+
+def shown(text: str, title: str, sentence: str = "") -> bool:
+    """Whether an observation shows a paragraph with this title, and in it this sentence."""
+    begin, wanted = heading(title), " ".join(sentence.split())
+    lines = (line.partition("] ")[2] for line in text.split("\n"))
+    return any(line.startswith(begin) and wanted in line for line in lines)

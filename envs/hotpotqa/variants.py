@@ -1,0 +1,162 @@
+"""HotpotQA over all of Wikipedia, and multi-hop questions of several data sets at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from agent_gym.data import GeneratedRows, Row, Splits
+from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
+from agent_gym.envs.hotpotqa.embedded.generator import SPLIT_SIZES, GeneratedQuestions
+from agent_gym.envs.hotpotqa.env import HotpotQAEnv
+from agent_gym.errors import ConfigError
+from agent_gym.retrieval import Retriever
+
+
+class HotpotQAFullWikiEnv(HotpotQAEnv):
+    """HotpotQA's full-wiki setting: the same questions, searched for in 5.23 million paragraphs.
+
+    ## Description
+    As `HotpotQAEnv`, whose observations, actions and rewards it has. What is searched is not made of the questions'
+    own paragraphs, which always hold the gold ones, but is the introduction of every article.
+
+    ## Arguments
+    - `corpus`: the paragraphs, for example a folder made from BeIR/hotpotqa by `agent_gym.retrieval.Corpus.build`; or
+    - `retriever`: the address of a server, or an engine. With `corpus`, also the folder of an index of it.
+    - `data`: "hotpotqa/hotpot_qa" (default), or the official JSON.
+    - everything else `HotpotQAEnv` takes.
+
+    ## Ids
+    `AgentR1/HotpotQA-FullWiki-v0`. It cannot be made without `corpus` or `retriever`.
+
+    ## References
+    Yang et al., HotpotQA, arXiv:1809.09600, section 5.1. Thakur et al., BEIR, arXiv:2104.08663.
+
+    ## Versions
+    v0: first version.
+    """
+
+    def __init__(
+        self,
+        data: str = "hotpotqa/hotpot_qa",
+        *,
+        corpus: str | None = None,
+        retriever: str | Retriever = "bm25",
+        **kwargs: Any,
+    ) -> None:
+        if corpus is None and retriever == "bm25":
+            raise ConfigError(
+                "the full-wiki setting needs something to search: corpus= (a corpus folder or BEIR's corpus.jsonl), "
+                "retriever= (the address of a server, or an engine), or both (the folder of an index and its corpus)"
+            )
+        super().__init__(data, corpus=corpus, retriever=retriever, **kwargs)
+
+
+class MultiHopQAEnv(HotpotQAEnv):
+    """HotpotQA, 2WikiMultihopQA and MuSiQue, alone or mixed.
+
+    ## Description
+    As `HotpotQAEnv`, whose observations, actions and rewards it has, but over any mixture of three data sets, up to
+    four hops deep. An alias of the gold answer counts as right.
+
+    ## Arguments
+    - `data`: "embedded" (default), a file, folder or hub name of one of the three data sets, or a list of such. Each
+      split mixes what the sources have of it, evenly over its length. The form of a row says which data set it is of.
+    - `max_turns`: 8, since there are up to four paragraphs to find.
+    - everything else `HotpotQAEnv` takes, except `levels`.
+
+    ## Ids
+    `AgentR1/MultiHopQA-v0`.
+
+    ## Data
+    "embedded" are the questions of `AgentR1/HotpotQA-v0` and as many of three hops about the same worlds (40,000 train,
+    2,000 validation, 2,000 test). Agent-R1 trains on HotpotQA and 2WikiMultihopQA and validates on MuSiQue as well.
+
+    ## References
+    Yang et al., HotpotQA, arXiv:1809.09600. Ho et al., 2WikiMultihopQA, arXiv:2011.01060. Trivedi et al., MuSiQue,
+    arXiv:2108.00573. The mixture follows Agent-R1 (arXiv:2511.14460).
+
+    ## Versions
+    v0: first version.
+    """
+
+    def __init__(self, data: str | Sequence[str] = "embedded", *, max_turns: int = 8, **kwargs: Any) -> None:
+        super().__init__(data, max_turns=max_turns, **kwargs)  # type: ignore[arg-type]
+
+    @staticmethod
+    def load_tasks(data: str | Sequence[str], levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:
+        """Return the mixed splits, and the rows whose paragraphs are searched together."""
+        if levels is not None:
+            raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
+        return mixture(data)
+
+
+class Mixture(GeneratedRows):
+    """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample.
+
+    Args:
+        sources: what is mixed; rows are only read when they are asked for.
+    """
+
+    def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
+        self._sources = sources
+
+    @functools.cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """The order of all rows, and where each source begins; found late, since a source may have to be drawn."""
+        sizes = [len(rows) for rows in self._sources]
+        places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+        return np.argsort(places, kind="stable"), np.cumsum([0, *sizes])
+
+    def __len__(self) -> int:
+        return len(self._places[0])
+
+    def make(self, index: int) -> Row:
+        order, starts = self._places
+        at = int(order[index])
+        source = int(np.searchsorted(starts, at, side="right")) - 1
+        return self._sources[source][at - int(starts[source])]
+
+
+def mixture(data: str | Sequence[str]) -> tuple[Splits, list[Sequence[Row]]]:
+    """Load sources and mix them.
+
+    Args:
+        data: "embedded", a file, a folder or a hub name of HotpotQA, 2WikiMultihopQA or MuSiQue; or several of these.
+
+    Returns:
+        The splits, and all rows whose paragraphs are searched together.
+
+    Raises:
+        ConfigError: if there is no source, or one cannot be read.
+    """
+    names = [data] if isinstance(data, str) else list(data)
+    if not names:
+        raise ConfigError("data names no source; give 'embedded', files, folders or names on the hub")
+    sources: dict[str, list[Sequence[Row]]] = {}
+    searched: list[Sequence[Row]] = []
+    for name in names:
+        loaded = _embedded() if name == EMBEDDED else load(name, ("question", "answer"))
+        searched += [] if name == EMBEDDED else distinct(loaded.values())
+        for split, rows in loaded.items():
+            sources.setdefault(split, []).append(_answerable(rows))
+    return {split: Mixture(parts) for split, parts in sources.items()}, searched
+
+
+def _embedded() -> Splits:
+    """Two and three hops half and half."""
+    two = questions(EMBEDDED)
+    return {
+        split: Mixture([two[split], GeneratedQuestions(split, levels=("easy", "medium"), hops=3)])
+        for split in SPLIT_SIZES
+    }
+
+
+def _answerable(rows: Sequence[Row]) -> Sequence[Row]:
+    """Leave out the questions of MuSiQue-Full that have no answer."""
+    if "answerable" not in rows[0]:
+        return rows
+    return [row for row in rows if row["answerable"]]
