@@ -55,7 +55,8 @@ def main() -> None:
         "--encoder", metavar="NAME_OR_PATH", help="for the dense engine and the fusion; none: BM25 only"
     )
     options = parser.parse_args()
-    rows = list(load(options.data)["train"])[: 20 if options.quick else None]  # a file is one split
+    (split,) = load(options.data).values()  # a file is one split
+    rows = list(split)[: 20 if options.quick else None]
     questions = [question for question in map(read_question, rows) if question.titles]
     documents = list(hotpotqa_paragraphs(map(official, rows)))
     facts = _common.provenance(PACKAGES)
