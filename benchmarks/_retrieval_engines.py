@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from agent_gym.retrieval import Document, Retriever
-from agent_gym.retrieval.batcher import MicroBatcher
-from agent_gym.retrieval.build import build_index
-from agent_gym.retrieval.dense import DenseRetriever
-from agent_gym.retrieval.encoder_models import make_encoder
-from agent_gym.retrieval.lexical import BM25Retriever
+from agent_gym.search import Document, Retriever
+from agent_gym.search.bm25 import BM25Retriever
+from agent_gym.search.build import build_index
+from agent_gym.search.dense import DenseRetriever
+from agent_gym.search.encoder import make_encoder
+from agent_gym.search.wrappers import MicroBatcher
 
 WORDS = [f"w{n}" for n in range(5000)]
 TOP_K, ROUNDS = 5, 4

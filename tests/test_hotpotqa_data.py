@@ -16,7 +16,7 @@ from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.generator import write_embedded  # noqa: E402
 from agent_gym.envs.hotpotqa.metrics import evaluate  # noqa: E402
-from agent_gym.retrieval.engines import ENGINES  # noqa: E402
+from agent_gym.search.engines import ENGINES  # noqa: E402
 
 OFFICIAL = {
     "_id": "5a7",

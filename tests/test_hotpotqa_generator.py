@@ -125,7 +125,7 @@ def test_held_out_words_are_known_from_what_is_read_in_training() -> None:
 @every_split
 def test_one_search_with_the_question_is_not_enough_and_titles_are(split: str) -> None:
     pytest.importorskip("bm25s")
-    from agent_gym.retrieval.lexical import BM25Retriever
+    from agent_gym.search.bm25 import BM25Retriever
 
     engines = {number: BM25Retriever(get_world(number).documents) for number in WORLDS[split][:8]}
     rows = [row for row in GeneratedQuestions(split, 2000 if split == "train" else 300) if row["world"] in engines]

@@ -17,7 +17,7 @@ from agent_gym.envs.hotpotqa.data import read_question  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.generator import HELD_OUT, GeneratedQuestions, bridges  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
 from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
-from agent_gym.retrieval.lexical import BM25Retriever  # noqa: E402
+from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 
 MUSIQUE = {
     "id": "3hop1__1_2_3",

@@ -15,7 +15,7 @@ from agent_gym.envs.papersearch.listing import NO_CITATIONS, clean_id, line, lis
 from agent_gym.envs.papersearch.papers import Paper  # noqa: E402
 from agent_gym.envs.papersearch.scoring import answered_ids  # noqa: E402
 from agent_gym.parsing import HermesParser  # noqa: E402
-from agent_gym.token_limit import TokenLimit  # noqa: E402
+from agent_gym.search.token_limit import TokenLimit  # noqa: E402
 
 
 def paper(number: int, title: str, *references: int, abstract: str = "") -> dict[str, Any]:

@@ -130,7 +130,7 @@ def test_answers_can_be_read_off_the_citations(split: str) -> None:
 @every_split
 def test_searching_is_not_enough_and_citations_are(split: str) -> None:
     pytest.importorskip("bm25s")
-    from agent_gym.retrieval.lexical import BM25Retriever
+    from agent_gym.search.bm25 import BM25Retriever
 
     engines = {number: BM25Retriever(get_field(number).library.documents) for number in FIELDS[split][:8]}
     rows = [row for row in GeneratedQueries(split, 2000 if split == "train" else 300) if row["field"] in engines]

@@ -25,7 +25,7 @@ from prepare_tools import (
 import agent_gym.prepare.tables as tables
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, forecast, prepare
-from agent_gym.retrieval import Corpus, Document
+from agent_gym.search import Corpus, Document
 
 NO_INDEX = Options(index="none")
 
@@ -291,7 +291,7 @@ def test_the_forecast_of_the_hub_has_sizes_with_their_sources(recipe, tmp_path):
 
 
 def test_the_forecast_of_a_dense_index_is_that_of_its_plan(tmp_path):
-    from agent_gym.retrieval.plan import plan
+    from agent_gym.search.plan import plan
 
     options = Options(index="sq8")
     _, lines = forecast("hotpotqa-fullwiki", output=tmp_path / "out", options=options)

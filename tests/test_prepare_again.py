@@ -22,7 +22,7 @@ from prepare_tools import contents, multi_hop_rows, word_problems, write_lines, 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import Options, env_kwargs, prepare
 from agent_gym.prepare.record import MANIFEST, UNFINISHED
-from agent_gym.retrieval.files import locked
+from agent_gym.search.files import locked
 
 
 @pytest.fixture

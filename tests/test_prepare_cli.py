@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 
 from cli_tools import complaint
 from prepare_tools import multi_hop_rows, write_list
-from retrieval_tools import hotpotqa_sample
+from search_tools import hotpotqa_sample
 from tiny import make_tiny_model
 
 from agent_gym.cli.main import main

@@ -21,7 +21,7 @@ from prepare_tools import as_on_the_hub, contents, multi_hop_rows, musique_rows,
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import RECIPES, Options, hub, prepare
-from agent_gym.retrieval import Corpus
+from agent_gym.search import Corpus
 
 
 @pytest.fixture

@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from retrieval_tools import CountingRetriever, expected
+from search_tools import CountingRetriever, expected
 from test_chat_web import Served
 
 from agent_gym import serving
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.errors import EnvFailure
-from agent_gym.retrieval.remote import RemoteRetriever
-from agent_gym.retrieval.server import SearchServer
 from agent_gym.sandbox import LocalSandbox, RemoteSandbox, SandboxUnavailable
 from agent_gym.sandbox.server import SandboxServer
+from agent_gym.search.remote import RemoteRetriever, SearchServer
 from agent_gym.serving import JsonServer, bind
 
 TIMEOUT = 60
@@ -207,9 +206,10 @@ SEARCH = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))
 sys.path.insert(0, "TESTS")
-from retrieval_tools import CountingRetriever
-from agent_gym.retrieval.batcher import MicroBatcher
-from agent_gym.retrieval.server import SearchServer, bind
+from search_tools import CountingRetriever
+from agent_gym.search.wrappers import MicroBatcher
+from agent_gym.search.remote import SearchServer
+from agent_gym.serving import bind
 input()
 with SearchServer(MicroBatcher(CountingRetriever()), bind(port={port})) as server:
     print(server.server_address[1], flush=True)

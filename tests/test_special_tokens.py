@@ -12,8 +12,8 @@ from toy_envs import WorldEnv
 
 from agent_gym import Reply, Sampled
 from agent_gym.chat import ChatRenderer
+from agent_gym.search.token_limit import TokenLimit
 from agent_gym.special_tokens import SpecialTokens
-from agent_gym.token_limit import TokenLimit
 
 pytest.importorskip("trl")
 from test_chat_templates import CASES, Case, every_template, renderer_of, tool_messages  # noqa: E402

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent_gym.retrieval import Document
+from agent_gym.search import Document
 
 DIMENSION = 32
 

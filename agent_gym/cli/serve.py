@@ -15,15 +15,13 @@ from agent_gym.cli.parser import Kind, Parser, positive, run_kind
 from agent_gym.policies.vllm_environment import set_environment
 from agent_gym.policies.vllm_guard import VARIABLE, key_file, server_key
 from agent_gym.policies.vllm_launch import ENVIRONMENT, server_command
-from agent_gym.retrieval.base import Document, Retriever
-from agent_gym.retrieval.batcher import MicroBatcher
-from agent_gym.retrieval.cache import CachedRetriever
-from agent_gym.retrieval.hybrid import HybridRetriever
-from agent_gym.retrieval.opening import open_corpus, open_index
-from agent_gym.retrieval.server import SearchServer
 from agent_gym.rollout import make_env
 from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
 from agent_gym.sandbox.server import SandboxServer
+from agent_gym.search.base import Document, Retriever
+from agent_gym.search.engines import open_corpus, open_index
+from agent_gym.search.remote import SearchServer
+from agent_gym.search.wrappers import CachedRetriever, HybridRetriever, MicroBatcher
 from agent_gym.serving import bind
 
 _WEBSHOP = "AgentR1/WebShop-v0"

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.inputs import Inputs
 from agent_gym.prepare.recipe import Archive, Forecast, Piece
-from agent_gym.retrieval import files
+from agent_gym.search import files
 
 _BY_HAND = "unpack it yourself, and give the folder"
 _CHUNK = 1 << 20

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.inputs import Inputs
 from agent_gym.prepare.recipe import Built, Forecast, Piece, Recipe
-from agent_gym.retrieval import files
+from agent_gym.search import files
 
 
 @dataclass(frozen=True)

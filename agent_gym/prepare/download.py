@@ -16,7 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, writing
-from agent_gym.retrieval import files
+from agent_gym.search import files
 
 _CHUNK = 1 << 20
 _TIMEOUT_S = 30

@@ -10,12 +10,12 @@ from typing import Any
 
 from agent_gym.prepare.pieces import CORPUS, CorpusPiece
 from agent_gym.prepare.recipe import Forecast, Piece
-from agent_gym.retrieval import lexical, manifest
-from agent_gym.retrieval.build import build_index
-from agent_gym.retrieval.corpus import Corpus
-from agent_gym.retrieval.encoder_models import make_encoder
-from agent_gym.retrieval.index import KINDS
-from agent_gym.retrieval.plan import plan
+from agent_gym.search import bm25, manifest
+from agent_gym.search.build import build_index
+from agent_gym.search.corpus import Corpus
+from agent_gym.search.encoder import make_encoder
+from agent_gym.search.index import KINDS
+from agent_gym.search.plan import plan
 
 BM25 = "bm25"
 DENSE_KINDS = ("auto", *KINDS)
@@ -50,11 +50,11 @@ class BM25Piece(Piece):
 
     def done(self, folder: Path) -> bool:
         """Whether it was saved."""
-        return (folder / self.path / lexical.MANIFEST).is_file()
+        return (folder / self.path / bm25.MANIFEST).is_file()
 
     def make(self, folder: Path, *, progress: bool) -> None:
         """Build and save it."""
-        lexical.BM25Retriever(Corpus(folder / CORPUS)).save(folder / self.path)
+        bm25.BM25Retriever(Corpus(folder / CORPUS)).save(folder / self.path)
 
     def forecast(self) -> list[Forecast]:
         """Scale what was measured."""

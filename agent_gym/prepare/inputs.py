@@ -8,8 +8,8 @@ from typing import Any
 
 from agent_gym.prepare.hub import hub_rows
 from agent_gym.prepare.recipe import Forecast, Hub, Piece, Recipe, Row, Table
-from agent_gym.retrieval.base import Document
-from agent_gym.retrieval.sources import Source
+from agent_gym.search.base import Document
+from agent_gym.search.sources import Source
 
 EVERY_SPLIT = "all"  # of a file whose name says no split; an environment takes its rows for each of them
 

@@ -14,9 +14,8 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.inputs import EVERY_SPLIT, Inputs, Rows
 from agent_gym.prepare.recipe import Forecast, Hub, Recipe, Table
-from agent_gym.retrieval import files
-from agent_gym.retrieval.rows import SUFFIXES, existing, read_rows
-from agent_gym.retrieval.sources import read_documents
+from agent_gym.search import files
+from agent_gym.search.sources import SUFFIXES, existing, read_documents, read_rows
 
 _SPLITS = {"train": "train", "dev": "validation", "val": "validation", "validation": "validation", "test": "test"}
 _SHARD = re.compile(r"-\d+-of-\d+")  # as the hub names the parts of a large split

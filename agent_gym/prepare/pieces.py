@@ -11,11 +11,10 @@ from agent_gym.prepare.formats import with_context
 from agent_gym.prepare.inputs import EVERY_SPLIT, Inputs, Rows
 from agent_gym.prepare.recipe import Forecast, Piece
 from agent_gym.prepare.tables import converted_rows, count_rows, distinct, write_table
-from agent_gym.retrieval import corpus as corpora
-from agent_gym.retrieval.base import Document
-from agent_gym.retrieval.corpus import Corpus
-from agent_gym.retrieval.rows import read_rows
-from agent_gym.retrieval.sources import Source, hotpotqa_paragraphs
+from agent_gym.search import corpus as corpora
+from agent_gym.search.base import Document
+from agent_gym.search.corpus import Corpus
+from agent_gym.search.sources import Source, hotpotqa_paragraphs, read_rows
 
 CORPUS = "corpus"
 _CORPUS_BYTES = 660  # a document, measured on 600 paragraphs of HotpotQA

@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.recipe import Piece
-from agent_gym.retrieval import files
+from agent_gym.search import files
 
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"

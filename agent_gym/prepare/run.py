@@ -22,7 +22,7 @@ from agent_gym.prepare.local import from_files
 from agent_gym.prepare.pieces import CORPUS, CorpusPiece, TablePiece
 from agent_gym.prepare.recipe import Forecast, Piece, Recipe
 from agent_gym.prepare.recipes import RECIPES
-from agent_gym.retrieval import files
+from agent_gym.search import files
 
 INDEXES = (BM25, *DENSE_KINDS, "none")
 ENCODER = "BAAI/bge-large-en-v1.5"  # Agent-R1's

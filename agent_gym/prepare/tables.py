@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.recipe import Row, Table
-from agent_gym.retrieval import files
+from agent_gym.search import files
 
 ROWS_AT_ONCE = 1_000  # of HotpotQA six megabytes
 

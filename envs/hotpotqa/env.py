@@ -14,9 +14,9 @@ from agent_gym.envs.hotpotqa.search import NOTHING, Lookup, Search, Searched, re
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.parsing import Parser
 from agent_gym.react import ReActParser
-from agent_gym.retrieval import Document, Retriever
 from agent_gym.rewards import answer_format, tagged_answer
-from agent_gym.token_limit import TokenLimit
+from agent_gym.search import Document, Retriever
+from agent_gym.search.token_limit import TokenLimit
 from agent_gym.tool_env import ToolEnv
 
 TOOLS = ("search", "lookup")
@@ -95,7 +95,7 @@ class HotpotQAEnv(ToolEnv):
 
     ## Arguments
     - `data`: "embedded" (default), an official JSON file, a folder with such files, or "hotpotqa/hotpot_qa".
-    - `corpus`: what is searched: a folder or file (agent_gym.retrieval.corpus, BEIR's corpus.jsonl), or a hub name. By
+    - `corpus`: what is searched: a folder or file (agent_gym.search.corpus, BEIR's corpus.jsonl), or a hub name. By
       default each embedded question searches its own world, and other data the paragraphs of all its questions.
     - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
       protocol, or any object with `search(queries, k)`; the last two decide what is searched.

@@ -10,10 +10,10 @@ from agent_gym.data import Row
 from agent_gym.envs.hotpotqa.data import official
 from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.errors import ConfigError
-from agent_gym.retrieval import Document, Retriever
-from agent_gym.retrieval.engines import ENGINES, bm25, documents_of, open_corpus, open_retriever
-from agent_gym.retrieval.sources import hotpotqa_paragraphs
-from agent_gym.token_limit import TokenLimit
+from agent_gym.search import BM25Retriever, Document, Retriever
+from agent_gym.search.engines import ENGINES, documents_of, open_documents, open_retriever
+from agent_gym.search.sources import hotpotqa_paragraphs
+from agent_gym.search.token_limit import TokenLimit
 from agent_gym.tools import TextTool, ToolResult, same_text
 
 Find = Callable[[Sequence[str], int], list[list[Document]]]
@@ -77,7 +77,7 @@ class Searched:
 
     def __init__(self, retriever: Any, corpus: str | None, rows: Sequence[Sequence[Row]]) -> None:
         self._rows = rows
-        self._corpus = None if corpus is None else open_corpus(corpus)
+        self._corpus = None if corpus is None else open_documents(corpus)
         self.retriever = open_retriever(retriever, self._corpus)
 
     def check(self, task: Mapping[str, Any]) -> None:
@@ -92,14 +92,14 @@ class Searched:
         if self.retriever is not None:
             return self.retriever
         if corpus is not None:
-            return ENGINES.get(id(corpus), lambda: bm25(documents_of(corpus)), corpus)
+            return ENGINES.get(id(corpus), lambda: BM25Retriever(documents_of(corpus)), corpus)
         if isinstance(world, int):
-            return ENGINES.get(("world", world), lambda: bm25(get_world(world).documents))
+            return ENGINES.get(("world", world), lambda: BM25Retriever(get_world(world).documents))
         if rows:
             key = tuple(map(id, rows))
-            return ENGINES.get(key, lambda: bm25(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
+            return ENGINES.get(key, lambda: BM25Retriever(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
         # A task that was handed in brings its own paragraphs.
-        return ENGINES.get(("task", id(task)), lambda: bm25(_paragraphs(task)), task)
+        return ENGINES.get(("task", id(task)), lambda: BM25Retriever(_paragraphs(task)), task)
 
 
 def _paragraphs(task: Mapping[str, Any]) -> list[Document]:

@@ -13,7 +13,7 @@ from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
 from agent_gym.envs.hotpotqa.embedded.generator import SPLIT_SIZES, GeneratedQuestions
 from agent_gym.envs.hotpotqa.env import HotpotQAEnv
 from agent_gym.errors import ConfigError
-from agent_gym.retrieval import Retriever
+from agent_gym.search import Retriever
 
 
 class HotpotQAFullWikiEnv(HotpotQAEnv):
@@ -24,7 +24,7 @@ class HotpotQAFullWikiEnv(HotpotQAEnv):
     own paragraphs, which always hold the gold ones, but is the introduction of every article.
 
     ## Arguments
-    - `corpus`: the paragraphs, for example a folder made from BeIR/hotpotqa by `agent_gym.retrieval.Corpus.build`; or
+    - `corpus`: the paragraphs, for example a folder made from BeIR/hotpotqa by `agent_gym.search.Corpus.build`; or
     - `retriever`: the address of a server, or an engine. With `corpus`, also the folder of an index of it.
     - `data`: "hotpotqa/hotpot_qa" (default), or the official JSON.
     - everything else `HotpotQAEnv` takes.

@@ -2,7 +2,7 @@
 
 A folder holds the papers as `papers.jsonl` (papers.py) and the questions as `train.jsonl`, `validation.jsonl` (or
 `dev.jsonl`) and `test.jsonl`, or as one `queries.jsonl`, which is the split "train". Instead of `.jsonl` a name may end
-in anything that `agent_gym.retrieval.rows` reads. A question is `{"query_id", "question", "papers"}`, or a row
+in anything that `agent_gym.search.sources` reads. A question is `{"query_id", "question", "papers"}`, or a row
 of PaSa's AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where
 the `paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
 """
@@ -20,7 +20,7 @@ from agent_gym.envs.papersearch.field import get_field
 from agent_gym.envs.papersearch.generator import SPLIT_SIZES, GeneratedQueries
 from agent_gym.envs.papersearch.papers import COLUMNS, Library, need, read_ids, read_papers
 from agent_gym.errors import ConfigError
-from agent_gym.retrieval.rows import SUFFIXES, read_rows
+from agent_gym.search.sources import SUFFIXES, read_rows
 
 EMBEDDED = "embedded"
 _SPLITS = {"train": ("train",), "validation": ("validation", "dev"), "test": ("test",)}

@@ -15,10 +15,10 @@ from agent_gym.envs.papersearch.published import REWARDS
 from agent_gym.envs.papersearch.scoring import Judge
 from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
-from agent_gym.retrieval import Retriever
-from agent_gym.retrieval.engines import ENGINES, bm25, open_retriever
 from agent_gym.rewards import answer_format, tagged_answer
-from agent_gym.token_limit import TokenLimit
+from agent_gym.search import BM25Retriever, Retriever
+from agent_gym.search.engines import ENGINES, open_retriever
+from agent_gym.search.token_limit import TokenLimit
 from agent_gym.tool_env import ToolEnv
 
 
@@ -220,4 +220,4 @@ class PaperSearchEnv(ToolEnv):
         library = self._judge.library
         if self._retriever is not None and library is self._shared:
             return self._retriever
-        return ENGINES.get(("papers", id(library)), lambda: bm25(library.documents), library)
+        return ENGINES.get(("papers", id(library)), lambda: BM25Retriever(library.documents), library)

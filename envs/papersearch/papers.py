@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.retrieval import Document
+from agent_gym.search import Document
 
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 # Observations put ids in brackets, answers list them with commas or on lines of their own.

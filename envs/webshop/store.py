@@ -27,7 +27,7 @@ from agent_gym.envs.webshop.json_stream import entries
 from agent_gym.envs.webshop.product import Product, is_product, read_product
 from agent_gym.envs.webshop.shop import Shop
 from agent_gym.errors import ConfigError
-from agent_gym.retrieval import files
+from agent_gym.search import files
 from agent_gym.shared import Shared
 
 MANIFEST = "shop.json"

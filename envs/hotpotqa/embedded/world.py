@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from agent_gym.names import Namer
-from agent_gym.retrieval import Document
+from agent_gym.search import Document
 
 TABLES: dict[str, Any] = json.loads(files(__package__).joinpath("relations.json").read_text("utf-8"))
 """What is true in a world and how it is written.

@@ -1,0 +1,83 @@
+"""What a search engine is here: queries in, documents with scores out, many at a time.
+
+Everything that searches has this one method (BM25, FAISS, their fusion, a server, a cache, a micro-batcher), so that
+they can be put behind each other in any order, and an environment knows none of them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from agent_gym.errors import ConfigError
+
+# A policy can write a megabyte into one call. Nobody searches for that on purpose; what follows is not looked at, so
+# that tokenizers, caches and requests stay small.
+MAX_QUERY_CHARACTERS = 16_384
+
+
+class Document(NamedTuple):
+    """A passage that can be found.
+
+    Attributes:
+        id: its name in the corpus, unique.
+        title: what it is about; may be empty.
+        text: what it says, without the title.
+    """
+
+    id: str
+    title: str
+    text: str
+
+
+class Hit(NamedTuple):
+    """A document that was found.
+
+    Attributes:
+        document: the passage.
+        score: how well it fits; higher is better. Scores of different engines are not comparable.
+    """
+
+    document: Document
+    score: float
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """Finds documents."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find the best documents for each query.
+
+        Safe to call from several threads at once. The same queries give the same documents in the same order; equal
+        scores are ordered by the document's place in the corpus (in a fusion: by its first engine's order).
+
+        Args:
+            queries: any texts, also empty ones, very long ones, and ones in which nothing can be searched for.
+            k: documents per query, at least 1.
+
+        Returns:
+            One list per query, best first, of at most k hits; fewer where the corpus has no more, or nothing fits at
+            all.
+
+        Raises:
+            ConfigError: for k below 1.
+            EnvFailure: if the machinery behind it breaks.
+        """
+        ...
+
+
+def checked(queries: Sequence[str], k: int) -> list[str]:
+    """Check the arguments of `search` and cut queries to `MAX_QUERY_CHARACTERS`.
+
+    Raises:
+        ConfigError: for k below 1, one text instead of several, or a query that is no text.
+    """
+    if isinstance(queries, str):
+        raise ConfigError(f"queries must be a sequence of texts and is the text {queries[:50]!r}; write [query]")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ConfigError(f"k is {k!r}; it must be a whole number of at least 1")
+    for query in queries:
+        if not isinstance(query, str):
+            raise ConfigError(f"a query must be text, not {type(query).__name__}: {str(query)[:50]!r}")
+    return [query[:MAX_QUERY_CHARACTERS] for query in queries]

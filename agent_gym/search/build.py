@@ -1,0 +1,243 @@
+"""Build the index of a corpus: encode, train, add, and write the manifest last.
+
+Encoding is what takes hours, and it goes on where it stopped. Its vectors are kept on disk (`VectorShards`). Training
+and adding take minutes and start again. The memory it needs is that of the finished index and a block of vectors
+(`agent_gym.search.plan` computes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.search import corpus as corpora
+from agent_gym.search import files
+from agent_gym.search.base import Document
+from agent_gym.search.encoder import Encoder, Vectors, checked_vectors
+from agent_gym.search.index import (
+    KINDS,
+    choose_kind,
+    faiss_threads,
+    new_index,
+    reserve,
+    training_vectors,
+    write_index,
+)
+from agent_gym.search.manifest import MANIFEST, METRIC, FileRecord, Manifest, Origin, read_record, write_record
+
+_ENCODE_AT_ONCE = 1024  # so many texts are sorted by length together, and the bar moves
+_ADD_AT_ONCE = 65_536
+
+_HEADER = "vectors.json"
+_PARTIAL = "shard.partial"
+
+
+def build_index(
+    corpus: Sequence[Document],
+    encoder: Encoder,
+    folder: str | Path,
+    *,
+    kind: str = "auto",
+    device: str = "cpu",
+    shard_size: int = 4096,
+    threads: int = 1,
+    progress: bool = False,
+) -> Manifest:
+    """Build an index, or go on building it. Where there is one already, this returns at once.
+
+    After a kill at any moment the same call goes on and ends with the same bytes. The vectors stay in the folder
+    `vectors`: another kind is built from them in minutes. Who wants no other kind may delete it.
+
+    Args:
+        corpus: the documents; a `Corpus`, or any sequence.
+        encoder: makes their vectors.
+        folder: where to; made if it is missing.
+        kind: of index (`agent_gym.search.index`).
+        device: where it will be searched; decides what "auto" is.
+        shard_size: documents per file of vectors, which is what a kill loses at most.
+        threads: for training and adding. With more than 1, HNSW graphs are as good but differ from build to build.
+        progress: whether to show progress bars.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError: for an empty corpus, a kind that cannot be made of it, a folder that belongs to another corpus or
+            encoder, or one that another process builds in.
+        EnvFailure: if the encoder returns something else than vectors.
+    """
+    folder = Path(folder).expanduser()
+    if not len(corpus):
+        raise ConfigError("the corpus is empty; an index needs at least one document")
+    if shard_size < 1 or threads < 1:
+        raise ConfigError(f"shard_size is {shard_size} and threads {threads}; both must be at least 1")
+    kind = choose_kind(kind, len(corpus), encoder.spec.dimension, device)
+    require("faiss", "retrieval")  # to fail now and not after the encoding
+    folder.mkdir(parents=True, exist_ok=True)
+    with files.locked(folder):
+        origin = Origin.of(corpora.checksum(corpus), len(corpus), encoder)
+        finished = _finished(folder, kind, origin)
+        if finished:
+            return finished
+        shards = VectorShards(folder / "vectors", origin, shard_size)
+        _encode(corpus, encoder, shards, progress)
+        with faiss_threads(threads):
+            index = _index(shards, kind, progress)
+        return _write(index, folder, kind, shards.origin)
+
+
+def _finished(folder: Path, kind: str, origin: Origin) -> Manifest | None:
+    """The manifest, if there is an index of this kind and it is whole."""
+    if not (folder / MANIFEST).exists():
+        return None
+    manifest = Manifest.read(folder)
+    manifest.origin.check_corpus(origin.corpus, origin.count, folder)
+    manifest.origin.check_encoder(origin.encoder, origin.probe, folder)
+    if manifest.index != kind:
+        return None
+    try:
+        manifest.check_file(folder)
+    except ConfigError:  # whoever opened the index was told to build again, and that is now
+        return None
+    return manifest
+
+
+def _encode(corpus: Sequence[Document], encoder: Encoder, shards: VectorShards, progress: bool) -> None:
+    missing = shards.missing()
+    done = len(corpus) - sum(len(shards.span(shard)) for shard in missing)
+    with tqdm(total=len(corpus), initial=done, desc="encoding", unit=" documents", disable=not progress) as bar:
+        for shard in missing:
+            # Cut the same way on every run: which texts share a batch decides the last bits of their vectors.
+            parts = []
+            for start in shards.span(shard)[::_ENCODE_AT_ONCE]:
+                documents = [corpus[n] for n in range(start, min(start + _ENCODE_AT_ONCE, shards.span(shard).stop))]
+                parts.append(checked_vectors(encoder.encode_documents(documents), len(documents), encoder.spec))
+                bar.update(len(documents))
+            shards.write(shard, np.concatenate(parts))
+
+
+def _index(shards: VectorShards, kind: str, progress: bool) -> Any:
+    count, dimension = shards.origin.count, shards.origin.encoder.dimension
+    index = new_index(kind, count, dimension)
+    n_training = training_vectors(kind, count)
+    if n_training:
+        # The same ones on every run; ascending, so that the files are read once and in order.
+        chosen = np.random.default_rng(0).choice(count, n_training, replace=False, shuffle=False)
+        index.train(shards.pick(np.sort(chosen)))
+    reserve(index, count)
+    with tqdm(total=count, desc=f"indexing ({kind})", unit=" vectors", disable=not progress) as bar:
+        for start in range(0, count, _ADD_AT_ONCE):
+            stop = min(start + _ADD_AT_ONCE, count)
+            index.add(shards.read(start, stop))
+            bar.update(stop - start)
+    return index
+
+
+def _write(index: Any, folder: Path, kind: str, origin: Origin) -> Manifest:
+    factory = KINDS[kind].factory(origin.count, origin.encoder.dimension)
+    parameters: dict[str, int | str] = {"factory": factory, "faiss": require("faiss", "retrieval").__version__}
+    path = folder / f"{kind}.faiss"
+    write_index(index, path)
+    manifest = Manifest(kind, parameters, METRIC, origin, FileRecord(**files.describe(path)))
+    manifest.write(folder)
+    for other in folder.glob("*.faiss*"):
+        if other != path:  # an earlier kind; until the line before, the manifest was about it, and it was whole
+            other.unlink()
+    return manifest
+
+
+@dataclass(frozen=True)
+class _Header:
+    origin: Origin
+    shard_size: int
+
+
+class VectorShards:
+    """The vectors of a corpus on disk, in files of `shard_size`: they cost hours, and no kill loses more than minutes.
+
+    They are float16, which for vectors of length 1 is finer than the bfloat16 the encoder computed in. A file is
+    renamed to its name when it is complete, and the name carries its checksum: so it is there and right, or it is made
+    again. Every kind of index is built from these files and from nothing else; a build that was killed ten times gives
+    the bytes of one that was not.
+
+    Args:
+        folder: where they are, or shall be.
+        origin: of which corpus and which encoder.
+        shard_size: documents per file, if the folder is new; else it keeps its own.
+
+    Raises:
+        ConfigError: if the folder holds vectors of another corpus or encoder.
+    """
+
+    def __init__(self, folder: Path, origin: Origin, shard_size: int) -> None:
+        self.folder, self.origin = folder, origin
+        header = folder / _HEADER
+        if header.exists():
+            found = read_record(header, "vectors", _Header)
+            found.origin.check_corpus(origin.corpus, origin.count, folder)
+            found.origin.check_encoder(origin.encoder, origin.probe, folder)
+            shard_size = found.shard_size
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_record(header, "vectors", asdict(_Header(origin, shard_size)))
+        self.shard_size = shard_size
+        self._paths: dict[int, Path] = {}
+
+    def __len__(self) -> int:
+        return -(-self.origin.count // self.shard_size)
+
+    def span(self, shard: int) -> range:
+        """The positions whose vectors the file holds."""
+        return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.origin.count))
+
+    def missing(self) -> list[int]:
+        """Read what is there; return the numbers of the files that still have to be made."""
+        self._paths = {}
+        for path in sorted(self.folder.glob("*.npy")):
+            number, _, checksum = path.stem.partition("-")
+            if files.sha256_of(path).startswith(checksum) and len(checksum) == 16:
+                self._paths[int(number)] = path
+            else:
+                path.unlink()
+        return [shard for shard in range(len(self)) if shard not in self._paths]
+
+    def write(self, shard: int, vectors: Vectors) -> None:
+        """Write one file."""
+        partial = self.folder / _PARTIAL
+        with partial.open("wb") as file:
+            np.save(file, vectors.astype(np.float16))
+        path = self.folder / f"{shard:06}-{files.sha256_of(partial)[:16]}.npy"
+        files.replace(partial, path)
+        self._paths[shard] = path
+
+    def read(self, start: int, stop: int) -> Vectors:
+        """Return the vectors of the positions from start to stop; only these are read."""
+        shards = range(start // self.shard_size, -(-stop // self.shard_size))
+        parts = [self._open(s)[max(start - self.span(s).start, 0) : stop - self.span(s).start] for s in shards]
+        return np.concatenate(parts, dtype=np.float32)
+
+    def pick(self, positions: Sequence[int] | NDArray[np.int64]) -> Vectors:
+        """Return the vectors of some positions, which must ascend."""
+        places = np.asarray(positions)
+        picked = np.empty((len(places), self.origin.encoder.dimension), np.float32)
+        shards = places // self.shard_size
+        for shard in np.unique(shards):
+            chosen = shards == shard
+            picked[chosen] = self._open(int(shard))[places[chosen] - self.span(int(shard)).start]
+        return picked
+
+    def _open(self, shard: int) -> NDArray[np.float16]:
+        vectors = np.load(self._paths[shard], mmap_mode="r")
+        expected = (len(self.span(shard)), self.origin.encoder.dimension)
+        if vectors.shape != expected:
+            raise ConfigError(
+                f"{self._paths[shard]} has shape {vectors.shape}, not {expected}; delete it and build again"
+            )
+        return vectors

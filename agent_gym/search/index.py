@@ -1,0 +1,228 @@
+"""FAISS indexes by name: which kinds there are, how one is made, and how it is searched.
+
+| kind       | bytes per vector of d numbers | what it is |
+|------------|-------------------------------|------------|
+| `flat`     | 4d           | the vectors themselves; exact |
+| `sqfp16`   | 2d           | the same in float16; exact for all that an encoder knows |
+| `sq8`      | d            | a byte per number |
+| `hnsw_sq8` | d + 272      | a graph over bytes: looks at hundreds of vectors per query, not at all of them |
+| `ivf_flat` | 4d + 8       | lists around centroids, of which `nprobe` are read |
+| `ivf_sq8`  | d + 8        | the same over bytes |
+| `pq`       | d/4          | product quantisation: a byte for every four numbers |
+| `rabitq4`  | d/2 + 20     | RaBitQ with four bits per number; needs no training |
+
+`auto` is `flat` up to 200,000 vectors, where scanning all takes a few milliseconds, and `hnsw_sq8` beyond, which at
+equal recall answers three times as fast as lists do, and takes 0.43 of the memory of `flat`. On a GPU scanning is no
+trouble, so there `auto` is `flat` and then `sqfp16`. Recall and speed of every kind are measured by
+benchmarks/retrieval.py; docs/retrieval.md has the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.search import files
+from agent_gym.search.encoder import Vectors, forked
+
+AUTO_FLAT = 200_000
+"""The most vectors for which `auto` scans them all on a CPU."""
+
+HNSW_LINKS, HNSW_BUILD_EFFORT = 32, 64
+_CENTROIDS = 256  # of product quantisation: what a byte can name
+_TRAINING_VECTORS = 65_536
+_PQ_TRAINING_VECTORS, _PQ_ROUNDS = (
+    16_384,
+    10,
+)  # a quarter and less than half of FAISS's own; an hour less, as much recall
+_PER_CENTROID = 40  # FAISS warns below 39: centroids of fewer vectors follow their noise
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of index.
+
+    Attributes:
+        factory: count and dimension to FAISS's own description.
+        minimum: vectors that training needs.
+        search: the parameter of a search and its default: more finds more and takes longer.
+    """
+
+    factory: Callable[[int, int], str]
+    minimum: int = 1
+    search: Mapping[str, int] = field(default_factory=dict)
+
+
+def lists(count: int) -> int:
+    """Number of lists of an inverted file: the power of two next to 4 sqrt(count), FAISS's own advice."""
+    return max(1, min(2 ** round(math.log2(4 * math.sqrt(count))), count // _PER_CENTROID))
+
+
+KINDS: Mapping[str, Kind] = {
+    "flat": Kind(lambda count, d: "Flat"),
+    "sqfp16": Kind(lambda count, d: "SQfp16"),
+    "sq8": Kind(lambda count, d: "SQ8"),
+    "hnsw_sq8": Kind(lambda count, d: f"HNSW{HNSW_LINKS},SQ8", search={"ef": 256}),
+    "ivf_flat": Kind(lambda count, d: f"IVF{lists(count)},Flat", _PER_CENTROID, {"nprobe": 64}),
+    "ivf_sq8": Kind(lambda count, d: f"IVF{lists(count)},SQ8", _PER_CENTROID, {"nprobe": 64}),
+    "pq": Kind(lambda count, d: f"PQ{d // 4}x8", _PER_CENTROID * _CENTROIDS),
+    "rabitq4": Kind(lambda count, d: "RaBitQ4"),
+}
+
+
+def choose_kind(kind: str, count: int, dimension: int, device: str = "cpu") -> str:
+    """Resolve `auto`, and check that the kind can be made of this many vectors.
+
+    Raises:
+        ConfigError: if there is no such kind, too few vectors to train it, or a dimension it cannot divide.
+    """
+    if kind == "auto":
+        scanned = "sqfp16" if device.startswith("cuda") else "hnsw_sq8"
+        return "flat" if count <= AUTO_FLAT else scanned
+    if kind not in KINDS:
+        raise ConfigError(f"no such kind of index: {kind!r}; choose from auto, {', '.join(KINDS)}")
+    if count < KINDS[kind].minimum:
+        raise ConfigError(
+            f"an index of kind {kind!r} is trained on at least {KINDS[kind].minimum:,} vectors, and there are "
+            f"{count:,}; use kind='flat', which for so few is exact and fast"
+        )
+    if kind == "pq" and dimension % 4:
+        raise ConfigError(f"kind 'pq' makes a byte of every 4 numbers, and the vectors have {dimension}; use 'rabitq4'")
+    return kind
+
+
+def training_vectors(kind: str, count: int) -> int:
+    """How many vectors to train on; 0 where nothing is learned from them."""
+    if kind in ("flat", "sqfp16"):
+        return 0
+    if kind == "pq":
+        return min(count, _PQ_TRAINING_VECTORS)
+    wanted = _PER_CENTROID * lists(count) if kind.startswith("ivf") else 0
+    return min(count, max(wanted, _TRAINING_VECTORS))
+
+
+def new_index(kind: str, count: int, dimension: int) -> Any:
+    """Make an untrained FAISS index for vectors of length 1 and inner products."""
+    faiss = require("faiss", "retrieval")
+    index = faiss.index_factory(dimension, KINDS[kind].factory(count, dimension), faiss.METRIC_INNER_PRODUCT)
+    if kind == "hnsw_sq8":
+        index.hnsw.efConstruction = HNSW_BUILD_EFFORT
+    if kind == "pq":
+        # Sorts the codes for a comparison by Hamming distance that we never make; costs more than all the training.
+        index.do_polysemous_training = False
+        index.pq.cp.niter = _PQ_ROUNDS
+    return index
+
+
+def reserve(index: Any, count: int) -> None:
+    """Make room for this many vectors at once.
+
+    FAISS's arrays double whenever they are full, and while one is copied there are two: at the worst moment an index
+    would take twice its memory. (An inverted file has an array per list, too small to matter.)
+    """
+    faiss = require("faiss", "retrieval")
+    rooms = []
+    if hasattr(index, "hnsw"):
+        rooms.append((index.hnsw.neighbors, (2 * HNSW_LINKS + 2) * count))
+        index = faiss.downcast_index(index.storage)
+    if hasattr(index, "codes"):
+        rooms.append((index.codes, index.code_size * count))
+    for array, size in rooms:
+        array.resize(size)
+        array.resize(0)  # keeps the memory
+
+
+@contextmanager
+def faiss_threads(threads: int) -> Any:
+    """Let FAISS use this many threads inside the block, or one in a forked process."""
+    faiss = require("faiss", "retrieval")
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1 if forked() else threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def write_index(index: Any, path: Path) -> None:
+    """Write an index to a file that is whole or not there."""
+    faiss = require("faiss", "retrieval")
+    partial = path.with_name(path.name + ".partial")
+    faiss.write_index(index, str(partial))
+    files.replace(partial, path)
+
+
+def read_index(path: Path, *, mmap: bool = True) -> Any:
+    """Read an index.
+
+    Args:
+        path: its file, which must not change while the index is in use.
+        mmap: whether to map it into memory: it opens at once, and all processes share its pages.
+
+    Raises:
+        ConfigError: if FAISS cannot read it.
+    """
+    faiss = require("faiss", "retrieval")
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mmap else 0)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"FAISS {faiss.__version__} cannot read {path}: {str(error).splitlines()[-1]}; build the index again"
+        ) from error
+
+
+class Searcher:
+    """An index with its settings, safe to search from several threads.
+
+    Args:
+        index: of FAISS, on the CPU or a GPU.
+        kind: what it is.
+        ef: vectors that an HNSW search keeps in view; None for the default.
+        nprobe: lists that an IVF search reads; None for the default.
+
+    Raises:
+        ConfigError: if the parameter is not one of this kind, or below 1.
+    """
+
+    def __init__(self, index: Any, kind: str, *, ef: int | None = None, nprobe: int | None = None) -> None:
+        settings = dict(KINDS[kind].search)
+        for name, value in (("ef", ef), ("nprobe", nprobe)):
+            if value is None:
+                continue
+            if name not in settings:
+                raise ConfigError(
+                    f"an index of kind {kind!r} has no {name}; it has: {', '.join(settings) or 'nothing to set'}"
+                )
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+            settings[name] = value
+        self.index, self.settings = index, settings
+        # FAISS's CPU indexes can be searched from any number of threads; those on a GPU share a scratch memory.
+        self._lock = threading.Lock() if hasattr(index, "getDevice") else None
+
+    def search(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
+        """Search; scores and positions of shape (queries, k), best first, -1 where an index found fewer than k."""
+        if forked():  # for each call, because OpenMP keeps the number for each thread of Python's
+            require("faiss", "retrieval").omp_set_num_threads(1)
+        if self._lock is None:
+            return self.index.search(vectors, k, params=self._parameters())
+        with self._lock:
+            return self.index.search(vectors, k)
+
+    def _parameters(self) -> Any:
+        # Made for each call: they are the caller's, and attributes of the index would be everybody's.
+        faiss = require("faiss", "retrieval")
+        if "ef" in self.settings:
+            return faiss.SearchParametersHNSW(efSearch=self.settings["ef"])
+        if "nprobe" in self.settings:
+            return faiss.SearchParametersIVF(nprobe=self.settings["nprobe"])
+        return None

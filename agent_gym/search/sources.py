@@ -1,0 +1,299 @@
+"""Where documents come from: files of JSON lines or parquet, HotpotQA's contexts, data sets of the Hugging Face hub.
+
+A source is read as a stream, as often as needed, and knows in which file and line each document stands, since a corpus
+can be larger than the memory (`agent_gym.data` loads the tasks of an environment and holds them). Nothing is kept in
+memory but, for HotpotQA, sixteen bytes per paragraph to recognise those that occur again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.search.base import Document
+
+Row = Mapping[str, Any]
+
+# A JSON list is read in pieces of a megabyte. An example that has not ended after 64 million characters never will; the
+# largest of HotpotQA have 80,000.
+_CHUNK = 1 << 20
+_MAX_EXAMPLE = 1 << 26
+
+
+@dataclass(frozen=True)
+class Source:
+    """Documents that can be read again and again.
+
+    Args:
+        read: starts a pass, which gives documents with their places, such as "corpus.jsonl, line 3".
+    """
+
+    read: Callable[[], Iterator[tuple[str, Document]]]
+
+    def __iter__(self) -> Iterator[Document]:
+        """Read the documents."""
+        return (document for _, document in self.read())
+
+    def place(self, n: int) -> str:
+        """Say where document n stands; reads up to there."""
+        return next(islice(self.read(), n, None))[0]
+
+
+def read_documents(path: str | Path, *, id: str = "_id", title: str = "title", text: str = "text") -> Source:
+    """Read a file with one document per row, by default BEIR's `corpus.jsonl` or `corpus.jsonl.gz`.
+
+    Args:
+        path: a file that ends in .jsonl, .json (a list) or .parquet; the first two may be compressed, then with .gz.
+        id: name of the column with the id, a text or a whole number.
+        title: name of the column with the title; documents may lack it.
+        text: name of the column with the text.
+
+    Returns:
+        The documents. Reading raises `ConfigError` with the file and line of what is wrong.
+    """
+    path = existing(path)
+    return Source(lambda: ((place, _document(place, row, id, title, text)) for place, row in read_rows(path)))
+
+
+def read_dataset(
+    name: str,
+    config: str | None = None,
+    split: str | None = None,
+    *,
+    id: str = "_id",
+    title: str = "title",
+    text: str = "text",
+) -> Source:
+    """Read a data set of the hub, for example `read_dataset("BeIR/hotpotqa", "corpus")`.
+
+    Args:
+        name: its name.
+        config: its configuration.
+        split: its split; may be left out where there is one only.
+        id: name of the column with the id.
+        title: name of the column with the title.
+        text: name of the column with the text.
+
+    Raises:
+        ConfigError: if it cannot be loaded, or the split has to be named.
+    """
+    datasets = require("datasets", "train")
+    try:
+        splits = datasets.load_dataset(name, config)
+    except Exception as error:  # the hub client raises a different class for each way of being unreachable
+        raise ConfigError(
+            f"cannot load the data set {name!r} from the hub ({type(error).__name__}). If this machine is offline, "
+            "give a local .jsonl or .parquet file instead"
+        ) from error
+    if split is None and len(splits) == 1:
+        split = next(iter(splits))
+    if split not in splits:
+        raise ConfigError(f"{name}: split is {split!r}; it must be one of {', '.join(splits)}")
+    rows = splits[split]
+
+    def read() -> Iterator[tuple[str, Document]]:
+        for n, row in enumerate(rows):
+            place = f"{name}, split {split}, row {n}"
+            yield place, _document(place, row, id, title, text)
+
+    return Source(read)
+
+
+def read_hotpotqa(*files: str | Path) -> Source:
+    """Read the paragraphs of HotpotQA's questions (distractor setting), each once.
+
+    Args:
+        files: the official .json lists, or the hub's rows as .jsonl or .parquet.
+
+    Returns:
+        The paragraphs in the order of their first occurrence, as `hotpotqa_paragraphs` makes them.
+    """
+    paths = [existing(file) for file in files]
+    return Source(lambda: _paragraphs(chain.from_iterable(map(read_rows, paths))))
+
+
+def hotpotqa_paragraphs(examples: Iterable[Row]) -> Source:
+    """Collect the paragraphs of questions that are already in memory.
+
+    A paragraph's id is its title, with " (2)" and so on where the title occurs with another text. Its text is its
+    sentences with single spaces between.
+
+    Args:
+        examples: rows whose `context` is the official `[[title, [sentence, ...]], ...]` or the hub's
+            `{"title": [...], "sentences": [[...], ...]}`.
+    """
+    return Source(lambda: _paragraphs((f"example {n}", row) for n, row in enumerate(examples)))
+
+
+def open_source(name: str | Path) -> Source:
+    """Read whatever `name` names: a file of documents, a file of HotpotQA's questions, or a data set of the hub."""
+    path = Path(name).expanduser()
+    if not path.exists() and str(name).count("/") <= 1 and not str(name).startswith((".", "/", "~")):
+        if not path.name.endswith(SUFFIXES):
+            return read_dataset(str(name))
+    _, first = next(read_rows(existing(path)), ("", {}))
+    return read_hotpotqa(path) if "context" in first else read_documents(path)
+
+
+def _document(place: str, row: Row, id: str, title: str, text: str) -> Document:
+    for column in (id, text):
+        if column not in row:
+            raise ConfigError(f"{place}: no column {column!r}; it has: {', '.join(map(str, row))}")
+    name, heading = row[id], row.get(title)
+    name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{place}: {id} is {name!r}; it must be a text that is not empty, or a whole number")
+    for column, value in ((title, "" if heading is None else heading), (text, row[text])):
+        if not isinstance(value, str):
+            raise ConfigError(f"{place}: {column} is {str(value)[:50]!r}; it must be a text")
+    return Document(name, heading or "", row[text])
+
+
+def _paragraphs(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Document]]:
+    seen: set[bytes] = set()
+    titles: dict[str, int] = {}
+    for place, row in rows:
+        for title, sentences in _context(place, row):
+            text = " ".join(filter(None, (sentence.strip() for sentence in sentences)))
+            key = hashlib.blake2b(f"{title}\n{text}".encode("utf-8", "replace"), digest_size=16).digest()
+            if key in seen:
+                continue
+            seen.add(key)
+            name = title
+            while name in titles:  # "A (2)" may itself be a title
+                titles[title] += 1
+                name = f"{title} ({titles[title]})"
+            titles[name] = 1
+            yield place, Document(name, title, text)
+
+
+def _context(place: str, row: Row) -> list[tuple[str, list[str]]]:
+    context = row.get("context")
+    try:
+        if isinstance(context, Mapping):
+            pairs = list(zip(context["title"], context["sentences"], strict=True))
+        else:
+            pairs = [(title, sentences) for title, sentences in context]  # type: ignore[union-attr]
+        whole = all(
+            isinstance(title, str)
+            and title
+            and isinstance(sentences, list)
+            and all(isinstance(s, str) for s in sentences)
+            for title, sentences in pairs
+        )
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"{place}: context must be [[title, [sentence, ...]], ...] or "
+            f"{{'title': [...], 'sentences': [[...], ...]}}, and is {str(context)[:100]!r}"
+        )
+    return pairs
+
+
+def existing(path: str | Path) -> Path:
+    """Check that this is a file that can be read.
+
+    Raises:
+        ConfigError: if it is not there, or its name does not tell what it holds.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"no such file: {str(path)!r}")
+    if not path.name.endswith(SUFFIXES):
+        raise ConfigError(f"{path}: cannot tell what it holds; the name must end in {', '.join(SUFFIXES)}")
+    return path
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """Read the rows of a file, each with its place, for example "corpus.jsonl, line 3".
+
+    Raises:
+        ConfigError: with the place, where the file cannot be read or a row is no object.
+    """
+    reader = next(reader for suffix, reader in _READERS.items() if path.name.endswith(suffix))
+    last = str(path)
+    try:
+        for place, row in reader(path):
+            if not isinstance(row, Mapping):
+                raise ConfigError(f"{place}: a row must be an object, and is {str(row)[:50]!r}")
+            last = f"{path}, after {place.removeprefix(f'{path}, ')}"
+            yield place, row
+    except ConfigError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: not UTF-8, or not parquet
+        raise ConfigError(f"{last}: cannot be read: {error}") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    with _open(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                place = f"{path}, line {number}"
+                try:
+                    yield place, json.loads(line)
+                except ValueError as error:
+                    raise ConfigError(f"{place}: not valid JSON: {error}") from error
+
+
+def _list(path: Path) -> Iterator[tuple[str, Any]]:
+    """Read the examples of a JSON list one by one: HotpotQA's have half a gigabyte, in one line."""
+    decoder = json.JSONDecoder()
+    with _open(path) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig") as file:
+        buffer = file.read(_CHUNK).lstrip()
+        if not buffer.startswith("["):
+            raise ConfigError(f"{path}: must hold a JSON list of examples")
+        at, number = 1, 0
+        while True:
+            while buffer[at : at + 1] in " \t\r\n," and at < len(buffer):
+                at += 1
+            if buffer.startswith("]", at):
+                return
+            place = f"{path}, example {number}"
+            try:
+                row, at = decoder.raw_decode(buffer, at)
+            except json.JSONDecodeError as error:
+                # Not whole yet, or broken. Twice as much each time, or a long example would be read over and over.
+                rest = buffer[at:]
+                more = file.read(max(_CHUNK, len(rest)))
+                if not more or len(rest) > _MAX_EXAMPLE:
+                    raise ConfigError(f"{place}: not valid JSON: {error.msg}") from error
+                buffer, at = rest + more, 0
+                continue
+            yield place, row
+            number += 1
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    require("pyarrow", "train")
+    import pyarrow.parquet
+
+    number = 0
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                yield f"{path}, row {number}", row
+                number += 1
+
+
+_READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
+    ".jsonl": _lines,
+    ".jsonl.gz": _lines,
+    ".json": _list,
+    ".json.gz": _list,
+    ".parquet": _parquet,
+}
+SUFFIXES = tuple(_READERS)

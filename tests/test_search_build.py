@@ -1,0 +1,301 @@
+"""Building an index: killed anywhere it goes on and ends with the same bytes, and it never mixes two origins."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("faiss")
+
+from slow_build import DIMENSION, HashEncoder
+from tiny_encoder import make_documents
+
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.search import build
+from agent_gym.search.build import build_index
+from agent_gym.search.corpus import Corpus
+from agent_gym.search.dense import DenseRetriever
+from agent_gym.search.index import KINDS
+from agent_gym.search.manifest import MANIFEST, Manifest
+
+COUNT = 200  # in 13 files of 16
+DOCUMENTS = make_documents(COUNT)
+
+
+def start(folder: Path, kind: str = "hnsw_sq8", seconds: float = 0, kill_at: int = 0) -> subprocess.Popen[str]:
+    script = Path(__file__).parent / "slow_build.py"
+    arguments = [str(folder), kind, str(COUNT), str(seconds), *([str(kill_at)] if kill_at else [])]
+    return subprocess.Popen([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The files of a build that nobody killed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = start(folder)
+    assert int(done.communicate()[0]) == COUNT + 2 and done.returncode == 0
+    return contents(folder)
+
+
+def kill_again_and_again(folder: Path, kills: int, expected: dict[str, bytes]) -> None:
+    """Kill builds after random times; whenever one comes through, compare it, lose most of its work and go on."""
+    rng, killed = random.Random(0), 0
+    while killed < kills:
+        process = start(folder, seconds=0.03)
+        try:
+            process.wait(rng.uniform(0.2, 0.7))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            killed += 1
+        if process.wait() == 0:
+            assert contents(folder) == expected
+            (folder / MANIFEST).unlink()
+            for path in rng.sample(sorted((folder / "vectors").glob("*.npy")), 10):
+                path.unlink()
+    assert start(folder).wait() == 0
+    assert contents(folder) == expected
+
+
+def test_a_build_that_is_killed_at_random_ends_with_the_same_bytes(tmp_path, undisturbed):
+    kill_again_and_again(tmp_path, 4, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_build_that_is_killed_twenty_times_ends_with_the_same_bytes(tmp_path, undisturbed):
+    kill_again_and_again(tmp_path, 20, undisturbed)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 6, 17])
+@pytest.mark.parametrize("complete", [False, True], ids=["encoding", "indexing"])
+def test_a_build_that_is_killed_between_two_files_ends_with_the_same_bytes(tmp_path, undisturbed, call, complete):
+    """Each file is flushed, renamed and its folder flushed; `complete` has all vectors, so the index comes first."""
+    if complete:
+        for name, content in undisturbed.items():
+            if name.startswith("vectors"):
+                (tmp_path / name).parent.mkdir(exist_ok=True)
+                (tmp_path / name).write_bytes(content)
+    process = start(tmp_path, kill_at=call)
+    assert process.wait() == (0 if complete and call > 6 else -9)
+    if process.returncode:
+        if not (tmp_path / MANIFEST).exists():
+            with pytest.raises(ConfigError, match="no index .* whose build was not finished"):
+                DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+        assert start(tmp_path).wait() == 0
+    assert contents(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pq"])
+def test_two_builds_are_equal(tmp_path, kind):
+    for name in ("one", "two"):
+        manifest = build_index(DOCUMENTS, HashEncoder(), tmp_path / name, kind=kind, shard_size=50)
+    assert manifest == Manifest.read(tmp_path / "two") and manifest.index == kind
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_two_builds_of_a_product_quantiser_are_equal(tmp_path):
+    documents = make_documents(10_240)
+    for name in ("one", "two"):
+        build_index(documents, HashEncoder(dimension=8), tmp_path / name, kind="pq")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_what_is_there_is_not_made_again(tmp_path):
+    encoder = HashEncoder()
+    build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    encoder.batches.clear()
+    build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
+    assert encoder.batches == [1, 1]  # the probe
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_damaged_file_of_vectors_is_made_again_and_only_that(tmp_path):
+    encoder = HashEncoder()
+    build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
+    expected = contents(tmp_path)
+    shards = sorted((tmp_path / "vectors").glob("*.npy"))
+    shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    shards[3].write_bytes(b"\0" * len(shards[3].read_bytes()))
+    shards[5].rename(shards[5].with_name("no-vectors.npy"))
+    (tmp_path / MANIFEST).unlink()
+    encoder.batches.clear()
+    build_index(DOCUMENTS, encoder, tmp_path)
+    assert encoder.batches == [1, 1, 16, 16, 16]
+    assert contents(tmp_path) == expected
+
+
+def test_a_damaged_index_is_made_again_from_the_vectors(tmp_path):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path)
+    expected = contents(tmp_path)
+    (tmp_path / "flat.faiss").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"flat.faiss has 0 bytes.*build_index with the same arguments"):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+    encoder = HashEncoder()
+    build_index(DOCUMENTS, encoder, tmp_path)
+    assert encoder.batches == [1, 1] and contents(tmp_path) == expected
+
+
+def test_another_kind_is_built_from_the_same_vectors(tmp_path, monkeypatch):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path, kind="flat")
+    encoder = HashEncoder()
+
+    def look(folder, *_):  # at the moment between the new index and its manifest
+        assert sorted(path.name for path in folder.glob("*.faiss")) == ["flat.faiss", "sq8.faiss"]
+        DenseRetriever(DOCUMENTS, folder, HashEncoder())
+        write(manifest, folder)
+
+    write = Manifest.write
+    manifest = build_index(DOCUMENTS, encoder, tmp_path / "other", kind="sq8")
+    encoder.batches.clear()
+    monkeypatch.setattr(Manifest, "write", lambda self, folder: look(folder))
+    build_index(DOCUMENTS, encoder, tmp_path, kind="sq8")
+    assert encoder.batches == [1, 1]
+    assert [path.name for path in tmp_path.glob("*.faiss*")] == ["sq8.faiss"]
+    assert DenseRetriever(DOCUMENTS, tmp_path, encoder).manifest.index == "sq8"
+
+
+def test_vectors_may_be_deleted_afterwards(tmp_path):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path)
+    shutil.rmtree(tmp_path / "vectors")
+    encoder = HashEncoder()
+    assert DenseRetriever(DOCUMENTS, tmp_path, encoder).search(["Arlen glass"], 1)[0]
+    build_index(DOCUMENTS, encoder, tmp_path)
+    assert max(encoder.batches) == 1 and not (tmp_path / "vectors").exists()
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("documents", "encoder", "message"),
+    [
+        (DOCUMENTS[:-1], {}, "belongs to a corpus of 200 documents .* given corpus has 199"),
+        ([*DOCUMENTS[:-1], make_documents(201)[-1]], {}, "belongs to a corpus of 200 documents"),
+        (DOCUMENTS, {"salt": "x"}, "'hash', and 'hash' gives the same text another vector"),
+        (DOCUMENTS, {"name": "new", "dimension": 16}, "'hash' with dimension=32, and 'new' has 16"),
+        (DOCUMENTS, {"query_prefix": "query: "}, "query_prefix='', and 'hash' has 'query: '"),
+        (DOCUMENTS, {"document_prefix": "passage: "}, "document_prefix=''"),
+        (DOCUMENTS, {"pooling": "cls"}, "pooling='mean', and 'hash' has 'cls'"),
+    ],
+)
+def test_a_folder_belongs_to_one_corpus_and_one_encoder(tmp_path, finished, documents, encoder, message):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path)
+    if not finished:
+        (tmp_path / MANIFEST).unlink()
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=f"{message}.*another folder"):
+        build_index(documents, HashEncoder(**encoder), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_moved_model_is_the_same_model(tmp_path):
+    build_index(DOCUMENTS, HashEncoder(name="BAAI/hash"), tmp_path)
+    assert build_index(DOCUMENTS, HashEncoder(name="./models/hash"), tmp_path).origin.encoder.name == "BAAI/hash"
+
+
+def test_a_corpus_on_disk(tmp_path):
+    corpus = Corpus.build(tmp_path / "corpus", DOCUMENTS)
+    manifest = build_index(corpus, HashEncoder(), tmp_path / "index")
+    assert manifest.origin.corpus == corpus.checksum
+    assert build_index(DOCUMENTS, HashEncoder(), tmp_path / "index") == manifest  # the same documents as a list
+    hits = DenseRetriever(corpus, tmp_path / "index", HashEncoder()).search([DOCUMENTS[7].text], 1)[0]
+    assert hits[0].document == DOCUMENTS[7]
+
+
+def test_vectors_are_float16_of_what_the_encoder_made(tmp_path):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path, shard_size=64)
+    parts = [np.load(path) for path in sorted((tmp_path / "vectors").glob("*.npy"))]
+    assert [len(part) for part in parts] == [64, 64, 64, 8] and parts[0].dtype == np.float16
+    np.testing.assert_allclose(np.concatenate(parts), HashEncoder().encode_documents(DOCUMENTS), atol=3e-4)
+
+
+def test_large_files_are_read_and_encoded_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "_ENCODE_AT_ONCE", 30)
+    monkeypatch.setattr(build, "_ADD_AT_ONCE", 70)
+    encoder = HashEncoder()
+    build_index(DOCUMENTS, encoder, tmp_path / "pieces", shard_size=90)
+    assert encoder.batches == [1, 1, 30, 30, 30, 30, 30, 30, 20]
+    monkeypatch.undo()
+    build_index(DOCUMENTS, HashEncoder(), tmp_path / "whole", shard_size=90)
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
+
+
+def _build_and_wait(folder, started):
+    class Waiting(HashEncoder):
+        def encode_documents(self, documents):
+            if len(documents) > 1:
+                started.set()
+                time.sleep(60)
+            return super().encode_documents(documents)
+
+    build_index(DOCUMENTS, Waiting(), folder)
+
+
+def test_two_processes_do_not_build_in_one_folder(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    process = context.Process(target=_build_and_wait, args=(tmp_path, started))
+    process.start()
+    try:
+        assert started.wait(60)
+        with pytest.raises(ConfigError, match="another process is writing"):
+            build_index(DOCUMENTS, HashEncoder(), tmp_path)
+    finally:
+        process.kill()
+        process.join()
+    build_index(DOCUMENTS, HashEncoder(), tmp_path)  # the lock went with the process
+
+
+def test_progress(tmp_path, capfd):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path / "one", progress=True)
+    assert "encoding: 100%" in (shown := capfd.readouterr().err) and "indexing (flat): 100%" in shown
+    build_index(DOCUMENTS, HashEncoder(), tmp_path / "two")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"corpus": []}, "the corpus is empty"),
+        ({"kind": "best"}, "no such kind of index: 'best'"),
+        ({"kind": "pq"}, "at least 10,240"),
+        ({"shard_size": 0}, "shard_size is 0"),
+        ({"threads": 0}, "threads 0"),
+    ],
+)
+def test_what_cannot_be_built(tmp_path, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        build_index(**{"corpus": DOCUMENTS, "encoder": HashEncoder(), "folder": tmp_path / "index", **arguments})
+    assert not (tmp_path / "index").exists()
+
+
+def test_an_encoder_that_returns_no_numbers(tmp_path):
+    class Broken(HashEncoder):
+        def encode_documents(self, documents):
+            vectors = super().encode_documents(documents)
+            vectors[-1] = np.nan if len(documents) > 1 else vectors[-1]
+            return vectors
+
+    with pytest.raises(EnvFailure, match="NaN"):
+        build_index(DOCUMENTS, Broken(), tmp_path)
+    assert not list((tmp_path / "vectors").glob("*.npy"))
+
+
+def test_a_manifest_says_what_an_index_is(tmp_path):
+    build_index(DOCUMENTS, HashEncoder(), tmp_path, kind="ivf_sq8")
+    written = json.loads((tmp_path / MANIFEST).read_text())
+    assert written["kind"] == "index" and written["format"] == 1 and written["index"] == "ivf_sq8"
+    assert written["parameters"]["factory"] == "IVF5,SQ8" and "inner product" in written["metric"]
+    assert written["origin"]["count"] == COUNT and written["origin"]["encoder"]["dimension"] == DIMENSION
+    assert written["file"]["bytes"] == (tmp_path / "ivf_sq8.faiss").stat().st_size

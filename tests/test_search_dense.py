@@ -1,0 +1,353 @@
+"""Dense retrieval: what is found, in which order, from how many threads, and what it refuses to open."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("faiss")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_build import HashEncoder
+from tiny_encoder import make_documents, make_tiny_encoder
+
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.search import Document, Retriever
+from agent_gym.search.build import build_index
+from agent_gym.search.dense import DenseRetriever
+from agent_gym.search.index import KINDS
+from agent_gym.search.manifest import MANIFEST
+
+DOCUMENTS = make_documents(300)
+HERE = Path(__file__).parent
+
+
+def build(folder, documents=DOCUMENTS, encoder=None, **options):
+    encoder = encoder or HashEncoder()
+    build_index(documents, encoder, folder, **options)
+    return DenseRetriever(documents, folder, encoder)
+
+
+def nearest(encoder, queries, documents, k):
+    """The k best documents of each query and their scores, by comparing with all of them."""
+    vectors = encoder.encode_documents(documents).astype(np.float16).astype(np.float32)  # as they are stored
+    scores = np.round(encoder.encode_queries(queries) @ vectors.T, 6)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return [[documents[n] for n in row] for row in order], np.take_along_axis(scores, order, 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("index")
+    build(folder)
+    return folder
+
+
+@pytest.fixture
+def retriever(folder):
+    return DenseRetriever(DOCUMENTS, folder, HashEncoder())
+
+
+def test_it_finds_the_nearest(retriever):
+    assert isinstance(retriever, Retriever)
+    queries = [document.text for document in DOCUMENTS[:50]]
+    expected, scores = nearest(HashEncoder(), queries, DOCUMENTS, 5)
+    for hits, documents, row in zip(retriever.search(queries, 5), expected, scores, strict=True):
+        assert [hit.document for hit in hits] == documents
+        np.testing.assert_allclose([hit.score for hit in hits], row, atol=1e-5)
+        assert all(type(hit.score) is float for hit in hits)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pq"])
+def test_every_kind_is_searched(tmp_path, kind):
+    retriever = build(tmp_path, kind=kind)
+    found = retriever.search([f"{document.title} {document.text}" for document in DOCUMENTS], 3)
+    assert all(len(hits) == 3 for hits in found)
+    assert np.mean([hits[0].document == document for hits, document in zip(found, DOCUMENTS, strict=True)]) > 0.95
+
+
+def test_real_encoders_end_to_end(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("FlagEmbedding")
+    from agent_gym.search.encoder import make_encoder
+
+    for name in ("bge-small-en-tiny", "plain"):
+        encoder = make_encoder(str(make_tiny_encoder(tmp_path / name)))
+        build_index(DOCUMENTS[:60], encoder, tmp_path / "index" / name)
+        retriever = DenseRetriever(DOCUMENTS[:60], tmp_path / "index" / name)  # loads the encoder by its name
+        assert retriever.encoder.spec == encoder.spec
+        queries = [document.text for document in DOCUMENTS[:60]]
+        expected, scores = nearest(encoder, queries, DOCUMENTS[:60], 5)
+        found = retriever.search(queries, 5)
+        np.testing.assert_allclose([[hit.score for hit in hits] for hits in found], scores, atol=1e-5)
+        assert [hits[0].document for hits in found] == [documents[0] for documents in expected]
+        for query in ("", "\x00\x1f", "\ud83d x", "x" * 10_000, "bells " * 2_000):
+            assert len(retriever.search([query], 3)[0]) == (3 if "x" in query or "b" in query else 0)
+
+
+def test_queries_in_which_nothing_can_be_searched_for_find_nothing(retriever):
+    nothing = ["", " ", "\n\t\r", "\x00\x01\x1f\x7f", "?!", "\u200b", "\ud83d"]
+    found = retriever.search([*nothing, "Arlen"], 2)
+    assert [len(hits) for hits in found] == [0] * len(nothing) + [2]
+    assert retriever.search([], 2) == [] and retriever.search(nothing, 2) == [[]] * len(nothing)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text(st.characters(), max_size=40), max_size=5), st.integers(1, 400))
+def test_any_query_gets_an_answer(tmp_path_factory, queries, k):
+    retriever = _shared(tmp_path_factory)
+    found = retriever.search(queries, k)
+    assert len(found) == len(queries)
+    for query, hits in zip(queries, found, strict=True):
+        assert len(hits) == (min(k, len(DOCUMENTS)) if any(map(str.isalnum, query)) else 0)
+        assert len({hit.document.id for hit in hits}) == len(hits)
+        assert sorted((hit.score for hit in hits), reverse=True) == [hit.score for hit in hits]
+
+
+def _shared(factory, made=[]):  # noqa: B006  a fixture would be made anew for each example
+    if not made:
+        made.append(build(factory.mktemp("any")))
+    return made[0]
+
+
+@pytest.mark.parametrize("k", [0, -1, True, 2.0])
+def test_k_must_be_a_positive_number(retriever, k):
+    with pytest.raises(ConfigError, match="k is"):
+        retriever.search(["Arlen"], k)
+
+
+@pytest.mark.parametrize("kind", ["flat", "sqfp16", "hnsw_sq8"])
+@pytest.mark.parametrize("k", [1, 3, 20, 70])
+def test_equal_scores_come_in_the_order_of_the_corpus(tmp_path, kind, k):
+    """60 copies among 300 others: more than k, and more than what is asked for beyond k at first."""
+    copies = {n: Document(f"copy{n}", "Same", "glass bells of Arlen") for n in range(5, 300, 5)}
+    documents = [copies.get(n, document) for n, document in enumerate(DOCUMENTS)]
+    retriever = build(tmp_path, documents, kind=kind)
+    hits = retriever.search(["Same glass bells of Arlen", "cheese"], k)[0]
+    assert [hit.document for hit in hits][: len(copies)] == list(copies.values())[:k]
+
+
+def test_a_corpus_of_one_text_ends_the_search_for_ties(tmp_path):
+    documents = [Document(str(n), "", "all the same") for n in range(3000)]
+    assert [hit.document.id for hit in build(tmp_path, documents).search(["same"], 3)[0]] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw_sq8", "ivf_sq8"])
+def test_threads_get_the_answers_of_one_thread(tmp_path, kind):
+    retriever = build(tmp_path, kind=kind)
+    queries = [[document.text for document in DOCUMENTS[n : n + n % 5 + 1]] for n in range(64)]
+    expected = [retriever.search(few, 4) for few in queries]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(lambda few: retriever.search(few, 4), queries * 4))
+    finally:
+        sys.setswitchinterval(switch)
+    for ours, theirs in zip(found, expected * 4, strict=True):
+        assert [[hit.document for hit in hits] for hits in ours] == [[hit.document for hit in hits] for hits in theirs]
+
+
+def test_the_encoder_is_used_by_one_thread_at_a_time(folder):
+    class Watched(HashEncoder):
+        inside = 0
+
+        def encode_queries(self, queries):
+            self.inside += 1
+            assert self.inside == 1
+            try:
+                return super().encode_queries(queries)
+            finally:
+                self.inside -= 1
+
+    retriever = DenseRetriever(DOCUMENTS, folder, Watched())
+    with ThreadPoolExecutor(8) as pool:
+        assert all(hits[0] for hits in pool.map(lambda n: retriever.search([f"Arlen {n}"], 2), range(200)))
+
+
+def test_copies_share_the_index_and_pickles_open_it_again(retriever):
+    assert copy.deepcopy(retriever) is retriever
+    sent = pickle.dumps(retriever)
+    assert len(sent) < 200_000
+    assert pickle.loads(sent).search(["Arlen glass"], 3) == retriever.search(["Arlen glass"], 3)
+
+
+FORK = """
+import multiprocessing, sys, threading
+from slow_build import HashEncoder
+from tiny_encoder import make_documents, make_tiny_encoder
+from agent_gym.search.build import build_index
+from agent_gym.search.dense import DenseRetriever
+from agent_gym.search.encoder import make_encoder
+
+folder, model = sys.argv[1:]
+documents = make_documents(2000)
+encoder = make_encoder(str(make_tiny_encoder(__import__("pathlib").Path(folder) / model))) if model else HashEncoder()
+build_index(documents, encoder, folder + "/index", threads=2)
+retriever = DenseRetriever(documents, folder + "/index", encoder)
+search = lambda: retriever.search([document.text for document in documents[:300]], 5)
+expected = search()  # starts the threads that a fork loses
+
+def child():
+    right = [search() == expected]
+    thread = threading.Thread(target=lambda: right.append(search() == expected))
+    thread.start()
+    thread.join()
+    sys.exit(right != [True, True])
+
+process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
+process.start()
+process.join(30)
+sys.exit(process.exitcode if process.exitcode is not None else "the forked process hangs")
+"""
+
+
+@pytest.mark.parametrize("model", ["", pytest.param("bge-small-en-tiny", marks=pytest.mark.slow)])
+def test_a_forked_process_searches_on(tmp_path, model):
+    if model:
+        pytest.importorskip("FlagEmbedding")
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(HERE)}
+    command = [sys.executable, "-c", FORK, str(tmp_path), model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_effort_is_passed_on(tmp_path):
+    build(tmp_path, kind="ivf_flat")
+    opened = DenseRetriever(DOCUMENTS, tmp_path, HashEncoder(), nprobe=1)
+    # It reads one list, which holds fewer documents than are asked for: none of them is made up.
+    hits = opened.search(["Arlen"], 300)[0]
+    assert 0 < len(hits) < 300 and len({hit.document.id for hit in hits}) == len(hits)
+    assert len(DenseRetriever(DOCUMENTS, tmp_path, HashEncoder()).search(["Arlen"], 300)[0]) == 300
+    with pytest.raises(ConfigError, match="'ivf_flat' has no ef"):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder(), ef=3)
+
+
+def test_a_broken_encoder_is_nobodys_wrong_answer(folder):
+    class Broken(HashEncoder):
+        def encode_queries(self, queries):
+            if queries == ["boom"]:
+                raise RuntimeError("out of memory")
+            return super().encode_queries(queries) * (np.nan if queries == ["nan"] else 1)
+
+    retriever = DenseRetriever(DOCUMENTS, folder, Broken())
+    for query, message in (("boom", "out of memory"), ("nan", "NaN")):
+        with pytest.raises(EnvFailure, match=message):
+            retriever.search([query], 1)
+    assert retriever.search(["Arlen"], 1)[0]  # and the lock is free again
+
+
+@pytest.mark.parametrize(
+    ("documents", "encoder", "message"),
+    [
+        (DOCUMENTS[:-1], {}, "belongs to a corpus of 300 documents .* given corpus has 299"),
+        ([*DOCUMENTS[1:], DOCUMENTS[0]], {}, "belongs to a corpus of 300 documents"),
+        (DOCUMENTS, {"salt": "x"}, "gives the same text another vector"),
+        (DOCUMENTS, {"name": "new", "dimension": 16}, "'hash' with dimension=32, and 'new' has 16"),
+        (DOCUMENTS, {"query_prefix": "query: "}, "query_prefix"),
+    ],
+)
+def test_what_does_not_belong_together_is_not_opened(folder, documents, encoder, message):
+    with pytest.raises(ConfigError, match=message):
+        DenseRetriever(documents, folder, HashEncoder(**encoder))
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_damaged_index_is_never_searched(tmp_path_factory, data):
+    folder = _shared(tmp_path_factory).folder
+    content = (folder / "flat.faiss").read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    how = data.draw(st.sampled_from(["flip", "cut", "lengthen"]))
+    damaged = tmp_path_factory.mktemp("damaged")
+    (damaged / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
+    flipped = content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+    (damaged / "flat.faiss").write_bytes({"flip": flipped, "cut": content[:place], "lengthen": content + b"x"}[how])
+    message = "is damaged" if how == "flip" else f"bytes and was written with {len(content)}"
+    with pytest.raises(ConfigError, match=f"flat.faiss.*{message}.*build the index again"):
+        DenseRetriever(DOCUMENTS, damaged, HashEncoder())
+    if how != "flip":  # the size is compared in any case
+        with pytest.raises(ConfigError, match="bytes"):
+            DenseRetriever(DOCUMENTS, damaged, HashEncoder(), verify=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format 2, and this version of agent-gym reads up to 1; update"),
+        ({"format": "1"}, "of format '1'; expected 'index' of format 1"),
+        ({"kind": "corpus"}, "is 'corpus' of format 1; expected 'index'"),
+        ({"index": "annoy"}, "kind 'annoy'; this version knows flat"),
+        ({"index": "../flat"}, "kind '../flat'"),
+        ({"index": "sq8"}, "sq8.faiss is missing"),
+        ({"file": {"bytes": "9", "sha256": ""}}, "damaged at 'file.bytes'"),
+        ({"surprise": 1}, "damaged at 'surprise'"),
+        ({"origin": None}, "damaged at 'origin'"),
+    ],
+)
+def test_manifests_that_are_refused(folder, tmp_path, change, message):
+    content = json.loads((folder / MANIFEST).read_text()) | change
+    (tmp_path / MANIFEST).write_text(json.dumps(content))
+    (tmp_path / "flat.faiss").write_bytes((folder / "flat.faiss").read_bytes())
+    with pytest.raises(ConfigError, match=message):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+
+
+def test_files_that_are_not_there_or_half_there(folder, tmp_path):
+    with pytest.raises(ConfigError, match="holds no index .*build_index"):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+    text = (folder / MANIFEST).read_text()
+    for part in ("", text[: len(text) // 2], "[]", "\x00"):
+        (tmp_path / MANIFEST).write_text(part)
+        with pytest.raises(ConfigError, match=f"{MANIFEST}.*delete .* and build the index again"):
+            DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(ConfigError, match="flat.faiss is missing"):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+
+
+def test_an_index_that_is_another_one_than_its_manifest_says(folder, tmp_path):
+    """Both files whole, and not of one build: the number of vectors gives it away."""
+    build(tmp_path, DOCUMENTS[:100])
+    other = json.loads((tmp_path / MANIFEST).read_text())
+    mixed = json.loads((folder / MANIFEST).read_text()) | {"file": other["file"]}
+    (tmp_path / MANIFEST).write_text(json.dumps(mixed))
+    with pytest.raises(ConfigError, match="holds 100 vectors of 32 numbers, and its manifest says 300 of 32"):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+
+
+def test_a_gpu_has_to_be_there(folder):
+    import faiss
+
+    if hasattr(faiss, "StandardGpuResources"):
+        pytest.skip("this FAISS has GPU support")
+    with pytest.raises(ConfigError, match="finds 0 GPUs"):
+        DenseRetriever(DOCUMENTS, folder, HashEncoder(), device="cuda")
+
+
+def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    for make in (
+        lambda: DenseRetriever(DOCUMENTS, folder, HashEncoder()),
+        lambda: build(folder.parent / "no", DOCUMENTS),
+    ):
+        with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[retrieval\]"):
+            make()
+
+
+def test_search_needs_none_of_its_optional_packages_to_be_imported():
+    heavy = {"torch", "faiss", "FlagEmbedding", "sentence_transformers", "transformers", "bm25s"}
+    modules = "bm25, build, dense, encoder, engines, index, manifest, plan, remote, wrappers"
+    code = f"import sys; from agent_gym.search import {modules}; print(*sys.modules.keys() & {heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
