@@ -26,4 +26,4 @@ if [[ ! -e $interop/ready ]]; then
   "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --editable .
   touch "$interop/ready"
 fi
-exec "$interop/bin/python" -m pytest -q -p no:cacheprovider tests/test_adapters_peers.py "$@"
+exec "$interop/bin/python" -m pytest -q -p no:cacheprovider tests/test_contrib_peers.py "$@"

@@ -17,7 +17,7 @@ from transformers.utils import get_json_schema  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from agent_gym import ConfigError  # noqa: E402
-from agent_gym.adapters.trl import FromTRL, to_trl  # noqa: E402
+from agent_gym.contrib.trl import FromTRL, to_trl  # noqa: E402
 from agent_gym.testing import check_text_env, expert_episode, said_by_policy  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"

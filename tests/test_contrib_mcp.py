@@ -22,7 +22,7 @@ from gymnasium.utils.env_checker import check_env
 from process_tools import alive
 
 from agent_gym import ConfigError, EnvFailure, Reply, ToolEnv
-from agent_gym.mcp_tools import MCPTool, _close_all, mcp_tools
+from agent_gym.contrib.mcp import MCPTool, _close_all, mcp_tools
 from agent_gym.rewards import final_answer
 
 pytest.importorskip("mcp")
@@ -148,7 +148,7 @@ def test_a_forked_process_connects_anew() -> None:
 
 def test_servers_end_with_this_process() -> None:
     script = f"""
-from agent_gym.mcp_tools import mcp_tools
+from agent_gym.contrib.mcp import mcp_tools
 tools = {{tool.name: tool for tool in mcp_tools({STDIO!r})}}
 print(tools["about"].run({{"name": "pid"}}).text, flush=True)
 """

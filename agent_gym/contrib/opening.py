@@ -1,4 +1,4 @@
-"""The beginning of an episode as one text, for libraries that hand a policy one string."""
+"""The beginning of an episode as one text, and tasks as seeds: for libraries that know one string and one seed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.images import images_of
 from agent_gym.tool_env import ToolEnv
+
+# Tasks of libraries whose environments draw them from the seed: a task is a seed, a split a range of them.
+SEED_SPLITS = {"train": range(100_000), "validation": range(100_000, 101_000), "test": range(101_000, 102_000)}
 
 
 def opening_messages(env: TextEnv, info: dict[str, Any]) -> list[Message]:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agent_gym.adapters.opening import opening_messages
 from agent_gym.chat import Message
+from agent_gym.contrib.opening import opening_messages
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.tool_env import ToolEnv

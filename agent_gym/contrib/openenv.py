@@ -9,8 +9,7 @@ from uuid import uuid4
 
 import gymnasium
 
-from agent_gym.adapters.opening import opening_text
-from agent_gym.adapters.seeds import SEED_SPLITS
+from agent_gym.contrib.opening import SEED_SPLITS, opening_text
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import EnvFailure, require
 

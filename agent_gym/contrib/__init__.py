@@ -1,4 +1,4 @@
-"""Bridges to other libraries, in both directions: TRL's `environment_factory`, GEM, OpenEnv and verifiers.
+"""Bridges to other libraries: TRL's `environment_factory`, GEM, OpenEnv and verifiers in both directions, MCP's tools.
 
 `to_*` lends an environment of agent_gym to the other library; `From*` is an environment of the other library as a
 `TextEnv`, with spans, masks and training like any other. Each module imports its library when it is used.

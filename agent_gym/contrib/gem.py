@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from agent_gym.adapters.opening import opening_text
-from agent_gym.adapters.seeds import SEED_SPLITS
+from agent_gym.contrib.opening import SEED_SPLITS, opening_text
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, require
 

@@ -38,7 +38,7 @@ class TestGem:
     def test_an_env_of_ours_is_one_of_gems(self) -> None:
         import gem.core
 
-        from agent_gym.adapters.gem import to_gem
+        from agent_gym.contrib.gem import to_gem
 
         env = to_gem(GSM8K)
         assert isinstance(env, gem.core.Env)
@@ -60,7 +60,7 @@ class TestGem:
             assert [copy.step(action)[:4] for action in others] == [env.step(action)[:4] for action in others]
 
     def test_an_env_of_gems_is_one_of_ours(self) -> None:
-        from agent_gym.adapters.gem import FromGem
+        from agent_gym.contrib.gem import FromGem
 
         check_text_env(lambda: FromGem("game:GuessTheNumber-v0-easy"), expert=False)
         env = FromGem("game:GuessTheNumber-v0-easy")
@@ -78,7 +78,7 @@ class TestGem:
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
     def test_an_unknown_id_is_named(self) -> None:
-        from agent_gym.adapters.gem import FromGem
+        from agent_gym.contrib.gem import FromGem
 
         with pytest.raises(ConfigError, match="game:Nothing"):
             FromGem("game:Nothing")
@@ -92,7 +92,7 @@ class TestOpenEnv:
     def test_there_and_back_in_process(self) -> None:
         from openenv.core.env_server.interfaces import Environment
 
-        from agent_gym.adapters.openenv import FromOpenEnv, openenv_types, to_openenv
+        from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
 
         assert isinstance(to_openenv(GSM8K), Environment)
         action, _ = openenv_types()
@@ -116,7 +116,7 @@ class TestOpenEnv:
         from openenv.core.env_server.http_server import create_fastapi_app
         from openenv.core.generic_client import GenericEnvClient
 
-        from agent_gym.adapters.openenv import FromOpenEnv, openenv_types, to_openenv
+        from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
 
         app = create_fastapi_app(lambda: to_openenv(GSM8K), *openenv_types(), max_concurrent_envs=4)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
@@ -152,7 +152,7 @@ class TestVerifiers:
             pytest.skip("this version of verifiers has no environments")
 
     def test_an_env_of_ours_is_one_of_theirs(self) -> None:
-        from agent_gym.adapters.verifiers import _make_client, to_verifiers
+        from agent_gym.contrib.verifiers import _make_client, to_verifiers
 
         env = to_verifiers(GSM8K, tasks=3)
         rows = env.get_dataset()
@@ -172,7 +172,7 @@ class TestVerifiers:
         import verifiers as vf
         from datasets import Dataset
 
-        from agent_gym.adapters.verifiers import FromVerifiers
+        from agent_gym.contrib.verifiers import FromVerifiers
 
         async def double(number: int) -> int:
             """Double a number.
@@ -212,7 +212,7 @@ class TestVerifiers:
     def test_an_episode_that_is_left_keeps_no_program_from_ending(self) -> None:
         code = (
             "import verifiers as vf\nfrom datasets import Dataset\n"
-            "from agent_gym.adapters.verifiers import FromVerifiers\n"
+            "from agent_gym.contrib.verifiers import FromVerifiers\n"
             "rows = Dataset.from_list([{'question': 'Say a.', 'answer': 'a'}])\n"
             "env = FromVerifiers(vf.ToolEnv(tools=[], dataset=rows, rubric=vf.Rubric()))\n"
             "env.reset(seed=0)\nprint('left')\n"
@@ -224,9 +224,9 @@ class TestVerifiers:
 @pytest.mark.parametrize(
     ("module", "call", "extra"),
     [
-        ("gem", lambda: __import__("agent_gym.adapters.gem").adapters.gem.to_gem(GSM8K), "gem"),
-        ("openenv", lambda: __import__("agent_gym.adapters.openenv").adapters.openenv.to_openenv(GSM8K), "openenv"),
-        ("verifiers", lambda: __import__("agent_gym.adapters.verifiers").adapters.verifiers.to_verifiers(GSM8K), ""),
+        ("gem", lambda: __import__("agent_gym.contrib.gem").contrib.gem.to_gem(GSM8K), "gem"),
+        ("openenv", lambda: __import__("agent_gym.contrib.openenv").contrib.openenv.to_openenv(GSM8K), "openenv"),
+        ("verifiers", lambda: __import__("agent_gym.contrib.verifiers").contrib.verifiers.to_verifiers(GSM8K), ""),
     ],
 )
 def test_what_is_not_installed_is_named(module: str, call: Any, extra: str) -> None:
