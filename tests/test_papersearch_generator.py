@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from agent_gym.data import GeneratedRows
-from agent_gym.envs.papersearch.field import FIRST_YEAR, LAST_YEAR, get_field
-from agent_gym.envs.papersearch.generator import FIELDS, SPLIT_SIZES, GeneratedQueries
+from agent_gym.envs.papersearch.embedded.field import FIRST_YEAR, LAST_YEAR, WORDING, get_field
+from agent_gym.envs.papersearch.embedded.generator import FIELDS, QUESTIONS, SPLIT_SIZES, GeneratedQueries
 from agent_gym.envs.papersearch.papers import Library
-from agent_gym.envs.papersearch.wording import QUESTIONS, VEILED
 from agent_gym.errors import ConfigError
 from agent_gym.names import MOST_WORLDS
 
@@ -56,7 +55,7 @@ def test_papers_cite_older_papers_of_the_field(number: int) -> None:
 
 def test_what_a_paper_does_not_name_it_cites() -> None:
     """And it does not say it by the way either: not in its title, and not by the name of another paper."""
-    veiled = {kind: 0 for kind in VEILED}
+    veiled = {kind: 0 for kind in WORDING["veiled"]}
     drafts = [draft for number in range(3) for draft in get_field(number).drafts if draft.kind == "application"]
     for draft in drafts:
         papers = get_field(int(draft.id[1:].split("-")[0])).library
@@ -64,7 +63,7 @@ def test_what_a_paper_does_not_name_it_cites() -> None:
         for kind, introduced in draft.about.items():
             assert introduced.id in papers.papers[draft.id].references
             assert (draft.names[kind] in said) == (kind in draft.named)
-            assert any(words in said for words in VEILED[kind]) == (kind not in draft.named)
+            assert any(words in said for words in WORDING["veiled"][kind]) == (kind not in draft.named)
             veiled[kind] += kind not in draft.named
     assert all(0.4 < n / len(drafts) < 0.6 for n in veiled.values())
 
@@ -155,8 +154,8 @@ def test_searching_is_not_enough_and_citations_are(split: str) -> None:
 
 def test_a_question_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
-        "from agent_gym.envs.papersearch.generator import GeneratedQueries as G; "
-        "from agent_gym.envs.papersearch.field import get_field; "
+        "from agent_gym.envs.papersearch.embedded.generator import GeneratedQueries as G; "
+        "from agent_gym.envs.papersearch.embedded.field import get_field; "
         "print([G(split, 100)[i] for split in ('test', 'train') for i in (99, 7, 0)], get_field(5).library.papers)"
     )
     told = {

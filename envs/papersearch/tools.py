@@ -1,14 +1,26 @@
-"""The tools of paper search: a search engine, and the citations of a paper that it found."""
+"""The tools of paper search, and how papers are shown to the policy.
+
+Each paper is one line that begins with its id in brackets, and no other line does:
+
+    [w7-31] Lonuva: Tobila in use (Keroni et al., 1998): Lonuva applies Tobila to a known task. It is tested on Sagu.
+
+A paper that was shown before is only recalled: `[w7-31] Lonuva: Tobila in use (seen)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 
+from agent_gym.envs.papersearch.papers import Library, Paper
+from agent_gym.search.token_limit import TokenLimit
 from agent_gym.tools import TextTool, ToolResult
 
+NO_CITATIONS = "No paper here is cited by it or cites it."
 NOTHING = "No results."
 ARGUMENTS = {"search": "query", "expand": "paper_id"}
 """The one argument of each tool."""
+_LISTED = re.compile(r"^\[([^\s,\[\]]+)\]", re.MULTILINE)
 
 
 class Search(TextTool):
@@ -19,12 +31,10 @@ class Search(TextTool):
     """
 
     def __init__(self, search: Callable[[Sequence[str]], list[str]]) -> None:
-        """Describe it as the policy sees it."""
         super().__init__("search", "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for")
         self._search = search
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Search for all queries at once."""
         return [ToolResult(found or NOTHING) for found in self._search(texts)]
 
 
@@ -36,7 +46,6 @@ class Expand(TextTool):
     """
 
     def __init__(self, expand: Callable[[str], str | None]) -> None:
-        """Describe it as the policy sees it."""
         about = "the id of a paper that was shown, without the brackets"
         super().__init__(
             "expand", "List the papers that a paper cites and those that cite it.", ARGUMENTS["expand"], about
@@ -44,7 +53,6 @@ class Expand(TextTool):
         self._expand = expand
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Expand one paper after the other."""
         return [self._answer(text) for text in texts]
 
     def _answer(self, text: str) -> ToolResult:
@@ -53,3 +61,60 @@ class Expand(TextTool):
             problem = f"Error: no paper {text[:40]!r} has been shown; search first, then expand an id from the results"
             return ToolResult(problem, error=True)
         return ToolResult(found)
+
+
+def line(paper: Paper, *, seen: bool = False) -> str:
+    """Write a paper as one line."""
+    head = f"[{paper.id}] {' '.join(paper.title.split())}"
+    if seen:
+        return f"{head} (seen)"
+    source = ", ".join(filter(None, (_people(paper.authors), "" if paper.year is None else str(paper.year))))
+    return f"{head}{f' ({source})' if source else ''}: {' '.join(paper.abstract.split())}".rstrip(": ")
+
+
+def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, max_tokens: int) -> str:
+    """Write papers, each in at most `max_tokens` tokens: those that are `known` briefly, and the others become so."""
+    written = []
+    for paper in papers:
+        written.append(limit.cut(line(paper, seen=paper.id in known), max_tokens))
+        known[paper.id] = None
+    return "\n".join(written)
+
+
+def citations(library: Library, paper_id: str, page: int, size: int, write: Callable[[Sequence[str]], str]) -> str:
+    """Write a page of the papers around a paper, those that it cites first.
+
+    Args:
+        library: what is searched.
+        paper_id: the paper.
+        page: which page, 0 for the first; after the last one they begin again.
+        size: papers per page.
+        write: writes papers as lines.
+    """
+    around, cited = library.around(paper_id), len(library.references(paper_id))
+    if not around:
+        return NO_CITATIONS
+    start = page * size % (-(-len(around) // size) * size)
+    stop = start + size
+    groups = {"cites": around[start : min(stop, cited)], "is cited by": around[max(start, cited) : stop]}
+    blocks = [f"{paper_id} {verb}:\n{write(papers)}" for verb, papers in groups.items() if papers]
+    if stop < len(around):
+        blocks.append(f"{len(around) - stop} more: expand {paper_id} again.")
+    return "\n".join(blocks)
+
+
+def listed(text: str) -> list[str]:
+    """Return the ids of the papers whose lines a text holds. A line may be cut short, but not within the id."""
+    return _LISTED.findall(text)
+
+
+def clean_id(text: str) -> str:
+    """Return the id that a policy means: it may have copied the brackets, or spaces and quotes around it."""
+    return text.strip().strip("[]'\"").strip()
+
+
+def _people(authors: tuple[str, ...]) -> str:
+    if not authors:
+        return ""
+    last = " ".join(authors[0].split()).rpartition(" ")[2]
+    return f"{last} et al." if len(authors) > 1 else last

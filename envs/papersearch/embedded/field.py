@@ -5,19 +5,36 @@ policy that meets the same names again and again learns the names and not how to
 
 A field depends on its number alone, whatever the process or the hash seed, and takes some milliseconds to make. What
 is cited is older by a year at least. Beside the papers on whose work it rests, a paper cites others of its topic.
+
+A paper that applies a method to a task cites the papers that introduced the two and its data. Its text may leave each
+of them out: "an earlier method", "a known task". Then only the citation says which one is meant.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
 
 from agent_gym.envs.papersearch.papers import Library, Paper
-from agent_gym.envs.papersearch.wording import ABSTRACTS, APPLICATION_TITLES, KINDS, TITLES, VEILED
 from agent_gym.names import Namer
 
+KINDS = ("method", "task", "dataset")
+"""What a field is made of. A paper introduces each of these, and questions ask for pairs of them."""
+WORDING: dict[str, Any] = json.loads(files(__package__).joinpath("wording.json").read_text("utf-8"))
+"""How papers are written and asked for.
+
+- `veiled`: kind of thing to what a text has in place of its name.
+- `titles`, `abstracts`: kind of paper to its titles and, sentence by sentence, to its abstract, each in several
+  wordings. A paper that introduces something has its name three times, so that a search for the name finds it before
+  the papers that use it.
+- `application_titles`: which of method and task an application names to its titles.
+- `questions`: what is asked for to questions. {when} is one of `when`, with a space before it, or nothing.
+"""
 TOPICS = 4
 PER_TOPIC = {"method": 4, "task": 4, "dataset": 3}
 AUTHORS = 40
@@ -121,16 +138,18 @@ def _related(a: Draft, b: Draft) -> bool:
 
 def _write(draft: Draft, authors: Sequence[str], rng: random.Random) -> Paper:
     words = {**draft.names, "year": str(draft.year - 1), "n": str(rng.randint(2, 90))}
-    words |= {kind: rng.choice(VEILED[kind]) for kind in KINDS if kind in draft.about and kind not in draft.named}
-    kind, titles = draft.kind, TITLES.get(draft.kind, ())
+    words |= {
+        kind: rng.choice(WORDING["veiled"][kind]) for kind in KINDS if kind in draft.about and kind not in draft.named
+    }
+    kind, titles = draft.kind, WORDING["titles"].get(draft.kind, ())
     if kind == "application":
-        titles = APPLICATION_TITLES["method" in draft.named, "task" in draft.named]
+        titles = WORDING["application_titles"][" ".join(one for one in ("method", "task") if one in draft.named)]
     if kind == "method" and draft.cites:
         kind, words["parent"] = "extension", draft.cites[0].names["method"]
         if rng.random() >= _NAMED:
-            words["parent"] = rng.choice(VEILED["method"])
+            words["parent"] = rng.choice(WORDING["veiled"]["method"])
     title = rng.choice(titles).format(**words)
-    abstract = "".join(rng.choice(wordings).format(**words) for wordings in ABSTRACTS[kind])
+    abstract = "".join(rng.choice(wordings).format(**words) for wordings in WORDING["abstracts"][kind])
     # Oldest first: the order in which they were drawn would say which is the method and which the task.
     references = tuple(sorted((cited.id for cited in draft.cites), key=lambda i: int(i.partition("-")[2])))
     return Paper(draft.id, title, abstract, draft.year, references, tuple(authors))

@@ -22,15 +22,20 @@ same.
 from __future__ import annotations
 
 import functools
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.data import DistinctRows
-from agent_gym.envs.papersearch.field import Draft, get_field
-from agent_gym.envs.papersearch.wording import QUESTIONS, WHEN
+from agent_gym.envs.papersearch.embedded.field import WORDING, Draft, get_field
 from agent_gym.errors import ConfigError
 
+QUESTIONS: dict[tuple[str, str], list[str]] = {
+    (kinds.split()[0], kinds.split()[1]): wordings for kinds, wordings in WORDING["questions"].items()
+}
+WHEN: dict[str, str] = WORDING["when"]
 SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 FIELDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96)}
 _BOUNDED = 0.4  # share of the questions that only ask for papers from before or after some year
@@ -54,7 +59,6 @@ class GeneratedQueries(DistinctRows):
         self.split = split
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
-        """Draw a field, what is asked about, and a wording."""
         # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
         rng = random.Random(f"papers/{self.split}/{index}" + (f"/{attempt}" if attempt else ""))
         number, kinds, bounded = rng.choice(FIELDS[self.split]), rng.choice(list(QUESTIONS)), rng.random() < _BOUNDED
@@ -107,3 +111,48 @@ def _is_good(kinds: Sequence[str], answer: Sequence[Draft]) -> bool:
     """Whether there are several papers to find, some by what the question names and some only by citations."""
     named = [len(paper.named & set(kinds)) for paper in answer]
     return 2 <= len(answer) <= 6 and min(named) == 0 < max(named)
+
+
+def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES) -> Path:
+    """Write generated questions and all papers of the fields that they are about, in the form of real data.
+
+    Args:
+        folder: where to; made if needed.
+        sizes: split to the number of its questions.
+
+    Returns:
+        The folder, with `papers.jsonl` and `<split>.jsonl`; `data=` takes it. Each question is then searched in the
+        papers of all fields together.
+
+    Raises:
+        ConfigError: for an unknown split, or a size below one.
+    """
+    folder = Path(folder).expanduser()
+    splits = {split: list(GeneratedQueries(split, size)) for split, size in sizes.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = sorted({row["field"] for rows in splits.values() for row in rows})
+    papers = (paper for number in fields for paper in get_field(number).library.papers.values())
+    _write_lines(
+        folder / "papers.jsonl",
+        (
+            {
+                "paper_id": paper.id,
+                "title": paper.title,
+                "abstract": paper.abstract,
+                "year": paper.year,
+                "authors": list(paper.authors),
+                "references": list(paper.references),
+            }
+            for paper in papers
+        ),
+    )
+    for split, rows in splits.items():
+        # An id is unique over all fields, so that the row need not say which is its own.
+        plain = ({key: value for key, value in row.items() if key != "field"} for row in rows)
+        _write_lines(folder / f"{split}.jsonl", plain)
+    return folder
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
