@@ -6,6 +6,7 @@ columns are there: a missing column is found when the environment is made and no
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import operator
@@ -93,7 +94,7 @@ class DistinctRows(GeneratedRows):
 
     def make(self, index: int) -> Row:
         """Return a copy of the row, or draw it where rows may repeat."""
-        return dict(self._rows[index]) if self._key is not None else self.draw(index, 0)
+        return copy.deepcopy(self._rows[index]) if self._key is not None else self.draw(index, 0)
 
     def has(self, index: int) -> bool:
         """Draw up to this row."""
