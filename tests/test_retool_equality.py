@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from agent_gym.envs.retool import equality
 from agent_gym.envs.retool.checker import CPU_SECONDS
+from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS
 from agent_gym.envs.retool.equality import math_equal
-from agent_gym.envs.retool.generator import KINDS
-from agent_gym.envs.retool.kind import LEVELS
 
 pytest.importorskip("math_verify")
 

@@ -14,10 +14,16 @@ from fractions import Fraction
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.retool.generator import KINDS, SIZES, SMALLEST, SPLITS, GeneratedProblems, numbers_of
-from agent_gym.envs.retool.kind import LEVELS
-from agent_gym.envs.retool.wording import SPLITS as WORDED
-from agent_gym.envs.retool.wording import WORDINGS
+from agent_gym.envs.retool.embedded.generator import (
+    SIZES,
+    SMALLEST,
+    SPLITS,
+    WORDED,
+    WORDINGS,
+    GeneratedProblems,
+    numbers_of,
+)
+from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS
 from agent_gym.sandbox import shared_sandbox
 
 
@@ -121,7 +127,7 @@ def test_whose_numbers_they_are_does_not_depend_on_their_order() -> None:
 
 def test_a_problem_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
-        "from agent_gym.envs.retool.generator import GeneratedProblems as G; "
+        "from agent_gym.envs.retool.embedded.generator import GeneratedProblems as G; "
         "print([G(split, 100, level)[i] for split in ('train', 'validation', 'test', 'unseen_numbers') "
         "for level in (None, 2) for i in (0, 99)])"
     )

@@ -1,17 +1,31 @@
-"""The tool `code_interpreter`: programs of the policy, run in a sandbox."""
+"""The tool `code_interpreter`: programs of the policy, run in a sandbox, and what the policy reads of how they ran.
+
+It reads nothing that changes from run to run, no times, process ids or paths, and limits have constant texts: the same
+program has the same answer, on a busy machine too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent_gym.envs.retool.styles import LOST, STYLES
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
 from agent_gym.tools import TextTool, ToolResult
 
 NAME, ARGUMENT = "code_interpreter", "code"
 MIN_OUTPUT_CHARS = 100
+NO_OUTPUT = "[no output]"
+LOST = "All names are lost; the next program starts anew."
+_CUT = "\n[... cut ...]\n"
+_RETOOL_CHARS = 400
+_LIMITS = {
+    "cpu_limit": "TimeoutError: the program took too much CPU time",
+    "wall_limit": "TimeoutError: the program took too long",
+    "memory_limit": "MemoryError: the program needed too much memory",
+    "output_limit": "OSError: the program wrote too much",
+    "killed": "SystemError: the program crashed",
+}
 
 
 class CodeInterpreter(TextTool):
@@ -20,7 +34,7 @@ class CodeInterpreter(TextTool):
     Args:
         sandbox: see `agent_gym.sandbox.make_sandbox`.
         stateful: whether the programs of an episode share their names, and the value of a last expression is printed.
-        style: how outputs are told, a name of `STYLES`.
+        style: how outputs are written, a name of `STYLES`.
         max_output_chars: how long an output may be.
 
     Raises:
@@ -28,7 +42,6 @@ class CodeInterpreter(TextTool):
     """
 
     def __init__(self, sandbox: str | Sandbox | None, stateful: bool, style: str, max_output_chars: int) -> None:
-        """Find the sandbox, and see that it has sessions if they are wanted."""
         if style not in STYLES:
             raise ConfigError(f"output_style is {style!r}; allowed: {', '.join(STYLES)}")
         if max_output_chars < MIN_OUTPUT_CHARS:
@@ -39,7 +52,7 @@ class CodeInterpreter(TextTool):
             state = "Each program starts anew, so that it has to be complete, with its imports."
         super().__init__(NAME, f"Run a Python program and return what it prints. {state}", ARGUMENT, "the program")
         self._sandbox = make_sandbox(sandbox)
-        self._stateful, self._tell, self._max_chars = stateful, STYLES[style], max_output_chars
+        self._stateful, self._write, self._max_chars = stateful, STYLES[style], max_output_chars
         self._session: Session | None = None
         self._before: list[str] = []  # the programs of the session, in their order
         if stateful:
@@ -57,7 +70,6 @@ class CodeInterpreter(TextTool):
         self.programs = self.failed = 0
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Run the programs of a turn in their order."""
         return [self._answer(text) for text in texts]
 
     def close(self) -> None:
@@ -72,14 +84,14 @@ class CodeInterpreter(TextTool):
 
     def _answer(self, code: str) -> ToolResult:
         execution = self._run(code)
-        said = self._tell(execution, self._max_chars)
+        text = self._write(execution, self._max_chars)
         self.programs += 1
         self.failed += not execution.succeeded
         if self._stateful and execution.status not in ("ok", "error"):
             # Whatever ran into a limit was ended with all its names. The next program gets a new session.
             self.close()
-            said = f"{said}\n{LOST}"
-        return ToolResult(said, error=not execution.succeeded)
+            text = f"{text}\n{LOST}"
+        return ToolResult(text, error=not execution.succeeded)
 
     def _run(self, code: str) -> Execution:
         if not self._stateful:
@@ -90,3 +102,42 @@ class CodeInterpreter(TextTool):
                 self._session.run(earlier)
         self._before.append(code)
         return self._session.run(code)
+
+
+def full(execution: Execution, max_chars: int) -> str:
+    """Write what was printed, then the traceback or the limit; of long texts the beginning and the end."""
+    parts = [execution.stdout.rstrip(), execution.stderr.rstrip(), _verdict(execution)]
+    return shorten("\n".join(filter(None, parts)) or NO_OUTPUT, max_chars)
+
+
+def retool(execution: Execution, max_chars: int) -> str:
+    """Write as ReTool's evaluation does: what was printed, or the last line of the traceback alone, in 400 characters.
+
+    Unlike there, a program that prints nothing is no TypeError.
+    """
+    if execution.succeeded:
+        text = execution.stdout.rstrip() or NO_OUTPUT
+    else:
+        text = _verdict(execution) or execution.stderr.rstrip().rpartition("\n")[2]
+    half = min(_RETOOL_CHARS, max_chars) // 2
+    return text if len(text) <= 2 * half else f"{text[:half]}...{text[-half:]}"
+
+
+STYLES: Mapping[str, Callable[[Execution, int], str]] = {"full": full, "retool": retool}
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """Keep the beginning and the end of a text that is too long; errors stand at the end."""
+    if len(text) <= max_chars:
+        return text
+    half = (max_chars - len(_CUT)) // 2
+    return text[:half] + _CUT + text[-half:]
+
+
+def _verdict(execution: Execution) -> str:
+    """The line that says how a program ended, where its own output does not."""
+    if execution.status == "memory_limit" and execution.stderr:
+        return ""  # its traceback says so
+    if execution.status == "error" and not execution.stderr.strip():
+        return f"SystemExit: {execution.exit_code}"
+    return _LIMITS.get(execution.status, "")

@@ -1,8 +1,8 @@
 """Problems made on the spot, of a kind in which a program helps: the data there is before anything is downloaded.
 
 Problem i of a split depends on the split and on i alone (and on the level and the kinds, if they are chosen), whatever
-the process or the platform. The kinds and their answers are in arithmetic.py and counting.py, the sentences, and which
-split may use which, in wording.py.
+the process or the platform. The kinds and their answers are in kinds.py, the sentences, and which split may use
+which, in wording.txt.
 
 A hash of a problem's kind and numbers, in any order, says which splits may ask it: six tenths of all numbers are for
 training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
@@ -26,15 +26,13 @@ import hashlib
 import random
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from agent_gym.data import DistinctRows
-from agent_gym.envs.retool import arithmetic, counting
-from agent_gym.envs.retool.kind import LEVELS, Draft
-from agent_gym.envs.retool.wording import WORDINGS
+from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS, Draft
 from agent_gym.errors import ConfigError
 
-KINDS = {**arithmetic.KINDS, **counting.KINDS}
 SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
 
 
@@ -50,11 +48,27 @@ SPLITS = {
     "unseen_numbers_dev": _Split("dev", "train"),
     "unseen_numbers": _Split("test", "train"),
 }
-"""Split to the numbers that it may have, and to the split of wording.py whose sentences it uses."""
+"""Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses."""
 SIZES = {"train": 20_000, **dict.fromkeys(("validation", "test", "unseen_numbers_dev", "unseen_numbers"), 1_000)}
 """Split to the size that the environment gives it."""
 _SALT = 2728  # such that kinds with few numbers have some of them in each split
+WORDED = ("train", "validation", "test")
+"""The splits that wording.txt names."""
 _NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
+
+
+def _read_wordings() -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return kind to split to wordings."""
+    wordings = {}
+    _, *blocks = files(__package__).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")
+    for block in blocks:
+        kind, *lines = block.replace("\n" + " " * 12, " ").splitlines()
+        marked = [line.split(maxsplit=1) for line in lines]
+        wordings[kind] = {split: tuple(text for at, text in marked if at == split) for split in WORDED}
+    return wordings
+
+
+WORDINGS = _read_wordings()
 
 
 class GeneratedProblems(DistinctRows):
@@ -84,7 +98,6 @@ class GeneratedProblems(DistinctRows):
         self.split, self.level, self.kinds = split, level, check_kinds(kinds)
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
-        """Draw kind, numbers and sentence of problem `index`."""
         return dict(_problem(self.split, self.level, self.kinds, index, attempt))
 
 

@@ -1,0 +1,1 @@
+"""Generated problems for which a program helps, for a start without any download."""
