@@ -1,20 +1,14 @@
-"""The calculator of the GSM8K task: one arithmetic expression in, one short line of text out.
+"""A calculator for text that a policy wrote.
 
-Covered: `+ - * / // % **`, parentheses, unary signs, decimals, thousands separators (`1,200`), a dollar sign
-before a number, percentages (`20%`), and the typographic signs `×`, `÷`, `−`. That is what the `<<...>>`
-annotations of GSM8K (Cobbe et al., arXiv:2110.14168) use, and a little of what language models write besides.
-
-Left out on purpose: variables, functions, words ("20% of 50"), implied products (`2(3)`), scientific notation,
-roots.
-
-The expression comes from a policy, so nothing in it is trusted: there is no `eval`, no recursion, and the sizes
-that can make exact arithmetic slow (length, exponents, digits) are bounded before any work is done. Whatever is
-wrong comes back as one line of text that starts with `Error:`, because a policy's mistake is something for it
-to read.
+Nothing in that text is trusted. A regular expression lets numbers, signs and parentheses through and nothing else,
+Python's parser finds out what belongs together, and only the operators of a list are evaluated, in exact fractions.
+What could make that slow (length, exponents, digits) is bounded before the work is done. A mistake comes back as one
+line of text that starts with `Error:`, because the policy has to read it.
 """
 
 from __future__ import annotations
 
+import ast
 import operator
 import re
 from collections.abc import Callable
@@ -30,11 +24,9 @@ Number = int | Fraction
 _LIMIT = 10**MAX_DIGITS
 # A comma belongs to a number only as a proper thousands separator: `1,20` is more likely a slip than 120.
 _NUMBER = r"(?:\$\s*)?((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
-# The last group takes whatever is neither number nor sign, so that nothing is skipped between two tokens.
+# The last group takes what is neither number nor sign, so that nothing is skipped between two tokens.
 _TOKEN = re.compile(rf"{_NUMBER}|(\*\*|//|[-+*/%()])|(\S)")
-_PLAIN = re.compile(r" ?([0-9]{1,18}) ?([-+*/]) ?([0-9]{1,18}) ?")
 _TYPOGRAPHY = str.maketrans({"×": "*", "÷": "/", "−": "-"})
-_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "negate": 3, "keep": 3, "**": 4}
 
 
 class _Problem(Exception):
@@ -58,133 +50,110 @@ def calculate(expression: str) -> str:
         The number, or a line that starts with `Error:` and names what is wrong. Never raises.
     """
     try:
-        # Most calls are two whole numbers and one sign, which need no stacks and are within every limit.
-        if plain := _PLAIN.fullmatch(expression):
-            left, sign, right = plain.groups()
-            value = _BINARY[sign](int(left), int(right))
-            return str(value) if isinstance(value, int) else _show(value)
         if len(expression) > MAX_LENGTH:
             raise _Problem(f"{len(expression)} characters are too many, at most {MAX_LENGTH} are allowed")
-        return _show(_evaluate(expression))
+        source, numbers = _to_python(expression)
+        return _show(_evaluate(ast.parse(source, mode="eval").body, numbers))
     except _Problem as problem:
         return f"Error: {problem}"
     except ZeroDivisionError:
         return "Error: division by zero"
+    except (SyntaxError, RecursionError, MemoryError):  # how Python's parser says so depends on its version
+        return "Error: nested too deeply"
 
 
-def _evaluate(expression: str) -> Number:
-    """Shunting-yard: two explicit stacks instead of recursion, so that nesting never costs the C stack."""
-    if not expression.isascii():
-        expression = expression.translate(_TYPOGRAPHY)
-    tokens = _TOKEN.findall(expression)
+def _to_python(expression: str) -> tuple[str, list[Number]]:
+    """Check that operands and operators alternate, and write the expression in Python.
+
+    A number becomes a name, `n` and its place in the list that is returned, and a percentage becomes `.percent`, which
+    binds as tightly as the percent sign does.
+    """
+    tokens = _TOKEN.findall(expression.translate(_TYPOGRAPHY))
     if not tokens:
         raise _Problem("the expression is empty")
-    values: list[Number] = []
-    operators: list[str] = []
-    want_operand = True
-    for place, (number, sign, stray) in enumerate(tokens, 1):
+    numbers: list[Number] = []
+    words: list[str] = []
+    want_operand, depth = True, 0
+    for place, (number, sign, stray) in enumerate(tokens):
+        opens = bool(number) or sign == "("
         if stray:
             raise _Problem(f"unexpected {ascii(stray)}")  # printable even where it is a lone surrogate
-        if want_operand:
-            if number:
-                values.append(_read(number))
-                want_operand = False
-            elif sign == "(":
-                operators.append(sign)
-            elif sign == "-" or sign == "+":
-                operators.append("negate" if sign == "-" else "keep")
-            else:
-                raise _Problem(f"a number is missing before '{sign}'")
-        elif number or sign == "(":
+        if opens and not want_operand:
             raise _Problem(f"an operator is missing before '{number or sign}'")
-        elif sign == ")":
-            while operators and operators[-1] != "(":
-                _apply(operators.pop(), values)
-            if not operators:
-                raise _Problem("')' without '('")
-            operators.pop()
-        elif sign == "%" and _is_percentage(tokens[place : place + 1]):
-            values[-1] = _divide(values[-1], 100)
+        if want_operand and not opens and sign not in "+-":
+            raise _Problem(f"a number is missing before '{sign}'")
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            raise _Problem("')' without '('")
+        if number:
+            words.append(f"n{len(numbers)}")
+            digits = number.replace(",", "").rstrip(".")
+            numbers.append(Fraction(digits) if "." in digits else int(digits))
+            want_operand = False
+        elif sign == "%" and _is_percentage(tokens[place + 1 :]):
+            words.append(".percent")
         else:
-            binding = _BINDING[sign]
-            # Operators of equal binding run from left to right, except powers: 2**3**2 is 2**9.
-            while operators and operators[-1] != "(":
-                if _BINDING[operators[-1]] < binding or operators[-1] == sign == "**":
-                    break
-                _apply(operators.pop(), values)
-            operators.append(sign)
-            want_operand = True
+            words.append(sign)
+            want_operand = sign != ")"
     if want_operand:
         raise _Problem("a number is missing at the end")
-    while operators:
-        if operators[-1] == "(":
-            raise _Problem("'(' without ')'")
-        _apply(operators.pop(), values)
-    return values[0]
+    if depth:
+        raise _Problem("'(' without ')'")
+    return "".join(words), numbers
 
 
 def _is_percentage(following: list[tuple[str, str, str]]) -> bool:
     """Whether the `%` before these tokens is a percentage; an operand after it makes it a remainder."""
-    if not following:
-        return True
-    number, sign, _ = following[0]
+    number, sign, _ = following[0] if following else ("", "", "")
     if sign in ("+", "-"):
         raise _Problem(f"'%' before '{sign}' is ambiguous, put the percentage in parentheses")
     return not number and sign != "("
 
 
-def _read(number: str) -> Number:
-    number = number.replace(",", "")
-    return Fraction(number.rstrip(".")) if "." in number else int(number)
-
-
-def _apply(sign: str, values: list[Number]) -> None:
-    """Replace the last one or two values by the operator's result."""
-    right = values.pop()
-    if sign == "negate":
-        values.append(-right)
-    elif sign == "keep":
-        values.append(right)
-    else:
-        values[-1] = _BINARY[sign](values[-1], right)
+def _evaluate(node: ast.expr, numbers: list[Number]) -> Number:
+    match node:
+        case ast.Name():
+            return numbers[int(node.id[1:])]
+        case ast.Attribute():
+            return Fraction(_evaluate(node.value, numbers), 100)
+        case ast.UnaryOp():
+            value = _evaluate(node.operand, numbers)
+            return -value if isinstance(node.op, ast.USub) else value
+        case ast.BinOp():
+            left, right = _evaluate(node.left, numbers), _evaluate(node.right, numbers)
+            return _OPERATORS[type(node.op)](left, right)
+    raise AssertionError(f"the translation lets no {type(node).__name__} through")
 
 
 def _divide(left: Number, right: Number) -> Number:
-    # Whole quotients stay plain integers, which are about ten times faster than fractions.
-    if isinstance(left, int) and isinstance(right, int) and left % right == 0:
-        return left // right
-    return Fraction(left) / right
+    quotient, remainder = divmod(left, right)  # integers are about ten times faster than fractions
+    return Fraction(left) / right if remainder else quotient
 
 
 def _power(base: Number, exponent: Number) -> Number:
     if exponent.denominator != 1:
         raise _Problem("the exponent must be a whole number")
-    power = exponent.numerator
+    power = int(exponent)
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
     if bits > 1 and bits * abs(power) > MAX_BITS:
         raise _Problem("the power is too large")
-    if base == 0 and power < 0:
-        raise ZeroDivisionError
     # -1, 0 and 1 pass the bound above with any exponent, and the parity is all that matters to them.
-    power = power if bits > 1 else power % 2 + 2 * (power != 0)
-    return base**power if power >= 0 else Fraction(base) ** power
+    return Fraction(base) ** (power if bits > 1 or base == 0 else power % 2)
 
 
-_BINARY: dict[str, Callable[[Any, Any], Number]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": _divide,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": _power,
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
 }
 
 
 def _show(value: Number) -> str:
-    """Write a number as calculate() promises: an integer, or a decimal without trailing zeros."""
-    if isinstance(value, int) and -_LIMIT < value < _LIMIT:
-        return str(value)
+    """Write a number as `calculate` promises: an integer, or a decimal without trailing zeros."""
     size = abs(value)
     if size >= _LIMIT or 0 < size * _LIMIT < 1:
         raise _Problem(f"the result needs more than {MAX_DIGITS} digits")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -19,7 +18,6 @@ from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolResult, tool
 
 EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
-_failed = operator.attrgetter("error")
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 
 
@@ -121,7 +119,7 @@ class GSM8KEnv(ToolEnv):
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Charge the share of calls that failed."""
-        return {"call": -sum(map(_failed, results)) / len(results)}
+        return {"call": -sum(result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer.
