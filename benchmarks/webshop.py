@@ -49,8 +49,8 @@ import _common
 
 from agent_gym.envs.webshop.build_index import IndexBuilder
 from agent_gym.envs.webshop.data import open_data
+from agent_gym.envs.webshop.embedded.generator import generate
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.generator import generate
 from agent_gym.envs.webshop.nouns import Nouns, by_rule, tagger
 from agent_gym.envs.webshop.pages import observe
 from agent_gym.envs.webshop.product import Product

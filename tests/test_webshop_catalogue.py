@@ -19,9 +19,8 @@ from webshop_tools import REAL, make_product, needs_real
 
 from agent_gym.envs.webshop import json_stream
 from agent_gym.envs.webshop.data import find_official, open_data
+from agent_gym.envs.webshop.embedded.generator import generate, write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.export import write_embedded
-from agent_gym.envs.webshop.generator import generate
 from agent_gym.envs.webshop.goals import GoalBuilder, Goals, count_choices, price_limit, splits
 from agent_gym.envs.webshop.product import Product, is_product, read_product
 from agent_gym.envs.webshop.shop import Shop, open_shop

@@ -11,8 +11,7 @@ import pytest
 from webshop_tools import wander
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.export import write_embedded
-from agent_gym.envs.webshop.generator import Generated, generate
+from agent_gym.envs.webshop.embedded.generator import Generated, generate, write_embedded
 from agent_gym.envs.webshop.goals import human_goal
 from agent_gym.envs.webshop.nouns import by_rule
 from agent_gym.envs.webshop.reward import reward

@@ -18,8 +18,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from agent_gym.cli import serve
+from agent_gym.envs.webshop.embedded.generator import write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.export import write_embedded
 from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.errors import ConfigError
 from agent_gym.serving import bind

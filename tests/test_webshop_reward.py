@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webshop_tools import REAL, make_goal, make_product, needs_real, real_products
 
-from agent_gym.envs.webshop.fuzzy import token_set_ratio
 from agent_gym.envs.webshop.nouns import by_rule, tagger
-from agent_gym.envs.webshop.reward import COLORS, option_match, reward, type_reward
+from agent_gym.envs.webshop.reward import COLORS, option_match, reward, token_set_ratio, type_reward
 from agent_gym.errors import ConfigError
 
 

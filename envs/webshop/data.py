@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from agent_gym.data import Splits
-from agent_gym.envs.webshop.easy import generate_easy
-from agent_gym.envs.webshop.generator import generate
+from agent_gym.envs.webshop.embedded.easy import generate_easy
+from agent_gym.envs.webshop.embedded.generator import generate
 from agent_gym.envs.webshop.goals import KINDS, splits
 from agent_gym.envs.webshop.shop import Shop, open_shop
 from agent_gym.envs.webshop.store import MANIFEST, open_stored, read_official

@@ -78,9 +78,9 @@ class WebShopEnv(ToolEnv):
     ## Data
     The official catalogue has 1,181,436 products of 2021 and 12,087 goals of people, the small one 1,000 products and
     6,910 synthetic goals. Goals are in upstream's order (seed 233) and splits: test has the first 500, validation
-    (upstream's dev) the next 1,000, train the rest. "embedded" is a seeded generator (generator.py) of 1,000 products
+    (upstream's dev) the next 1,000, train the rest. "embedded" is a seeded generator (embedded/) of 1,000 products
     and about 2,900 goals of people's kind, in the official format; no product is asked for in two splits.
-    "embedded-easy" is another one (easy.py) for models that can hardly read: short titles, instructions in the
+    "embedded-easy" is another one (embedded/easy.py) for models that can hardly read: short titles, instructions in the
     catalogue's words, and 1,000 products of which a search for the whole instruction finds the right one first.
 
     ## Differences

@@ -7,18 +7,25 @@ An attribute matches if it is like one of the product's (`token_set_ratio` above
 matches if one that was chosen is like it; colours are compared by the first plain colour in their names. `r_type` says
 whether this is the kind of thing that was asked for: 1, or 0.5, 0.1, 0 if neither the shop's own classes nor the nouns
 of the titles say so.
+
+`token_set_ratio` is that of thefuzz 0.19.0, which WebShop pins, by the standard library. Later versions compute by
+rapidfuzz, and decide otherwise in one of ten thousand pairs. The reward asks whether the ratio is above 85, so that the
+arithmetic, rounding included, is the reward's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
-from agent_gym.envs.webshop.fuzzy import token_set_ratio
 from agent_gym.envs.webshop.nouns import Nouns
 from agent_gym.envs.webshop.product import Product
 
 _ALIKE = 85
+_NO_WORD = re.compile(r"\W")
 # Upstream's list (engine/normalize.py, see NOTICE): the first of these that a text contains stands for all of it.
 COLORS = (
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel "
@@ -114,3 +121,27 @@ def _levels(category: str) -> set[str]:
 
 def _nouns_of(title: str, known: Iterable[str] | None, nouns: Nouns) -> tuple[str, ...]:
     return nouns(title) if known is None else tuple(known)
+
+
+@lru_cache(maxsize=1 << 14)
+def token_set_ratio(one: str, other: str) -> int:
+    """Return how alike two texts are: 100 if the words of one are among the other's, whatever their order and number.
+
+    0 means nothing in common.
+    """
+    words, others = set(_plain(one).split()), set(_plain(other).split())
+    if not words or not others:
+        return 0
+    shared = " ".join(sorted(words & others))
+    left = " ".join([shared, *sorted(words - others)]).strip()
+    right = " ".join([shared, *sorted(others - words)]).strip()
+    return max(_ratio(shared, left), _ratio(shared, right), _ratio(left, right))
+
+
+def _plain(text: str) -> str:
+    """Return the ASCII letters, digits and underscores of a text in lower case, with spaces for the rest of ASCII."""
+    return _NO_WORD.sub(" ", "".join(letter for letter in text if letter.isascii())).lower()
+
+
+def _ratio(one: str, other: str) -> int:
+    return round(100 * SequenceMatcher(None, one, other).ratio()) if one and other else 0

@@ -18,8 +18,15 @@ import random
 from collections.abc import Iterator
 
 from agent_gym.data import Row
-from agent_gym.envs.webshop.generator import SPLITS, Generated, article
-from agent_gym.envs.webshop.kinds import KINDS, OPTIONS, WITH_OPTION, Kind
+from agent_gym.envs.webshop.embedded.generator import (
+    KINDS,
+    OPTIONS,
+    SPLITS,
+    WITH_OPTION,
+    Generated,
+    Kind,
+    article,
+)
 
 PRODUCTS = 1000
 _IDS = ["".join(signs) for signs in itertools.product("bcdfgh", "aeiou", "-", "klmnprst", "aeiou")]

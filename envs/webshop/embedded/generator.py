@@ -13,12 +13,14 @@ two splits, and so no maker does; the shop shows all of them to everybody.
 from __future__ import annotations
 
 import functools
+import json
 import random
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from agent_gym.data import Row
-from agent_gym.envs.webshop.kinds import KINDS, NOISE, OPTIONS, REQUESTS, TITLES, WITH_OPTION, Kind
 from agent_gym.envs.webshop.product import Product, read_product
 from agent_gym.errors import ConfigError
 from agent_gym.names import Namer
@@ -28,6 +30,46 @@ SPLITS = ("train", "train", "train", "train", "validation", "test")  # which eve
 _WORLDS = {"train": 0, "validation": 1, "test": 2}
 _MAKERS = 400
 _ID_SIGNS = "0123456789ABCDEFGHJKLMNPQRSTVWXYZ"
+
+
+class Kind(NamedTuple):
+    """A kind of product.
+
+    Attributes:
+        category: one of the shop's five.
+        query: what finds the kind.
+        path: its place in the shop, levels between ">".
+        heads: what it is called.
+        attributes: what can be true of it, `as a catalogue has it = as a person says it`; without the second, people
+            use the first.
+        options: kinds of options that it can come in, keys of `OPTIONS`.
+        low, high: dollars.
+    """
+
+    category: str
+    query: str
+    path: str
+    heads: tuple[str, ...]
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
+    low: float
+    high: float
+
+
+def _read_kind(row: Mapping[str, Any]) -> Kind:
+    lists = {name: tuple(row[name]) for name in ("heads", "options")}
+    attributes = tuple(_TABLES["attributes"][row["attributes"]])
+    return Kind(**{**row, **lists, "attributes": attributes, "path": row["path"].replace(" > ", " \u203a ")})
+
+
+_TABLES: dict[str, Any] = json.loads(files(__package__).joinpath("shop.json").read_text("utf-8"))
+KINDS = tuple(map(_read_kind, _TABLES["kinds"]))
+OPTIONS: dict[str, list[str]] = _TABLES["options"]
+"""Kind of option to its values."""
+WITH_OPTION: dict[str, str] = _TABLES["with_option"]
+"""Kind of option to how a person asks for a value of it."""
+NOISE: dict[str, list[str]] = _TABLES["noise"]
+"""What sellers add to a title, and the nouns in it."""
 
 
 class Generated(NamedTuple):
@@ -119,7 +161,7 @@ def _title(rng: random.Random, maker: str, head: str, attributes: list[str]) -> 
     noise, nouns = rng.choice(list(NOISE.items()))
     first, second, third = (attribute.title() for attribute in rng.sample(attributes, 3))
     parts = {"brand": maker, "head": head.title(), "first": first, "second": second, "third": third, "noise": noise}
-    return rng.choice(TITLES).format(**parts), [maker.lower(), *head.split(), *nouns]
+    return rng.choice(_TABLES["titles"]).format(**parts), [maker.lower(), *head.split(), *nouns]
 
 
 def _description(rng: random.Random, kind: Kind, head: str, attributes: list[str]) -> str:
@@ -156,7 +198,7 @@ def _request(
     wanted = rng.sample(own, rng.randint(2, 3))
     said = [attribute.partition(" = ")[2] or attribute.partition(" = ")[0] for attribute in wanted]
     chosen = {name: rng.choice(values) for name, values in options.items() if rng.random() < 0.9}
-    text = rng.choice(REQUESTS).format(
+    text = rng.choice(_TABLES["requests"]).format(
         article=article(head),
         head=head,
         query=kind.query,
@@ -184,3 +226,31 @@ def article(head: str) -> str:
 def _makers(split: str, seed: int) -> list[str]:
     namer = Namer(_WORLDS[split], random.Random(f"webshop/makers/{split}/{seed}"))
     return [namer.word() for _ in range(_MAKERS)]
+
+
+def write_embedded(folder: str | Path, size: int = PRODUCTS, seed: int = 0) -> Path:
+    """Write generated products and what people want of them, in the official files; upstream's own code reads them too.
+
+    Args:
+        folder: where to; made if needed.
+        size: how many products.
+        seed: see `generate`.
+
+    Returns:
+        The folder, with `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json`; `data=` takes it. Its
+        splits are then upstream's, by goals, while the embedded ones keep products apart.
+
+    Raises:
+        ConfigError: for a size below one.
+    """
+    folder = Path(folder).expanduser()
+    made = list(generate(size, seed))
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "items_shuffle": [one.item for one in made],
+        "items_ins_v2": {one.item["asin"]: one.about for one in made},
+        "items_human_ins": {one.item["asin"]: one.people for one in made},
+    }
+    for name, rows in content.items():
+        (folder / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+    return folder

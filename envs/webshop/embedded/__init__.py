@@ -1,0 +1,1 @@
+"""Generated shops, for a start without any download."""
