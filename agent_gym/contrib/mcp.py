@@ -105,11 +105,11 @@ class _Connection:
     """One session with a server, in the loop of this process.
 
     The package's client has to be entered and left by the same task. That task is `_hold`: it connects, lists the
-    tools, and waits to be told to leave.
+    tools, and waits until it is asked to leave.
     """
 
     def __init__(self, server: _Server) -> None:
-        self._said, self._maker = b"", os.getpid()
+        self._stderr, self._maker = b"", os.getpid()
         self._leave = asyncio.Event()
         self._ready: Future[None] = Future()
         # Not the server itself: the loop would hold it, and it could not end with its last tool.
@@ -151,9 +151,9 @@ class _Connection:
         loop = asyncio.get_running_loop()
 
         def hear() -> None:
-            said = os.read(read, 1 << 16)
-            self._said = (self._said + said)[-_KEPT_BYTES:]
-            if not said:
+            chunk = os.read(read, 1 << 16)
+            self._stderr = (self._stderr + chunk)[-_KEPT_BYTES:]
+            if not chunk:
                 loop.remove_reader(read)
                 os.close(read)
 
@@ -162,9 +162,9 @@ class _Connection:
 
     @property
     def words(self) -> str:
-        """What the server said last on its standard error, as the end of an error message."""
-        said = self._said.decode(errors="replace").strip()
-        return f"; it said:\n{said}" if said else ""
+        """The end of the server's standard error, as the end of an error message."""
+        text = self._stderr.decode(errors="replace").strip()
+        return f"; it said:\n{text}" if text else ""
 
     def leave(self) -> None:
         """Leave, and wait for nothing: the garbage collector may call this in any thread."""
@@ -199,7 +199,7 @@ class _Stdio:
 
 
 class _Server:
-    """A server by its settings; there is one object per process and settings, whoever copies or pickles it."""
+    """A server by its settings; there is one object per process and settings; a copy or a pickle is the same object."""
 
     def __init__(self, words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> None:
         self.words, self.env, self.timeout_s = words, env, timeout_s

@@ -90,7 +90,7 @@ class FromOpenEnv(TextEnv):
     `reward` (weight 1): OpenEnv's own; none counts as 0.
 
     ## Episode end
-    `terminated` when the observation is `done`: OpenEnv does not tell the end of a task from a limit.
+    `terminated` when the observation is `done`: OpenEnv does not distinguish the end of a task from a limit.
 
     Args:
         make: makes an `Environment` or a synchronous client.

@@ -119,7 +119,7 @@ def _reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -
     """Play each completion's last message as the answer and return the rewards of the episodes."""
     for completion, environment in zip(completions, environments, strict=True):
         last = completion[-1] if completion else {"role": "assistant", "content": ""}
-        # A completion that was cut off ends with a tool's answer: the policy has said nothing since.
+        # A completion that was cut off ends with a tool's answer: the policy has written nothing since.
         if last["role"] == "assistant" and not environment._over:
             environment._turn(last.get("content") or "")
     return [environment._total for environment in environments]
@@ -170,12 +170,12 @@ class FromTRL(ToolEnv):
         super().__init__(splits, tools=tools, **kwargs)
 
     def begin(self, task: Any) -> str:
-        """Reset the environment with the row and put what it says behind the prompt."""
-        said = self._trl.reset(**task)
+        """Reset the environment with the row and put its text behind the prompt."""
+        text = self._trl.reset(**task)
         self._row = task
         *before, last = task.get("prompt") or [{"role": "user", "content": ""}]
         self._system = "\n\n".join(message["content"] for message in before)
-        return f"{last['content']}{said or ''}"
+        return f"{last['content']}{text or ''}"
 
     def opening_system_prompt(self) -> str:
         """Return the messages before the question, then what `ToolEnv` adds."""
@@ -185,12 +185,12 @@ class FromTRL(ToolEnv):
         """End the episode and let the environment and the reward function judge."""
         reward = float(self._trl.get_reward()) if hasattr(self._trl, "get_reward") else 0.0
         if self._reward_func is not None:
-            said: list[Message] = [
+            turns: list[Message] = [
                 {"role": "tool" if s.source == "env" else "assistant", "content": s.text}
                 for s in self.transcript.segments
                 if s.source in ("agent", "env")
             ]
-            completion = [*said, {"role": "assistant", "content": text}]
+            completion = [*turns, {"role": "assistant", "content": text}]
             columns = {name: [value] for name, value in self._row.items() if name != "prompt"}
             (paid,) = self._reward_func(
                 prompts=[self._row.get("prompt")], completions=[completion], environments=[self._trl], **columns

@@ -76,8 +76,8 @@ def to_verifiers(env_id: str, *, split: str = "train", tasks: int = 100, seed: i
         async def env_response(self, messages: Any, state: Any, **kwargs: Any) -> Any:
             """Play the turn; the answer to the last one is verifiers' final response."""
             mine = state[_KEY]
-            said = messages[-1].content or ""
-            _, reward, terminated, truncated, info = await asyncio.to_thread(mine["env"].step, said)
+            action = messages[-1].content or ""
+            _, reward, terminated, truncated, info = await asyncio.to_thread(mine["env"].step, action)
             mine["reward"] += float(reward)
             answers = [{"role": "user", "content": one["content"]} for one in info["messages"][1:]]
             if terminated or truncated:

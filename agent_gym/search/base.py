@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
 
-# A policy can write a megabyte into one call. Nobody searches for that on purpose; what follows is not looked at, so
+# A policy can write a megabyte into one call. It is never on purpose; what follows is not looked at, so
 # that tokenizers, caches and requests stay small.
 MAX_QUERY_CHARACTERS = 16_384
 

@@ -53,7 +53,7 @@ def build_index(
     """Build an index, or go on building it. Where there is one already, this returns at once.
 
     After a kill at any moment the same call goes on and ends with the same bytes. The vectors stay in the folder
-    `vectors`: another kind is built from them in minutes. Who wants no other kind may delete it.
+    `vectors`: another kind is built from them in minutes. The folder may be deleted if no other kind is wanted.
 
     Args:
         corpus: the documents; a `Corpus`, or any sequence.
@@ -104,7 +104,7 @@ def _finished(folder: Path, kind: str, origin: Origin) -> Manifest | None:
         return None
     try:
         manifest.check_file(folder)
-    except ConfigError:  # whoever opened the index was told to build again, and that is now
+    except ConfigError:  # DenseRetriever refuses it and asks for a new build: this one
         return None
     return manifest
 
@@ -163,9 +163,9 @@ class VectorShards:
     """The vectors of a corpus on disk, in files of `shard_size`: they cost hours, and no kill loses more than minutes.
 
     They are float16, which for vectors of length 1 is finer than the bfloat16 the encoder computed in. A file is
-    renamed to its name when it is complete, and the name carries its checksum: so it is there and right, or it is made
-    again. Every kind of index is built from these files and from nothing else; a build that was killed ten times gives
-    the bytes of one that was not.
+    renamed to its name when it is complete, and the name carries its checksum: so it is complete and right, or it is
+    made again. Every kind of index is built from these files and from nothing else; a build that was killed ten times
+    gives the bytes of one that was not.
 
     Args:
         folder: where they are, or shall be.

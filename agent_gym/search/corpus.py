@@ -1,8 +1,8 @@
 """The texts that are searched, on disk: any of millions of documents by its position, at the cost of one read.
 
 A corpus is a folder with `corpus.jsonl` in BEIR's form (one `{"_id", "title", "text"}` per line), the position of each
-line in `offsets.npy`, and a manifest. Both files are mapped into memory: processes share their pages, and what nobody
-reads costs nothing. Parquet would be smaller, and would unpack a thousand rows to read one.
+line in `offsets.npy`, and a manifest. Both files are mapped into memory: processes share their pages, and what is not
+read costs nothing. Parquet would be smaller, and would unpack a thousand rows to read one.
 """
 
 from __future__ import annotations

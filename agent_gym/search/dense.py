@@ -20,7 +20,7 @@ from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, Hit, checked
 from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder, probe
-from agent_gym.search.index import KINDS, Searcher, read_index
+from agent_gym.search.index import EXACT, KINDS, Searcher, read_index
 from agent_gym.search.manifest import Manifest
 from agent_gym.shared import Shared
 
@@ -87,7 +87,6 @@ class DenseRetriever(Shared):
         super().__init__()
 
     def renew(self) -> None:
-        """Make a lock of this process."""
         self._lock = threading.Lock()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,7 +95,6 @@ class DenseRetriever(Shared):
         Shared.__init__(self)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find the best documents for each query."""
         texts = checked(queries, k)
         asked = [n for n, text in enumerate(texts) if any(map(str.isalnum, text))]
         found: list[list[Hit]] = [[] for _ in texts]
@@ -161,7 +159,7 @@ def to_gpu(index: Any, kind: str, device: str) -> Any:
     Raises:
         ConfigError: for another kind, a FAISS without GPU support, a GPU that is not there or too full.
     """
-    if kind not in ("flat", "sqfp16"):
+    if kind not in EXACT:
         raise ConfigError(
             f"an index of kind {kind!r} is searched on the CPU; for device={device!r} build 'flat' or 'sqfp16'"
         )

@@ -23,11 +23,10 @@ from agent_gym.search.bm25 import BM25Retriever
 from agent_gym.search.corpus import Corpus
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
+from agent_gym.search.index import EXACT
 from agent_gym.search.remote import RemoteRetriever
 from agent_gym.search.sources import open_source
 from agent_gym.shared import Shared
-
-_ON_GPU = ("flat", "sqfp16")
 
 
 class Engines(Shared):
@@ -45,14 +44,13 @@ class Engines(Shared):
         super().__init__()
 
     def renew(self) -> None:
-        """Take a new lock."""
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], Retriever], owner: Any = None) -> Retriever:
         """Return the engine of a key, after making it if need be, once even if several threads ask.
 
         Args:
-            key: what tells this engine from others.
+            key: what distinguishes this engine from others.
             make: makes it.
             owner: kept alive as long as the engine, for keys that are made of its `id`.
         """
@@ -158,4 +156,4 @@ def _open_dense(folder: Path, corpus: Sequence[Document], device: str) -> Retrie
     encoder = make_encoder(
         spec.name, device=device, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix
     )
-    return DenseRetriever(corpus, folder, encoder, device=device if read.index in _ON_GPU else "cpu")
+    return DenseRetriever(corpus, folder, encoder, device=device if read.index in EXACT else "cpu")

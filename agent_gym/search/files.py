@@ -1,6 +1,6 @@
 """Files that are whole or not there: written under a temporary name, flushed to the disk, then renamed.
 
-Whoever reads them compares sizes and checksums with a manifest, which is written last: without it, nothing counts.
+A reader compares sizes and checksums with a manifest, which is written last: without it, nothing counts.
 """
 
 from __future__ import annotations

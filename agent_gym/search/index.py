@@ -37,6 +37,9 @@ from agent_gym.search.encoder import Vectors, forked
 AUTO_FLAT = 200_000
 """The most vectors for which `auto` scans them all on a CPU."""
 
+EXACT = ("flat", "sqfp16")
+"""The kinds that scan all vectors and can do so on a GPU."""
+
 HNSW_LINKS, HNSW_BUILD_EFFORT = 32, 64
 _CENTROIDS = 256  # of product quantisation: what a byte can name
 _TRAINING_VECTORS = 65_536
@@ -102,7 +105,7 @@ def choose_kind(kind: str, count: int, dimension: int, device: str = "cpu") -> s
 
 def training_vectors(kind: str, count: int) -> int:
     """How many vectors to train on; 0 where nothing is learned from them."""
-    if kind in ("flat", "sqfp16"):
+    if kind in EXACT:
         return 0
     if kind == "pq":
         return min(count, _PQ_TRAINING_VECTORS)

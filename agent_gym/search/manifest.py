@@ -85,7 +85,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What tells whether a file is the one that was written."""
+    """What shows whether a file is the one that was written."""
 
     bytes: int
     sha256: str

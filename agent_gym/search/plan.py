@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_gym.search.index import HNSW_LINKS, KINDS, choose_kind, lists, training_vectors
+from agent_gym.search.index import EXACT, HNSW_LINKS, KINDS, choose_kind, lists, training_vectors
 
 _BLOCK = 65_536  # vectors that are in memory as float32 while they are added
 
@@ -53,7 +53,7 @@ def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
         index=index,
         vectors=2 * dimension * count,
         building=growth * index + in_float32,
-        gpu=2 * dimension * count if kind in ("flat", "sqfp16") else None,
+        gpu=2 * dimension * count if kind in EXACT else None,
     )
 
 
@@ -84,8 +84,8 @@ def _layout(kind: str, count: int, d: int) -> tuple[float, int]:
     if kind == "sq8":
         return d, ranges
     if kind == "hnsw_sq8":
-        # Twice the links on the ground floor, of four bytes each. One vector in 32 also stands on the first floor, one
-        # in 32 squared on the second and so on; and each has an offset into the links and a number of floors.
+        # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one
+        # in 32 squared on the next and so on; and each has an offset into the links and a number of levels.
         return d + 4 * (2 * HNSW_LINKS + HNSW_LINKS / (HNSW_LINKS - 1)) + 8 + 4, ranges
     if kind in ("ivf_flat", "ivf_sq8"):
         # A code and a position per vector; a centroid and a length per list.

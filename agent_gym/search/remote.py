@@ -103,7 +103,6 @@ class RemoteRetriever(Shared):
         super().__init__()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Ask the server, with at most 64 queries at a time."""
         queries = checked(queries, k)
         found: list[list[Hit]] = []
         for start in range(0, len(queries), MAX_QUERIES):
@@ -125,7 +124,7 @@ class SearchServer(JsonServer):
         retriever: the engine; called by many threads, so best behind a `MicroBatcher`.
         listener: where to listen, from `bind`.
         topk: documents per query where a request does not say.
-        about: what `/health` tells besides that all is well.
+        about: what `/health` returns besides the status.
 
     Raises:
         ConfigError: if another server was faster to listen there.

@@ -204,7 +204,7 @@ def existing(path: str | Path) -> Path:
     """Check that this is a file that can be read.
 
     Raises:
-        ConfigError: if it is not there, or its name does not tell what it holds.
+        ConfigError: if it is not there, or its name does not show what it holds.
     """
     path = Path(path).expanduser()
     if not path.is_file():

@@ -47,7 +47,6 @@ class HybridRetriever(Shared):
         super().__init__()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find what the engines agree on; the scores are the sums."""
         queries = checked(queries, k)
         rankings = [retriever.search(queries, max(k, _DEPTH)) for retriever in self.retrievers]
         return [fuse(of_query, self.k_constant)[:k] for of_query in zip(*rankings, strict=True)]
@@ -108,7 +107,6 @@ class CachedRetriever(Shared):
         self._lock = threading.Lock()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Look up, and search for what is missing."""
         queries = checked(queries, k)
         known: dict[str, tuple[Hit, ...]] = {}
         with self._lock:
@@ -145,8 +143,8 @@ class MicroBatcher(Shared):
     """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
 
     The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or
-    `max_wait_s` is over; who comes in the meantime joins. Equal queries are searched for once. An exception of the
-    engine is raised in every caller of the batch.
+    `max_wait_s` is over; callers that come in the meantime join. Equal queries are searched for once. An exception of
+    the engine is raised in every caller of the batch.
 
     Args:
         retriever: the engine behind it; it is never called by two threads at once.
@@ -175,7 +173,6 @@ class MicroBatcher(Shared):
         self._open: dict[int, _Batch] = {}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Search together with whoever searches now."""
         queries = checked(queries, k)
         found: list[list[Hit]] = []
         for start in range(0, len(queries), self.max_batch):
@@ -204,13 +201,13 @@ class MicroBatcher(Shared):
         return [list(hits) for hits in batch.found[start : start + len(queries)]]
 
     def _close(self, batch: _Batch, k: int) -> None:
-        """Let nobody join any more; the lock is held."""
+        """Let no other caller join; the lock is held."""
         if self._open.get(k) is batch:
             del self._open[k]
         batch.full.set()
 
     def _lead(self, batch: _Batch, k: int) -> None:
-        """Wait for others, search for all, and tell them, whatever happens."""
+        """Wait for others, search for all, and wake them, also after an error."""
         try:
             with self._engine:
                 # Only now: those whose batch has just ended ask again in a moment, and belong into this one. Else two
