@@ -8,10 +8,9 @@ Importing this package registers the ids with Gymnasium and imports nothing heav
 
 from agent_gym.env import Reply, Sampled, TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
-from agent_gym.question_env import QuestionEnv
 from agent_gym.registry import EnvEntry, list_envs, register, register_all
 from agent_gym.spaces import Text
-from agent_gym.tool_env import ToolEnv
+from agent_gym.tool_env import QuestionEnv, ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
 from agent_gym.transcript import Span, Transcript, action_mask
 

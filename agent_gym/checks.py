@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.formats import ToolCall
 from agent_gym.images import PLACEHOLDER, Content, Image, text_of
-from agent_gym.parsing import ToolCall
 
 if TYPE_CHECKING:
     from agent_gym.chat import Message

@@ -35,8 +35,8 @@ from agent_gym.checks import (
 )
 from agent_gym.data import choose_task, known_split
 from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
+from agent_gym.formats import ToolCall
 from agent_gym.images import Content, text_of
-from agent_gym.parsing import ToolCall
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Transcript
 

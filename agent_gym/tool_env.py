@@ -1,23 +1,42 @@
-"""`ToolEnv`: parse, run, observe.
+"""`ToolEnv`: parse, run, observe; and `QuestionEnv`, which makes an environment of questions and tools in ten lines.
 
-A new task on top of it is tools, tasks and a reward: the subclass defines `begin` (the question) and `answer` (what a
-turn without a tool call means, usually the final answer and its score).
+A new task on top of `ToolEnv` is tools, tasks and a reward: the subclass defines `begin` (the question) and `answer`
+(what a turn without a tool call means, usually the final answer and its score). Where questions have known answers,
+nothing has to be defined:
+
+    def capital(country: str) -> str:
+        '''Tell the capital of a country.'''
+        return {"France": "Paris"}.get(country, "unknown")
+
+    questions = [{"question": "How many letters has the capital of France?", "answer": "5"}]
+    gymnasium.register(
+        "Mine/Capitals-v0", entry_point=QuestionEnv, kwargs={"questions": questions, "tools": [capital]}
+    )
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from agent_gym.checks import check_type, plain_number, shown
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, whole_number
-from agent_gym.guesses import random_arguments, random_words, words_of
-from agent_gym.parsing import HermesParser, Parser, ToolCall
-from agent_gym.tools import Tool, ToolResult
+from agent_gym.formats import Parser, ToolCall
+from agent_gym.formats.hermes import HermesParser
+from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
+from agent_gym.tools import Tool, ToolResult, tool
+
+_WORD = re.compile(r"\w[\w'-]*")
+_MAX_WORDS = 3
+
+Question = Mapping[str, Any]
+Score = Callable[[str, Question], float]
+"""From a stated answer and the question's row to 0..1."""
 
 
 class ToolEnv(TextEnv):
@@ -45,13 +64,13 @@ class ToolEnv(TextEnv):
     ) -> None:
         """Index the tools by name."""
         super().__init__(tasks, **kwargs)
-        self.tools = {tool.name: tool for tool in tools}
+        self.tools = {one.name: one for one in tools}
         if len(self.tools) != len(tools):
-            raise ConfigError(f"two tools share a name: {[tool.name for tool in tools]}")
+            raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
         self.max_calls_per_turn = whole_number("max_calls_per_turn", max_calls_per_turn, 1)
         self.parser = parser or HermesParser()
         self.stop = self.parser.stop
-        self.tool_schemas = [tool.schema for tool in tools]
+        self.tool_schemas = [one.schema for one in tools]
 
     def answer(self, text: str) -> Reply:
         """Handle a turn that calls no tool."""
@@ -164,3 +183,116 @@ class ToolEnv(TextEnv):
             )
         if result.reward is not None:
             result.reward = plain_number(result.reward, f"the reward of tool {name!r}", self.place)
+
+
+class QuestionEnv(ToolEnv):
+    """Ask a question, let the policy call tools, score its answer.
+
+    ## Description
+    The first message is the row's `question`. Turns that call tools are answered by the tools; the first turn without
+    a call is the answer.
+
+    ## Action
+    A call in the parser's format, or an answer as `<answer>...</answer>`.
+
+    ## Reward
+    `answer` (weight 1): what `score` says of the stated answer. `format` (weight 0): the turn states exactly one
+    answer, at its end.
+
+    ## Episode end
+    `terminated` with the answer, `truncated` after `max_turns` turns. With the answer `info["metrics"]` has its `em`
+    and `f1`, as HotpotQA computes them, whatever `score` says.
+
+    Args:
+        questions: rows with `question` and `answer`, or such rows by split. Rows may have more columns, for `score`.
+        tools: typed functions with a docstring, or `Tool`s.
+        score: from a stated answer and its row to 0..1, where 1 is success. By default 1 for the same number or, words
+            being compared as HotpotQA does, the same words.
+        **kwargs: see `ToolEnv`.
+
+    Raises:
+        ConfigError: if a row lacks `question` or `answer`, or there are no rows.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0, "format": 0.0}
+    default_system_prompt: ClassVar[str] = (
+        "Answer the question. Use the tools where they help. Write the final answer as <answer>...</answer>."
+    )
+
+    def __init__(
+        self,
+        questions: Sequence[Question] | Mapping[str, Sequence[Question]],
+        tools: Sequence[Tool | Callable[..., str | ToolResult]] = (),
+        *,
+        score: Score | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the rows."""
+        splits = questions if isinstance(questions, Mapping) else {"train": questions}
+        for split, rows in splits.items():
+            if not rows:
+                raise ConfigError(f"split {split!r} has no questions; give at least one row")
+            for number, row in enumerate(rows):
+                missing = [name for name in ("question", "answer") if name not in row]
+                if missing:
+                    raise ConfigError(
+                        f"row {number} of split {split!r} has no {' and no '.join(missing)}: {row!r:.200}"
+                    )
+        super().__init__(splits, tools=[one if isinstance(one, Tool) else tool(one) for one in tools], **kwargs)
+        self._score = score or same_answer
+
+    def begin(self, task: Question) -> str:
+        """Ask."""
+        self._row = task
+        return str(task["question"])
+
+    def answer(self, text: str) -> Reply:
+        """Score a turn without a call."""
+        stated = final_answer(text)
+        given = 0.0 if stated is None else self._score(stated, self._row)
+        score = plain_number(given, "what the function score returned", self.place)
+        gold = str(self._row["answer"])
+        metrics = {"em": exact_match(stated, gold), "f1": f1_score(stated, gold)[0]}
+        terms = {"answer": score, "format": answer_format(text)}
+        return Reply(terms=terms, metrics=metrics, terminated=True, success=score >= 1.0)
+
+
+def same_answer(stated: str, row: Question) -> float:
+    """1.0 if the stated answer is the row's `answer`, as a number or in words."""
+    gold = str(row["answer"])
+    return max(number_match(stated, gold), exact_match(stated, gold))
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, at least one."""
+    return _WORD.findall(text) or ["a"]
+
+
+def random_words(words: Sequence[str], rng: np.random.Generator) -> str:
+    """Return one to three words that stand side by side."""
+    start = int(rng.integers(len(words)))
+    return " ".join(words[start : start + int(rng.integers(1, _MAX_WORDS + 1))])
+
+
+def random_arguments(parameters: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> dict[str, Any]:
+    """Draw a value for each parameter of a function.
+
+    Args:
+        parameters: the JSON schema of the function's parameters.
+        words: what texts are made of, in the order of the text they are from.
+        rng: the source of randomness.
+    """
+    return {name: _draw(schema, words, rng) for name, schema in parameters.get("properties", {}).items()}
+
+
+def _draw(schema: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][int(rng.integers(len(schema["enum"])))]
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return int(rng.integers(1, 6))
+    if kind == "boolean":
+        return bool(rng.integers(2))
+    if kind == "array":
+        return [_draw(schema.get("items", {}), words, rng)]
+    return random_words(words, rng)

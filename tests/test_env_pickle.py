@@ -14,7 +14,7 @@ from contract import encoder_of, every_id, play
 
 from agent_gym import QuestionEnv, Reply, ToolEnv, tool
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.parsing import HermesParser
+from agent_gym.formats.hermes import HermesParser
 from agent_gym.testing import said_by_policy, without_times
 
 CALL = HermesParser().render

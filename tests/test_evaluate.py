@@ -9,7 +9,7 @@ from rollout_tools import counting, roll, scripted
 
 from agent_gym import ConfigError
 from agent_gym.evaluate import EvalResult, episode_metrics, evaluate, make_specs, summarize, wilson_interval
-from agent_gym.parsing import HermesParser
+from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
 
 GSM8K = "AgentR1/GSM8K-v0"

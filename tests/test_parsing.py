@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gym.parsing import HermesParser, TagParser, ToolCall
+from agent_gym.formats import ToolCall
+from agent_gym.formats.hermes import HermesParser
+from agent_gym.formats.tags import TagParser
 from agent_gym.tools import tool
 
 hermes = HermesParser()

@@ -14,7 +14,7 @@ from rollout_tools import scripted
 
 from agent_gym import ConfigError, EnvFailure
 from agent_gym.envs.retool.data import read
-from agent_gym.parsing import HermesParser
+from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
 from agent_gym.sandbox import Execution, SandboxError
 

@@ -13,7 +13,7 @@ from rollout_tools import counting, expert, roll
 
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
-from agent_gym.parsing import HermesParser
+from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import (
     Budget,
     Episode,

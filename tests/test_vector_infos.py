@@ -14,7 +14,7 @@ from toy_envs import CountingEnv
 from vector_tools import assert_same
 
 from agent_gym import Reply
-from agent_gym.parsing import ToolCall
+from agent_gym.formats import ToolCall
 from agent_gym.vector import TextVectorEnv
 from agent_gym.vector.infos import batch_infos
 

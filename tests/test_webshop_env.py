@@ -18,7 +18,7 @@ from agent_gym.envs.webshop.pages import MODES, observe
 from agent_gym.envs.webshop.session import Session
 from agent_gym.envs.webshop.shop import open_shop
 from agent_gym.errors import ConfigError
-from agent_gym.parsing import HermesParser
+from agent_gym.formats.hermes import HermesParser
 
 CALL = HermesParser().render
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.parsing import HermesParser, Parser, TagParser, ToolCall
+from agent_gym.formats import Parser, ToolCall
+from agent_gym.formats.hermes import HermesParser
+from agent_gym.formats.tags import TagParser
 from agent_gym.tools import TextTool, ToolResult
 
 ARGUMENT = "command"

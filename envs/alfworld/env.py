@@ -17,7 +17,7 @@ from agent_gym.envs.alfworld.games import EMBEDDED, game_names, load_game
 from agent_gym.envs.alfworld.logic import GRAMMARS
 from agent_gym.envs.alfworld.world import View
 from agent_gym.errors import ConfigError
-from agent_gym.parsing import Parser, ToolCall
+from agent_gym.formats import Parser, ToolCall
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolResult
 

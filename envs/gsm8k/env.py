@@ -12,7 +12,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculate
 from agent_gym.envs.gsm8k.embedded.generator import GeneratedProblems
 from agent_gym.errors import ConfigError
-from agent_gym.parsing import ToolCall
+from agent_gym.formats import ToolCall
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolResult, tool

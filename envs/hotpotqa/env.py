@@ -12,8 +12,8 @@ from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
 from agent_gym.envs.hotpotqa.scoring import Judge
 from agent_gym.envs.hotpotqa.search import NOTHING, Lookup, Search, Searched, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
-from agent_gym.parsing import Parser
-from agent_gym.react import ReActParser
+from agent_gym.formats import Parser
+from agent_gym.formats.react import ReActParser
 from agent_gym.rewards import answer_format, tagged_answer
 from agent_gym.search import Document, Retriever
 from agent_gym.search.token_limit import TokenLimit
@@ -68,8 +68,8 @@ class HotpotQAEnv(ToolEnv):
 
     ## Action
     Free text. A call in Hermes form: `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, or
-    with `calls="react"` as a line `Action: Search[...]` (agent_gym/react.py). The calls of one turn are one batched
-    search. The answer as `<answer>...</answer>`, in ReAct as `Action: Finish[...]`.
+    with `calls="react"` as a line `Action: Search[...]` (agent_gym/formats/react.py). The calls of one turn are one
+    batched search. The answer as `<answer>...</answer>`, in ReAct as `Action: Finish[...]`.
 
     ## Reward
     Outcome, paid with the answer. HotpotQA's official normalisation: case, punctuation and articles do not matter.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from agent_gym.envs.hotpotqa.data import Question
 from agent_gym.envs.hotpotqa.search import shown
-from agent_gym.parsing import ToolCall
+from agent_gym.formats import ToolCall
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match
 from agent_gym.tools import same_text
 

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from agent_gym.envs.papersearch.data import Query
 from agent_gym.envs.papersearch.papers import Library
 from agent_gym.envs.papersearch.tools import clean_id, listed
-from agent_gym.parsing import ToolCall
+from agent_gym.formats import ToolCall
 from agent_gym.tools import same_text
 
 REWARDS: dict[str, Mapping[str, float]] = {

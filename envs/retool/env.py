@@ -6,13 +6,13 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_gym.code_blocks import CodeParser
 from agent_gym.env import Reply
 from agent_gym.envs.retool.data import EMBEDDED, Problem, problems, read
 from agent_gym.envs.retool.equality import math_equal
 from agent_gym.envs.retool.interpreter import ARGUMENT, NAME, CodeInterpreter
 from agent_gym.errors import ConfigError, require
-from agent_gym.parsing import Parser, ToolCall
+from agent_gym.formats import Parser, ToolCall
+from agent_gym.formats.code import CodeParser
 from agent_gym.rewards import boxed_answer, boxed_format
 from agent_gym.sandbox import Sandbox
 from agent_gym.tool_env import ToolEnv
@@ -46,7 +46,7 @@ class ReToolEnv(ToolEnv):
     ## Action
     Free text. A program as `<code>...</code>` with or without a ```python fence inside, as a ```python fence, or as the
     tool call `{"name": "code_interpreter", "arguments": {"code": "..."}}` in Hermes form; the system prompt shows the
-    first (inline) or the last (chat). Inline, a turn stops at `</code>`. `agent_gym/code_blocks.py` says which program
+    first (inline) or the last (chat). Inline, a turn stops at `</code>`. `agent_gym/formats/code.py` says which program
     is meant where a turn holds several. The answer in `\boxed{}`, of which the last counts.
 
     ## Reward

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.parsing import HermesParser, ToolCall, ToolSchema
-from agent_gym.react import ReActParser
+from agent_gym.formats import ToolCall, ToolSchema
+from agent_gym.formats.hermes import HermesParser
+from agent_gym.formats.react import ReActParser
 from agent_gym.tools import TextTool, ToolResult
 
 ARGUMENTS = {"search": "keywords", "click": "element"}

@@ -20,9 +20,9 @@ from agent_gym.envs.webshop.pages import MODES, observe
 from agent_gym.envs.webshop.session import PER_PAGE, Session
 from agent_gym.envs.webshop.store import read_official, write_shop
 from agent_gym.errors import ConfigError, whole_number
-from agent_gym.guesses import random_words, words_of
-from agent_gym.parsing import HermesParser, Parser
-from agent_gym.tool_env import ToolEnv
+from agent_gym.formats import Parser
+from agent_gym.formats.hermes import HermesParser
+from agent_gym.tool_env import ToolEnv, random_words, words_of
 
 
 class WebShopEnv(ToolEnv):

@@ -1,70 +1,17 @@
-"""Reading tool calls out of what the policy wrote.
-
-One small class per wire format (ReAct's is in react.py). Each can `parse` a turn into calls, `render` a call back to
-text (the expert and the tests write with it) and state its `instructions` for models whose chat template
-does not show tools. Broken calls are not dropped: they come back as a `ToolCall` with an `error`, in order, and the
-environment answers them, because a policy that is not told about its mistake cannot learn from it.
-"""
+"""Tool calls as JSON between `<tool_call>` tags, the format of Hermes, Qwen2.5 and Qwen3."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+from agent_gym.formats import ToolCall, ToolSchema
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MAX_DEPTH = 30  # of an argument
 _NOT_JSON = (ValueError, TypeError)  # TypeError: text that has no UTF-8
-
-ToolSchema = Mapping[str, Any]
-"""An OpenAI-style function schema: {"type": "function", "function": {"name", "description", "parameters"}}."""
-
-
-@dataclass(slots=True)
-class ToolCall:
-    """One call as the policy wrote it and, once it ran, what it gave.
-
-    Attributes:
-        name: which tool.
-        arguments: by name.
-        error: why it cannot run, if it cannot.
-        answer: what the policy reads of it; an environment may shorten or extend what the tool said.
-        failed: whether it failed, through the policy's fault.
-        seconds: how long it took. Calls of one turn run together, and each is charged its share.
-    """
-
-    name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    answer: str = ""
-    failed: bool = False
-    seconds: float = 0.0
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What `info["tool_calls"]` and trajectories have of it."""
-        return {"name": self.name, "arguments": self.arguments, "error": self.failed, "seconds": self.seconds}
-
-
-class Parser(Protocol):
-    """A wire format for tool calls."""
-
-    stop: tuple[str, ...]
-    """Strings after which generation may stop because a turn is complete; usually empty."""
-    in_templates: bool
-    """Whether a chat template that is given tools asks for this format; else the system prompt has to."""
-
-    def parse(self, text: str) -> list[ToolCall]:
-        """Return the calls of one turn in order; an empty list means that the turn calls nothing."""
-
-    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call as the policy would."""
-
-    def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe tools and format for a system prompt."""
 
 
 class HermesParser:
@@ -127,48 +74,6 @@ class HermesParser:
         return f"You may call these tools:\n{listing}\n\nWrite each call as:\n{example}"
 
 
-class TagParser:
-    """Plain tags: `<search>who wrote it</search>` calls the tool `search` with the text as its one argument.
-
-    Args:
-        arguments: tool name (= tag name) to the name of its single argument.
-    """
-
-    stop: tuple[str, ...]
-    in_templates = False
-
-    def __init__(self, arguments: Mapping[str, str]) -> None:
-        """Compile one pattern for all tags; generation may stop at any closing tag."""
-        self.arguments = dict(arguments)
-        self.stop = tuple(f"</{name}>" for name in self.arguments)
-        names = "|".join(re.escape(name) for name in self.arguments)
-        self._block = re.compile(rf"<({names})>(.*?)(</\1>|\Z)", re.DOTALL)
-
-    def parse(self, text: str) -> list[ToolCall]:
-        """Return the calls of one turn in order, broken ones with their error."""
-        calls = []
-        for block in self._block.finditer(text):
-            name = block[1]
-            if not block[3]:
-                calls.append(ToolCall(name, error=f"<{name}> is not closed by </{name}>"))
-            else:
-                calls.append(ToolCall(name, {self.arguments[name]: block[2].strip()}))
-        return calls
-
-    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call as the policy would."""
-        return f"<{name}>{arguments[self.arguments[name]]}</{name}>"
-
-    def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe format and tools for a system prompt; a tool that has no tag cannot be called and is left out."""
-        lines = []
-        for function in (tool["function"] for tool in tools):
-            name = function["name"]
-            if name in self.arguments:
-                lines.append(f"<{name}>{self.arguments[name]}</{name}>: {function['description']}")
-        return "You may call a tool by writing one of these tags:\n" + "\n".join(lines)
-
-
 def _unfit(value: Any) -> str | None:
     """Say what keeps an argument from being written, copied and sent on as JSON again, if anything does.
 
@@ -195,7 +100,7 @@ def _problem(text: str, limit: int = 80) -> str:
     try:
         json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets
-        said = str(error) or type(error).__name__
-        return said if len(said) <= limit else said[:limit] + "..."
+        problem = str(error) or type(error).__name__
+        return problem if len(problem) <= limit else problem[:limit] + "..."
     # Python takes both of these, and the reader above neither.
     return "nested too deeply" if text.count("[") + text.count("{") > _MAX_DEPTH else "half of a surrogate pair"

@@ -23,7 +23,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_gym.parsing import HermesParser, ToolCall, ToolSchema
+from agent_gym.formats import ToolCall, ToolSchema
+from agent_gym.formats.hermes import HermesParser
 
 _OPEN, _CLOSE, _CALL = "<code>", "</code>", "<tool_call>"
 _PYTHON = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*$", re.IGNORECASE | re.MULTILINE)
