@@ -46,8 +46,8 @@ import _common
 import gymnasium
 
 from agent_gym.envs.alfworld import games
+from agent_gym.envs.alfworld.embedded.generator import write_embedded
 from agent_gym.envs.alfworld.expert import next_command
-from agent_gym.envs.alfworld.export import write_embedded
 from agent_gym.envs.alfworld.original import Original
 from agent_gym.envs.alfworld.world import World
 

@@ -12,11 +12,10 @@ import gymnasium
 import pytest
 
 from agent_gym import ConfigError
+from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, write_embedded
 from agent_gym.envs.alfworld.expert import next_command
-from agent_gym.envs.alfworld.export import write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.games import game_names, load_game
-from agent_gym.envs.alfworld.generator import SPLIT_SIZES
 from agent_gym.envs.alfworld.problem import read_problem
 from agent_gym.envs.alfworld.world import World
 

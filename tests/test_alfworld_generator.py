@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError
-from agent_gym.envs.alfworld import rooms
-from agent_gym.envs.alfworld.export import write_embedded
+from agent_gym.envs.alfworld.embedded import rooms
+from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, generate, type_of, write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.games import load_game
-from agent_gym.envs.alfworld.generator import SPLIT_SIZES, generate, type_of
 from agent_gym.envs.alfworld.logic import GRAMMARS
 from agent_gym.envs.alfworld.world import World
 
@@ -111,7 +110,7 @@ def test_what_is_wanted_does_not_lie_where_it_has_to_go() -> None:
 
 def test_generation_depends_on_nothing_but_split_and_index() -> None:
     code = (
-        "import hashlib; from agent_gym.envs.alfworld.generator import generate;"
+        "import hashlib; from agent_gym.envs.alfworld.embedded.generator import generate;"
         "print(hashlib.sha256(repr([generate(s, i).file for s in ('train', 'valid_unseen') for i in range(12)])"
         ".encode()).hexdigest())"
     )

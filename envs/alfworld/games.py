@@ -17,15 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
+from agent_gym.envs.alfworld.embedded.generator import (
+    EMBEDDED,
+    GAME_FILE,
+    ROOT,
+    SPLIT_SIZES,
+    generate,
+    source,
+    split_sizes,
+    type_of,
+)
+from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.generator import EMBEDDED, SPLIT_SIZES, generate, source, split_sizes, type_of
 from agent_gym.envs.alfworld.logic import GRAMMARS, domain, grammar_text, task_of
-from agent_gym.envs.alfworld.rooms import LEAST_RECEPTACLES
 from agent_gym.errors import ConfigError
 
 OFFICIAL = "official"
-GAME_FILE = "game.tw-pddl"
-ROOT = "json_2.1.1"
 ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
 """What the other environments here call their splits, to ALFWorld's own names."""
 

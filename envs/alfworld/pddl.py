@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from agent_gym.envs.alfworld import rooms
+from agent_gym.envs.alfworld.embedded import rooms
 from agent_gym.envs.alfworld.problem import Fact, Goal, Problem
 
 

@@ -13,19 +13,23 @@ Left out on purpose: sliced objects and movable receptacles, as ALFWorld leaves 
 from __future__ import annotations
 
 import functools
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.envs.alfworld import rooms
+from agent_gym.envs.alfworld.embedded import rooms
 from agent_gym.envs.alfworld.expert import next_command
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.logic import domain, grammar_text
+from agent_gym.envs.alfworld.logic import domain, grammar_text, task_of
 from agent_gym.envs.alfworld.pddl import Setting, problem, problem_text
 from agent_gym.envs.alfworld.world import World
 from agent_gym.errors import ConfigError
 
 EMBEDDED = "embedded"
+GAME_FILE = "game.tw-pddl"
+ROOT = "json_2.1.1"
 
 SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
 """As many as the official splits have."""
@@ -241,3 +245,39 @@ def _walkthrough(game: Game) -> list[str]:
     if not won:
         raise RuntimeError(f"{game.name} is no game: {game.task} {commands}")
     return commands
+
+
+def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, grammar: str = "current") -> Path:
+    """Write generated games to a folder, as the official ones are: for the original engine, or for reading.
+
+    Args:
+        folder: where to; made if needed.
+        sizes: split to the number of its games.
+        grammar: "current" or "legacy".
+
+    Returns:
+        The folder, with `json_2.1.1/<split>/<task>/<trial>/` as the official data has them: `game.tw-pddl`,
+        `initial_state.pddl` and `traj_data.json`. `data=` takes it, and so does ALFWorld as its `$ALFWORLD_DATA`.
+
+    Raises:
+        ConfigError: for an unknown split.
+    """
+    folder = Path(folder).expanduser()
+    for split, size in sizes.items():
+        for index in range(size):
+            game = generate(split, index, grammar)
+            trial = folder / ROOT / split / game.folder / f"trial_G{index:06d}"
+            trial.mkdir(parents=True, exist_ok=True)
+            (trial / GAME_FILE).write_text(json.dumps(game.file), encoding="utf-8")
+            (trial / "initial_state.pddl").write_text(game.file["pddl_problem"], encoding="utf-8")
+            lamp = "" if game.place else rooms.LAMP
+            targets = {"object_target": game.thing, "parent_target": game.place, "toggle_target": lamp}
+            about = {
+                "task_id": trial.name,
+                "task_type": game.task_type,
+                "pddl_params": targets | {"mrecep_target": "", "object_sliced": False},
+                "scene": {"floor_plan": f"FloorPlan{game.floor_plan}", "scene_num": game.floor_plan},
+                "turk_annotations": {"anns": [{"task_desc": task_of(game.file["grammar"])}]},
+            }
+            (trial / "traj_data.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return folder

@@ -1,0 +1,1 @@
+"""Generated games, for a start without any download."""

@@ -1,0 +1,162 @@
+"""What stands in which room, what lies in it, and what can be put where (rooms.json): the floor plans of games.
+
+The words are those of the AI2-THOR simulator, which ALFWorld's games come from, and the numbers were chosen so that a
+generated room is about as full as an official one (tests/test_alfworld_generator.py has both). A room is a floor plan
+with a number; this file also has which floor plans a split may use.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+ROOMS = ("kitchen", "living room", "bedroom", "bathroom")
+
+LEAST_RECEPTACLES = 4
+"""So few make a room in which every type of task can be set: three that treat things, and one to put them into."""
+
+_PLANS_PER_ROOM = 30
+_UNSEEN_PLANS = 4  # the last of each kind of room; no other split has them
+
+
+class Furniture(NamedTuple):
+    """How often a floor plan has a kind of receptacle, and then how many: at least, at most."""
+
+    share: float
+    least: int
+    most: int
+
+
+_TABLES = json.loads(files(__package__).joinpath("rooms.json").read_text("utf-8"))
+
+
+def _kinds(text: str) -> frozenset[str]:
+    """Read kinds of objects; a word in lower case stands for a group of them."""
+    return frozenset(kind for word in text.split() for kind in _TABLES["groups"].get(word, word).split())
+
+
+FURNITURE: Mapping[str, Mapping[str, Furniture]] = {
+    room: {kind: Furniture(*row) for kind, row in rows.items()} for room, rows in _TABLES["furniture"].items()
+}
+OPENABLE = frozenset(("Cabinet", "Drawer", "Fridge", "Microwave", "Safe"))
+HOLDS: Mapping[str, frozenset[str]] = {receptacle: _kinds(text) for receptacle, text in _TABLES["holds"].items()}
+"""Receptacle to the kinds of objects that it takes."""
+THINGS: Mapping[str, list[list[str]]] = {
+    room: [text.split() for text in texts] for room, texts in _TABLES["things"].items()
+}
+"""Room to kinds of objects: those that are always there, those that every other floor plan has, those that are rare."""
+DECOR: Mapping[str, Mapping[str, int]] = _TABLES["decor"]
+"""Room to what one can look at and no more, and how many of it there are."""
+
+LAMP = "DeskLamp"
+LAMP_STANDS = ("Desk", "SideTable", "Dresser", "Shelf", "CoffeeTable", "DiningTable")
+LAMP_ROOMS = ("living room", "bedroom")
+
+CLEANABLE, HEATABLE, COOLABLE, SLICEABLE, VESSELS, SINGLE = (
+    _kinds(_TABLES["kinds"][name]) for name in ("cleanable", "heatable", "coolable", "sliceable", "vessels", "single")
+)
+"""Kinds of objects by what can be done with them; of those in SINGLE a room rarely has several."""
+
+
+class FloorPlan(NamedTuple):
+    """A room of some number.
+
+    Attributes:
+        number: as the simulator has them: kitchens from 1, then from 201, 301 and 401.
+        room: what kind of room it is.
+        receptacles: id to kind.
+        places: id of a receptacle to its location.
+        things: kinds of objects that are found there.
+        homes: kind of object to the kinds of receptacles that take it, each with those that are there.
+    """
+
+    number: int
+    room: str
+    receptacles: dict[str, str]
+    places: dict[str, str]
+    things: tuple[str, ...]
+    homes: dict[str, dict[str, list[str]]]
+
+
+def plan_numbers(room: str, *, unseen: bool) -> range:
+    """Return the floor plans of a kind of room, those that only `valid_unseen` has or those that the others share."""
+    first = (0, 200, 300, 400)[ROOMS.index(room)] + 1
+    last = first + _PLANS_PER_ROOM
+    return range(last - _UNSEEN_PLANS, last) if unseen else range(first, last - _UNSEEN_PLANS)
+
+
+def floor_plan(number: int) -> FloorPlan:
+    """Furnish a floor plan; it depends on its number alone."""
+    rng = random.Random(f"alfworld/floor plan/{number}")
+    room = ROOMS[max(0, number // 100 - 1)]
+    receptacles: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for kind, furniture in FURNITURE[room].items():
+        if rng.random() >= furniture.share:
+            continue
+        for _ in range(rng.randint(furniture.least, furniture.most)):
+            receptacle = object_id(kind, rng)
+            # One often reaches two drawers or cabinets from the same spot.
+            last = next(reversed(receptacles), "")
+            shared = kind in ("Cabinet", "Drawer", "Shelf") and receptacles.get(last) == kind and rng.random() < 0.15
+            places[receptacle] = places[last] if shared else location_id(rng)
+            receptacles[receptacle] = kind
+    always, often, rarely = THINGS[room]
+    things = [*always, *(k for k in often if rng.random() < 0.5), *(k for k in rarely if rng.random() < 0.2)]
+    return _plan(number, room, receptacles, places, things)
+
+
+def corner(plan: FloorPlan, most: int, rng: random.Random) -> FloorPlan:
+    """Keep a few receptacles of a floor plan, each at a place of its own, and as many kinds of objects and two more.
+
+    Among them are those without which there would be types of tasks that the room cannot have.
+    """
+    order = rng.sample(sorted(plan.receptacles), len(plan.receptacles))
+    stands = LAMP_STANDS if plan.room in LAMP_ROOMS else ()
+    needed = [*((kind,) for kind in ("SinkBasin", "Microwave", "Fridge")), stands]
+    first = [next((r for r in order if plan.receptacles[r] in kinds), "") for kinds in needed]
+    kept: dict[str, str] = {}
+    for receptacle in (*filter(None, first), *order):
+        if len(kept) < most:
+            kept.setdefault(plan.places[receptacle], receptacle)
+    receptacles = {r: kind for r, kind in plan.receptacles.items() if kept.get(plan.places[r]) == r}
+    places = {receptacle: plan.places[receptacle] for receptacle in receptacles}
+    small = _plan(plan.number, plan.room, receptacles, places, plan.things)
+    return small._replace(things=tuple(sorted(rng.sample(small.things, min(len(small.things), most + 2)))))
+
+
+def _plan(
+    number: int, room: str, receptacles: dict[str, str], places: dict[str, str], things: Sequence[str]
+) -> FloorPlan:
+    """Work out which of the things find a place."""
+    present: dict[str, list[str]] = {}
+    for receptacle, kind in receptacles.items():
+        present.setdefault(kind, []).append(receptacle)
+    homes = {thing: {kind: present[kind] for kind in sorted(present) if thing in HOLDS[kind]} for thing in things}
+    return FloorPlan(number, room, receptacles, places, tuple(thing for thing in things if homes[thing]), homes)
+
+
+_PARTS = {"SinkBasin": ("Sink", "SinkBasin"), "BathtubBasin": ("Bathtub", "BathtubBasin")}
+
+
+def object_id(kind: str, rng: random.Random) -> str:
+    """Invent an id as the simulator has them, a kind and a point in space, with its signs written out."""
+    first, *last = _PARTS.get(kind, (kind,))
+    # A list, and the number that rng.uniform(-4, 4) would give: a game has fifty ids, which took a tenth of its time.
+    point = [_written_out(f"{8 * rng.random() - 4:+06.2f}") for _ in range(3)]
+    return "_bar_".join([first, *point, *last])
+
+
+def location_id(rng: random.Random) -> str:
+    """Invent a place to stand: x, z, a quarter turn and an angle to look down."""
+    x, z, turn, angle = rng.randint(-40, 40), rng.randint(-40, 40), rng.randrange(4), rng.choice((0, 30, 45, 60))
+    return f"loc_bar_{_written_out(str(x))}_bar_{_written_out(str(z))}_bar_{turn}_bar_{angle}"
+
+
+@functools.cache  # a number has few digits, and a game has a hundred of them
+def _written_out(number: str) -> str:
+    return number.replace("+", "_plus_").replace("-", "_minus_").replace(".", "_dot_")
