@@ -16,7 +16,7 @@ import gymnasium
 
 from agent_gym import Transcript
 from agent_gym.envs.gsm8k.calculator import calculate
-from agent_gym.vector.infos import batch_infos
+from agent_gym.vector import batch_infos
 
 COUNT = 64
 

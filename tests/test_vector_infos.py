@@ -15,8 +15,7 @@ from vector_tools import assert_same
 
 from agent_gym import Reply
 from agent_gym.formats import ToolCall
-from agent_gym.vector import TextVectorEnv
-from agent_gym.vector.infos import batch_infos
+from agent_gym.vector import TextVectorEnv, batch_infos
 
 # By key, so that each key has one type in all slots, as it has in an environment.
 LEAVES: dict[str, st.SearchStrategy[Any]] = {

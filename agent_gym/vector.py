@@ -1,10 +1,21 @@
-"""`TextVectorEnv`: Gymnasium's `SyncVectorEnv`, made for text."""
+"""Many environments as one: what `gymnasium.make_vec` makes of the ids registered here.
+
+    envs = gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=64)
+    observations, infos = envs.reset(seed=0)
+    observations, rewards, terminated, truncated, infos = envs.step(["<answer>1</answer>"] * 64)
+
+`TextVectorEnv` is Gymnasium's `SyncVectorEnv` for text: the same results in less time, threads for environments that
+wait for a server, and failures that do not cost the other environments their step.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+import queue
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -13,8 +24,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agent_gym.checks import check_action
 from agent_gym.errors import ConfigError, EnvFailure, described
-from agent_gym.vector.infos import batch_infos
-from agent_gym.vector.threads import Threads, one_by_one
+from agent_gym.workers import Worker
+
+__all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 
 Env = gymnasium.Env[str, str]
 # Observation, reward, terminated, truncated, info: of one environment, and of all of them.
@@ -35,8 +47,8 @@ class SlotFailure(EnvFailure):
 
     def __init__(self, slots: Mapping[int, Exception], result: tuple[Any, ...]) -> None:
         """Name the slots and what happened there."""
-        said = "; ".join(f"slot {slot}: {described(error)}" for slot, error in sorted(slots.items()))
-        super().__init__(f"{len(slots)} of {len(result[0])} environments broke: {said}")
+        what = "; ".join(f"slot {slot}: {described(error)}" for slot, error in sorted(slots.items()))
+        super().__init__(f"{len(slots)} of {len(result[0])} environments broke: {what}")
         self.slots = dict(slots)
         self.result = result
 
@@ -49,7 +61,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
     - `options` of `reset` may hold `"per_env"`, a list with the options of each environment (or None), which are
       added to the rest: `envs.reset(options={"split": "test", "per_env": [{"index": i} for i in range(64)]})`.
-    - Infos are merged column by column, so that a column of several types loses nothing (`infos.batch_infos`).
+    - Infos are merged column by column, so that a column of several types loses nothing (`batch_infos`).
     - With `workers`, environments run in that many threads. That pays where they wait: for a search server, a sandbox.
       Each is made, reset, stepped and closed in one of them.
     - If an environment breaks, the others do their step before `SlotFailure` is raised.
@@ -238,3 +250,111 @@ def _slots(mask: Any, size: int) -> list[int]:
             "one is True"
         )
     return [int(slot) for slot in np.flatnonzero(mask)]
+
+
+def batch_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge infos in Gymnasium's vector form, column by column.
+
+    Each key has an array with a value per environment, and beside it, under the name with an underscore before it, a
+    mask of those that have the key. Numbers get an array of their type, with zeros for the others; arrays are
+    stacked; dicts are merged in turn; texts, lists and everything else go into an array of objects, with None.
+
+    `VectorEnv._add_info` builds the same, value by value. It takes an array's type from the first environment
+    that has the key, so that 1 makes a 0 of a later 0.5; here such a column has the wider type, and one of numbers and
+    other things holds objects.
+
+    Args:
+        infos: one per environment.
+    """
+    merged: dict[str, Any] = {}
+    for key in dict.fromkeys(chain.from_iterable(infos)):
+        mask = np.array([key in info for info in infos])
+        merged[key], merged[f"_{key}"] = _column([info[key] for info in infos if key in info], mask), mask
+    return merged
+
+
+def _column(values: list[Any], mask: np.ndarray) -> Any:
+    """Return the values where the mask is True, and what stands for no value elsewhere."""
+    kinds, size = set(map(type, values)), len(mask)
+    if all(issubclass(kind, dict) for kind in kinds):
+        entries = iter(values)
+        return batch_infos([next(entries) if has else {} for has in mask])
+    if all(kind in (bool, int, float) or issubclass(kind, np.number) for kind in kinds):
+        column = np.zeros(size, dtype=np.result_type(*kinds))
+        column[mask] = values
+    elif kinds == {np.ndarray} and len({value.shape for value in values}) == 1:
+        column = np.zeros((size, *values[0].shape), dtype=np.result_type(*values))
+        column[mask] = values
+    else:
+        column = np.full(size, None, dtype=object)
+        # Through an iterator, because numpy takes a list of equally long lists for two dimensions.
+        column[mask] = np.fromiter(values, dtype=object, count=len(values))
+    return column
+
+
+def one_by_one(function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
+    """Return what the function makes of the first elements of all columns, of the second ones, and so on."""
+    return list(map(function, *columns))
+
+
+class Threads:
+    """The same, up to `limit` calls at a time. All calls of one slot, the first argument, are made in one thread.
+
+    It pays where a call waits for something else. Calls that compute hold Python's lock, so they gain nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Start the threads."""
+        self._workers = [Worker(f"agent-gym-slots-{number}") for number in range(limit)]
+
+    def of(self, slot: int) -> Worker:
+        """Return the thread of a slot."""
+        return self._workers[slot % len(self._workers)]
+
+    def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
+        """Wait until all calls have ended, then raise the first error, if there was one."""
+        ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
+
+        def call(place: int, arguments: tuple[Any, ...]) -> None:
+            try:
+                ended.put((place, function(*arguments), None))
+            except BaseException as error:  # a thread that ends by SystemExit would never report
+                ended.put((place, None, error))
+
+        rows = list(zip(*columns, strict=True))
+        for place, arguments in enumerate(rows):
+            self.of(arguments[0]).submit(partial(call, place, arguments))
+        results: list[Any] = [None] * len(rows)
+        errors: dict[int, BaseException] = {}
+        for _ in rows:
+            place, results[place], error = ended.get()
+            if error is not None:
+                errors[place] = error
+        if errors:
+            raise errors[min(errors)]
+        return results
+
+    def close(self) -> None:
+        """Let the threads end."""
+        for worker in self._workers:
+            worker.close()
+
+
+def __getattr__(name: str) -> Any:
+    """Find `make_vec`'s entry points: `"agent_gym.vector:<id>"` makes copies of that id.
+
+    An entry point is not told which id it is for, so the id is the name under which it is looked up. A callable that
+    knows its id would do the same, but a spec that holds one cannot be written as JSON.
+    """
+    if name not in gymnasium.registry:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and no environment has that id")
+    return partial(_make, name)
+
+
+def _make(env_id: str, num_envs: int, autoreset_mode: Any = None, workers: int = 0, **kwargs: Any) -> TextVectorEnv:
+    vector_kwargs = {} if autoreset_mode is None else {"autoreset_mode": autoreset_mode}
+    # `TextEnv` refuses a step before a reset by itself, and what Gymnasium's checker finds in the first copy it would
+    # find in each: the other copies go without these two wrappers.
+    plain = dataclasses.replace(gymnasium.spec(env_id), order_enforce=False, disable_env_checker=True)
+    env_fns = [partial(gymnasium.make, plain if slot else env_id, **kwargs) for slot in range(num_envs)]
+    return TextVectorEnv(env_fns, workers=workers, **vector_kwargs)
