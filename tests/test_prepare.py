@@ -164,12 +164,13 @@ def test_the_full_wiki_takes_questions_and_documents(tmp_path):
         prepare("hotpotqa-fullwiki", source=[str(dev)], output=tmp_path / "other")
 
 
-def test_a_file_without_a_split_in_its_name_serves_as_each(tmp_path):
+def test_a_file_without_a_split_in_its_name_is_train(tmp_path):
     source = write_lines(tmp_path / "mine.jsonl", word_problems(3))
     prepared = prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
     assert env_kwargs(prepared) == {"data": str(tmp_path / "out" / "data" / "all.parquet")}
     env = gymnasium.make("AgentR1/GSM8K-v0", **env_kwargs(prepared))
-    assert len(questions(env, "train")) == len(questions(env, "test")) == 3
+    assert list(env.unwrapped.tasks) == ["train"]
+    assert len(questions(env, "train")) == 3
 
 
 def test_shards_are_one_split_and_other_files_are_not(tmp_path):

@@ -11,7 +11,7 @@ from agent_gym.prepare.recipe import Forecast, Hub, Piece, Recipe, Row, Table
 from agent_gym.search.base import Document
 from agent_gym.search.sources import Source
 
-EVERY_SPLIT = "all"  # of a file whose name says no split; an environment takes its rows for each of them
+NO_SPLIT = "all"  # of a file whose name says no split; environments take it for train
 
 
 @dataclass(frozen=True)

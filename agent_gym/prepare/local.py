@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.prepare.inputs import EVERY_SPLIT, Inputs, Rows
+from agent_gym.prepare.inputs import NO_SPLIT, Inputs, Rows
 from agent_gym.prepare.recipe import Forecast, Hub, Recipe, Table
 from agent_gym.search import files
 from agent_gym.search.sources import SUFFIXES, existing, read_documents, read_rows
@@ -54,8 +54,8 @@ def _recognise(recipe: Recipe, paths: Sequence[Path]) -> tuple[_Found, list[Path
     corpora: list[Path] = []
     for path, asked_for in _expand(paths):
         words = re.split(r"[-_.]", path.name.lower())
-        split = next((_SPLITS[word] for word in words if word in _SPLITS), EVERY_SPLIT)
-        columns = _columns(path, optional=not asked_for and split == EVERY_SPLIT)
+        split = next((_SPLITS[word] for word in words if word in _SPLITS), NO_SPLIT)
+        columns = _columns(path, optional=not asked_for and split == NO_SPLIT)
         tables = [table for table in recipe.tables if any(columns.issuperset(form) for form in table.forms)]
         if isinstance(recipe.corpus, Hub) and columns.issuperset(("_id", "text")) and not tables:
             corpora.append(path)
@@ -65,7 +65,7 @@ def _recognise(recipe: Recipe, paths: Sequence[Path]) -> tuple[_Found, list[Path
             has = f"it has the columns {', '.join(sorted(columns))}" if columns else "it has no rows"
             expected = "; or ".join(recipe.accepted())
             raise ConfigError(f"{path} is nothing that {recipe.name} is made of: {has}; expected {expected}")
-    order = [(table.folder, split) for table in recipe.tables for split in (*_SPLITS.values(), EVERY_SPLIT)]
+    order = [(table.folder, split) for table in recipe.tables for split in (*_SPLITS.values(), NO_SPLIT)]
     return {key: found[key] for key in order if key in found}, corpora
 
 
@@ -99,7 +99,7 @@ def _check(recipe: Recipe, found: _Found, corpora: list[Path], paths: Sequence[P
             raise ConfigError(f"{names}: a file is given twice, and its rows would be, too")
         if len(group) > 1 and not all(_SHARD.search(path.name) for path in group):
             raise ConfigError(f"{names} would be the same split ({split}); give one of them by --from")
-        if split == EVERY_SPLIT and any(other != split for kind, other in found if kind == folder):
+        if split == NO_SPLIT and any(other != split for kind, other in found if kind == folder):
             raise ConfigError(f"cannot tell which split {group[0]} is; its name must hold train, validation or test")
     if isinstance(recipe.corpus, Hub) and len(corpora) != 1:
         got = ", ".join(map(str, corpora)) or "none"

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from agent_gym.prepare.formats import with_context
-from agent_gym.prepare.inputs import EVERY_SPLIT, Inputs, Rows
+from agent_gym.prepare.inputs import NO_SPLIT, Inputs, Rows
 from agent_gym.prepare.recipe import Forecast, Piece
 from agent_gym.prepare.tables import converted_rows, count_rows, distinct, write_table
 from agent_gym.search import corpus as corpora
@@ -33,8 +33,8 @@ class TablePiece(Piece):
 
     @property
     def argument(self) -> tuple[str, str]:
-        """The folder, which holds one file per split; or the file, if it has no split and so serves as each."""
-        return "data", self.path if self.source.split == EVERY_SPLIT else self.source.table.folder
+        """The folder, which holds one file per split; or the file, if its name says no split."""
+        return "data", self.path if self.source.split == NO_SPLIT else self.source.table.folder
 
     def make(self, folder: Path, *, progress: bool) -> None:
         """Convert the rows."""

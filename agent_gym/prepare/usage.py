@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from agent_gym.prepare.inputs import EVERY_SPLIT
+from agent_gym.prepare.inputs import NO_SPLIT
 from agent_gym.prepare.run import Prepared
 
 _EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first of them that there is
@@ -24,7 +24,7 @@ def env_kwargs(prepared: Prepared) -> dict[str, Any]:
             values[name].append(value)
     kwargs: dict[str, Any] = {name: paths[0] if len(paths) == 1 else paths for name, paths in values.items()}
     splits = _splits(prepared)
-    if splits and splits.isdisjoint(("train", EVERY_SPLIT)):  # else an environment begins with train
+    if splits and "train" not in splits:  # else an environment begins with train
         kwargs["split"] = _evaluated(splits)
     return kwargs
 
@@ -48,7 +48,8 @@ def _splits(prepared: Prepared) -> set[str]:
     tables = {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
     archive = prepared.recipe.archive
     unpacked = prepared.pieces[archive.folder]["files"] if archive and archive.folder in prepared.pieces else ()
-    return tables | {Path(name).parts[1] for name in unpacked}
+    splits = tables | {Path(name).parts[1] for name in unpacked}
+    return {"train" if split == NO_SPLIT else split for split in splits}
 
 
 def _evaluated(splits: set[str]) -> str:
