@@ -168,9 +168,10 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
 
 def test_long_demonstrations_need_no_setting(tmp_path: Path, capsys: Any) -> None:
     prompt = json.dumps({"system_prompt": "0 " * 600})  # digits are a token each, and so are spaces
-    given = ["sft", ENV_ID, "--tiny", "--train_tasks", "4", "--env_kwargs", prompt, "--output_dir", str(tmp_path)]
-    assert main([*given, *QUICK]) == 0
-    assert "raise it, or let it be None" in complaint(capsys, *given, *QUICK, "--max_length", "1024")
+    given = ["sft", ENV_ID, "--tiny", "--train_tasks", "4", "--env_kwargs", prompt, *QUICK]
+    assert main([*given, "--output_dir", str(tmp_path / "one")]) == 0
+    short = ["--output_dir", str(tmp_path / "other"), "--max_length", "1024"]
+    assert "raise it, or let it be None" in complaint(capsys, *given, *short)
 
 
 def test_the_launcher_runs_the_same_training(config: Path, tmp_path: Path) -> None:

@@ -55,8 +55,11 @@ def test_summary_counts_but_does_not_average_failures(tokenizer: Any) -> None:
 
 def test_metrics_are_means_per_episode_and_per_call(tokenizer: Any) -> None:
     texts = {
-        0: [call("calculator", {"expression": "1+1"}) * 3, "####"],
-        1: [call("calculator", {"expression": "1/0"}) + call("fly", {}) + "<tool_call>{</tool_call>", "#### 1", ""],
+        0: [call("calculator", {"expression": "1+1"}) * 3, "<answer>0</answer>"],
+        1: [
+            call("calculator", {"expression": "1/0"}) + call("fly", {}) + "<tool_call>{</tool_call>",
+            "<answer>1</answer>",
+        ],
     }
     specs = [EpisodeSpec(GSM8K, {"max_turns": 2}, index=i) for i in range(2)]
     episodes = roll(tokenizer, specs, lambda episode: texts[episode.spec.index][len(episode.steps)])

@@ -304,7 +304,12 @@ def test_a_critic_is_asked_behind_the_worlds_last_turn(tmp_path: Path) -> None:
         context="window:1",
         ppo=True,
     )
-    played, batch = rollout(trainer)
+    scored: list[dict[str, Any]] = []
+    score = trainer._score_rows
+    trainer._score_rows = lambda batch: (scored.append(dict(batch)), score(batch))
+    played, trained = rollout(trainer)
+    (batch,) = scored
+    assert len(trained["weights"]) == len(batch["weights"]) - len(played)  # the critic is asked, and nothing is trained
     for episode in played:
         i, n = row_of(batch, episode.rows[-1].token_ids)
         assert n == len(episode.rows[-1].token_ids) and not batch["action_mask"][i].any()

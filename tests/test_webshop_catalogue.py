@@ -83,8 +83,9 @@ def test_the_official_goals_come_in_their_order() -> None:
     assert tasks["test"][0]["goal_options"] == {"size": '28" x 28"'}
     human, _ = open_data(str(REAL / "items_shuffle_1000.json"), "human")
     assert {split: len(goals) for split, goals in human.items()} == {"test": 13}
+    assert WebShopEnv(data=str(REAL)).split == "test"  # the human goals of so few products have no train
     with pytest.raises(ConfigError, match="unknown split 'train'.*test"):
-        WebShopEnv(data=str(REAL))
+        WebShopEnv(data=str(REAL), split="train")
 
 
 def test_goals_are_shuffled_as_a_list_of_them_would_be() -> None:
