@@ -23,7 +23,7 @@ from agent_gym.trainers.estimators import ESTIMATORS  # noqa: E402
 from agent_gym.trainers.normalization import NORMALIZATIONS  # noqa: E402
 
 PAGE = ROOT / "docs" / "algorithms.md"
-NAMES = re.findall(r'^    "(.+?)": \(Agent', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+NAMES = re.findall(r'^    "(.+?)": \(\s*Agent', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 # What makes a run too long for a test, or asks for more episodes than it has.
 SMALL: dict[str, int] = {"num_generations": 4, "max_turn_tokens": 8, "overlong_buffer": 4}
 
