@@ -1,8 +1,8 @@
 """Map the top-level rooms into one import package.
 
-The folders `envs`, `trainers` and `registry` stand at the top of the repository because that is where people
-look for them, but they install as `agent_gym.envs`, `agent_gym.trainers` and `agent_gym.registry`: generic names
-such as `envs` in site-packages would collide with half the projects out there. The rest is in pyproject.toml.
+The folders `envs`, `trainers`, `registry` and `examples` stand at the top of the repository because that is where
+people look for them, but they install as `agent_gym.envs`, `agent_gym.trainers` and so on: generic names such as
+`envs` in site-packages would collide with half the projects out there. The rest is in pyproject.toml.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-ROOMS = ("envs", "trainers", "registry")
+ROOMS = ("envs", "trainers", "registry", "examples")
 
 # The links agent_gym/<room> exist for static tools; the walk must not follow them and list every room twice.
 packages = find_packages(include=["agent_gym*"], exclude=[f"agent_gym.{room}*" for room in ROOMS])

@@ -82,9 +82,9 @@ class Seed:
     """All variants of one seed, on one start and with one engine."""
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
+        from agent_gym.examples.presets import CPU
         from agent_gym.policies.vllm_environment import set_environment
         from agent_gym.trainers import AgentGRPOConfig
-        from agent_gym.trainers.presets import CPU
 
         set_environment()
         self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, CPU
@@ -93,7 +93,7 @@ class Seed:
         self.policy: Any = None
 
     def _settings(self) -> dict[str, Any]:
-        from agent_gym.trainers.warm_start import QUIET
+        from agent_gym.examples.warm_start import QUIET
 
         settings = {**QUIET, **self.preset.grpo, "max_steps": self.steps, "trajectories_per_step": 0}
         settings.pop("eval_steps")
@@ -119,8 +119,8 @@ class Seed:
         """Make the policy that RL starts from, once per seed."""
         from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-        from agent_gym.trainers.tiny import make_tiny_model
-        from agent_gym.trainers.warm_start import imitate, imitation_settings
+        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.examples.warm_start import imitate, imitation_settings
 
         folder = self.folder / f"start{self.seed}"
         if not (folder / "config.json").is_file():

@@ -70,10 +70,10 @@ def make_sides(folder: Path, n: int) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     from agent_gym.chat import ChatRenderer
+    from agent_gym.examples.tiny import make_tiny_model
     from agent_gym.policies import ScriptedPolicy
     from agent_gym.rollout.contexts.summarize import REQUEST
     from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
-    from agent_gym.trainers.tiny import make_tiny_model
 
     def act(episode: Any) -> str:
         env, acts = episode.env.unwrapped, sum(step.kind == "act" for step in episode.steps)

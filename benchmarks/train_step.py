@@ -32,10 +32,10 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
+from agent_gym.examples.tiny import make_tiny_model
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
 from agent_gym.trainers.batching import WORLD, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.normalization import loss_weights
-from agent_gym.trainers.tiny import make_tiny_model
 
 ENV = "AgentR1/GSM8K-v0"
 BARE = {"system_prompt": ""}

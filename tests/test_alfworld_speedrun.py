@@ -12,7 +12,7 @@ import agent_gym  # noqa: F401  (registers the ids)
 
 pytest.importorskip("trl")
 
-from agent_gym.trainers.presets import get_preset  # noqa: E402
+from agent_gym.examples.presets import get_preset  # noqa: E402
 
 PRESET = get_preset("alfworld")
 

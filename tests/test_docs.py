@@ -147,7 +147,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 @every_page
 def test_files_and_tests_that_are_named_exist(page: Path) -> None:
     """`trainers/rows.py` is a file, and `tests/test_x.py::test_y` is a test in one."""
-    for path in re.findall(r"`((?:agent_gym|envs|trainers|registry|tests|docs|notebooks)/[\w./]+)`", page.read_text()):
+    for path in re.findall(
+        r"`((?:agent_gym|envs|trainers|registry|examples|tests|docs|notebooks)/[\w./]+)`", page.read_text()
+    ):
         assert (ROOT / path).exists(), f"{page} names {path}, which does not exist"
     for path, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", page.read_text()):
         assert f"def {name}(" in (ROOT / path).read_text(), f"{page} names {path}::{name}, which does not exist"

@@ -16,7 +16,7 @@ import pytest
 import setuptools
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("envs", "trainers", "registry")
+ROOMS = ("envs", "trainers", "registry", "examples")
 BIN = Path(sys.executable).parent
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("envs", "trainers", "registry")
+ROOMS = ("envs", "trainers", "registry", "examples")
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
@@ -110,10 +110,10 @@ def test_the_installed_wheel_imports_away_from_the_checkout(archives, tmp_path):
     run(*pip, "--target", tmp_path / "site", archives[1], cwd=tmp_path)
     code = """
 import importlib.util
-import agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.envs.gsm8k
-for module in (agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.envs.gsm8k):
+import agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.examples, agent_gym.envs.gsm8k
+for module in (agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.examples):
     print(module.__file__)
-print(*[name for name in ("envs", "trainers", "registry") if importlib.util.find_spec(name)])
+print(*[name for name in ("envs", "trainers", "registry", "examples") if importlib.util.find_spec(name)])
 """
     site = tmp_path / "site"
     *files, generic_names = run_without_install(code, cwd=tmp_path, first=site).splitlines()

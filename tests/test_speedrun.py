@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  #
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
+from agent_gym.examples.presets import CPU, PRESETS, Imitation, Preset, get_preset  # noqa: E402
+from agent_gym.examples.speedrun import run_speedrun  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
-from agent_gym.trainers.presets import CPU, PRESETS, Imitation, Preset, get_preset  # noqa: E402
-from agent_gym.trainers.speedrun import run_speedrun  # noqa: E402
 
 SGD = {"learning_rate": 4e-3, "lr_scheduler_type": "constant"}
 MINI = dataclasses.replace(
@@ -101,8 +101,8 @@ def test_an_engine_that_does_not_start_is_replaced_and_that_is_said(
 
 
 def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
-    from agent_gym.trainers.tiny import make_tiny_model
-    from agent_gym.trainers.warm_start import imitate, imitation_settings
+    from agent_gym.examples.tiny import make_tiny_model
+    from agent_gym.examples.warm_start import imitate, imitation_settings
 
     folder = make_tiny_model(tmp_path / "model", MINI.env_id, MINI.env_kwargs)
     args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
@@ -138,7 +138,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path, capfd: pytest.CaptureF
 
 @pytest.mark.slow
 def test_without_imitation_a_given_model_is_evaluated_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from agent_gym.trainers.tiny import make_tiny_model
+    from agent_gym.examples.tiny import make_tiny_model
 
     folder = make_tiny_model(tmp_path / "model", MINI.env_id, MINI.env_kwargs)
     preset = dataclasses.replace(MINI, model=str(folder), imitation=())

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.examples.tiny import SIZES, demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes  # noqa: E402
-from agent_gym.trainers.tiny import SIZES, demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 KWARGS = {"system_prompt": ""}

@@ -18,8 +18,8 @@ from trainer_tools import make_trainer, mixture_of_experts, model_folder  # noqa
 from transformers import AutoModelForCausalLM, Qwen3MoeForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.examples.presets import PRESETS  # noqa: E402
 from agent_gym.trainers.critic import attach, make_critic  # noqa: E402
-from agent_gym.trainers.presets import PRESETS  # noqa: E402
 from agent_gym.trainers.weights import check_servable, named_weights  # noqa: E402
 
 

@@ -83,7 +83,7 @@ class RLCommand:
         """Train and save."""
         from agent_gym import trainers
         from agent_gym.cli.training import finish, resume_point, telling_what_is_left, use_model
-        from agent_gym.trainers.dashboard import watch
+        from agent_gym.examples.dashboard import watch
 
         name = str(model.model_name_or_path)
         tokenizer = load_tokenizer(name)

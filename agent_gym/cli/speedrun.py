@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     note("importing torch and TRL")
     set_environment()
     require("trl", "train")
-    from agent_gym.trainers.presets import own_preset
-    from agent_gym.trainers.speedrun import run_speedrun
+    from agent_gym.examples.presets import own_preset
+    from agent_gym.examples.speedrun import run_speedrun
 
     if arguments.env_kwargs and not arguments.env:
         raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")

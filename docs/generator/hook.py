@@ -33,7 +33,7 @@ LINK = re.compile(r"(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^)\s#]+)(
 FIRST_LINE = re.compile(r"\A( *(?:```+|~~~+)\w*)[^\n]*")
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(
-    r'(?<!">)<code>((?:agent_gym|envs|trainers|registry|tests|benchmarks)/[\w/]+\.py)(?:::(\w+))?</code>'
+    r'(?<!">)<code>((?:agent_gym|envs|trainers|registry|examples|tests|benchmarks)/[\w/]+\.py)(?:::(\w+))?</code>'
 )
 
 origins: dict[str, str] = {}

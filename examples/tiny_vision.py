@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from agent_gym.examples.tiny import demonstration_texts, make_tiny_tokenizer
 from agent_gym.policies.processors import let_videos_be_missing
-from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
 
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 14, 2

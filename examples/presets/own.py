@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_gym.errors import ConfigError
+from agent_gym.examples.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
 from agent_gym.rollout import make_env
-from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
 
 
 def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Preset:

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 from transformers import ProgressCallback, TrainerCallback
 
-from agent_gym.trainers.live_curve import LiveCurve
+from agent_gym.examples.live_curve import LiveCurve
 
 _TREND = 24  # logs that a trend shows
 _BLOCKS = "▁▂▃▄▅▆▇█"

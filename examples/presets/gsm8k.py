@@ -6,7 +6,7 @@ which most answer at once, without the calculator: the policy can use the tool b
 using is what RL has to find out. The results table shows the policy after each phase.
 """
 
-from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
+from agent_gym.examples.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
 
 CPU = Preset(
     env_id="AgentR1/GSM8K-v0",

@@ -20,20 +20,20 @@ from trl import SFTConfig
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
+from agent_gym.examples.dashboard import watch
+from agent_gym.examples.live_curve import tool_calls
+from agent_gym.examples.presets import Imitation, Preset, get_preset
+from agent_gym.examples.tiny import make_tiny_model
+from agent_gym.examples.tiny_vision import make_tiny_vision_model
+from agent_gym.examples.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Runner, read_trajectories
 from agent_gym.rollout.images import shows_images
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.dashboard import watch
 from agent_gym.trainers.engine import build_policy
 from agent_gym.trainers.grpo import AgentGRPOTrainer
-from agent_gym.trainers.live_curve import tool_calls
-from agent_gym.trainers.presets import Imitation, Preset, get_preset
 from agent_gym.trainers.tasks import task_dataset
-from agent_gym.trainers.tiny import make_tiny_model
-from agent_gym.trainers.tiny_vision import make_tiny_vision_model
-from agent_gym.trainers.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.trainers.weights import named_weights
 from agent_gym.viewer import write_html
 

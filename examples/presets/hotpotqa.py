@@ -1,6 +1,6 @@
 """Search: questions of two hops about worlds that training has not seen."""
 
-from agent_gym.trainers.presets.preset import TINY_GRPO, Preset, learn_to_copy, mostly_badly
+from agent_gym.examples.presets.preset import TINY_GRPO, Preset, learn_to_copy, mostly_badly
 
 HOTPOTQA = Preset(
     env_id="AgentR1/HotpotQA-v0",

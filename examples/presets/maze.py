@@ -4,7 +4,7 @@ The imitation ends on purpose when the model has found out how to look, or it wo
 sixteen cells and more that takes longer.
 """
 
-from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
+from agent_gym.examples.presets.preset import ADAM, TINY_GRPO, Imitation, Preset
 
 MAZE = Preset(
     env_id="AgentR1/VisualMaze-v0",

@@ -1,6 +1,6 @@
 """Housework: to look into one place after the other until the thing is found, to take it, to carry it where it goes."""
 
-from agent_gym.trainers.presets.preset import COPY, TINY_GRPO, Imitation, Preset, mostly_badly
+from agent_gym.examples.presets.preset import COPY, TINY_GRPO, Imitation, Preset, mostly_badly
 
 # Furniture and things are a token each, with their numbers, and so is what the world always says in the same words: an
 # episode has half as many tokens. Where to look next stands in the list at the beginning, behind the place where one

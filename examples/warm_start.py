@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 from trl import SFTConfig
 
-from agent_gym.trainers.presets import Imitation, Preset
+from agent_gym.examples.presets import Imitation, Preset
 from agent_gym.trainers.sft import expert_episodes, train_sft
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}

@@ -1,6 +1,6 @@
 """Shopping: to search for all that an instruction says, to open what was found, to choose the option, to buy."""
 
-from agent_gym.trainers.presets.preset import ADAM, TINY_GRPO, Imitation, Preset, mostly_badly
+from agent_gym.examples.presets.preset import ADAM, TINY_GRPO, Imitation, Preset, mostly_badly
 
 # What is the same on every page, so that an episode has about 230 tokens instead of 900: the shop's own texts, and
 # those of the receipt. Where a page of results has another number the text is spelled, as any other.

@@ -1,14 +1,14 @@
 """What the speedruns run: one `Preset` per task and machine, every number of a run in one place."""
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.presets.alfworld import ALFWORLD
-from agent_gym.trainers.presets.gsm8k import CPU, GPU
-from agent_gym.trainers.presets.hotpotqa import HOTPOTQA
-from agent_gym.trainers.presets.maze import MAZE
-from agent_gym.trainers.presets.own import own_preset
-from agent_gym.trainers.presets.preset import Imitation, Preset
-from agent_gym.trainers.presets.retool import RETOOL
-from agent_gym.trainers.presets.webshop import WEBSHOP
+from agent_gym.examples.presets.alfworld import ALFWORLD
+from agent_gym.examples.presets.gsm8k import CPU, GPU
+from agent_gym.examples.presets.hotpotqa import HOTPOTQA
+from agent_gym.examples.presets.maze import MAZE
+from agent_gym.examples.presets.own import own_preset
+from agent_gym.examples.presets.preset import Imitation, Preset
+from agent_gym.examples.presets.retool import RETOOL
+from agent_gym.examples.presets.webshop import WEBSHOP
 
 PRESETS = {
     "cpu": CPU,

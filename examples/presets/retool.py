@@ -1,7 +1,7 @@
 """Programs: problems that a Python interpreter solves, in sentences of training, with numbers that it has not seen."""
 
+from agent_gym.examples.presets.preset import TINY_GRPO, Preset, learn_to_copy, mostly_badly
 from agent_gym.formats.code import CodeParser
-from agent_gym.trainers.presets.preset import TINY_GRPO, Preset, learn_to_copy, mostly_badly
 
 # What stands in every episode in the same words, a token each, which makes 80 tokens of 130. The choice between a
 # program and an answer is that of one token, too.
