@@ -83,7 +83,7 @@ class Seed:
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
         from agent_gym.examples.presets import CPU
-        from agent_gym.policies.vllm_environment import set_environment
+        from agent_gym.policies.vllm import set_environment
         from agent_gym.trainers import AgentGRPOConfig
 
         set_environment()

@@ -133,7 +133,7 @@ def in_own_process(side: str, folder: str, options: Namespace) -> list[dict[str,
 
 def run_side(options: Namespace) -> None:
     """Train with one side and print a line of JSON for each counted step."""
-    from agent_gym.policies.vllm_environment import set_environment
+    from agent_gym.policies.vllm import set_environment
 
     set_environment()
     for name, value in {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}.items():

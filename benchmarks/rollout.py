@@ -85,7 +85,7 @@ def main() -> None:
 
 def build(max_episodes: int) -> tuple[Any, Any]:
     """Make the model and both sides. The environment variables must be set before torch and vLLM are imported."""
-    from agent_gym.policies.vllm_environment import set_environment
+    from agent_gym.policies.vllm import set_environment
 
     set_environment()
     for name, value in {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}.items():

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agent_gym.policies.vllm_launch import ENVIRONMENT, server_command
+from agent_gym.policies.vllm.launch import ENVIRONMENT, server_command
 
 
 def free_port() -> int:

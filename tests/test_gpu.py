@@ -82,7 +82,7 @@ def test_a_preset_trains_on_one_card(tmp_path: Path, preset: str) -> None:
 
 def synced(url: str, transfer: str, device: str) -> tuple[float, bool]:
     """The largest difference of logprobs after two syncs, and whether weights were broadcast."""
-    from agent_gym.policies.vllm_server import VLLMServerPolicy
+    from agent_gym.policies.vllm.server import VLLMServerPolicy
 
     torch.cuda.set_device(device)
     policy = VLLMServerPolicy([url], [EOS], context=CONTEXT, transfer=transfer)

@@ -19,7 +19,7 @@ from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.policies import Generation, Interruptible, Request, SamplingParams, VLLMPolicy  # noqa: E402
-from agent_gym.policies.vllm_server import VLLMServerPolicy  # noqa: E402
+from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 
 pytestmark = [
     pytest.mark.vllm,

@@ -129,7 +129,7 @@ def test_importing_the_package_imports_no_engine() -> None:
 def test_setting_the_environment_imports_no_torch_and_keeps_the_users_values() -> None:
     code = (
         "import os, sys; os.environ['OMP_NUM_THREADS'] = '3'; os.environ['VLLM_LOGGING_LEVEL'] = 'INFO'; "
-        "from agent_gym.policies.vllm_environment import set_environment; set_environment(); "
+        "from agent_gym.policies.vllm import set_environment; set_environment(); "
         "assert not {'torch', 'vllm'} & set(sys.modules); "
         "assert os.environ['OMP_NUM_THREADS'] == '3' and os.environ['VLLM_LOGGING_LEVEL'] == 'INFO'; "
         "assert os.environ['VLLM_ENABLE_V1_MULTIPROCESSING'] == '0'"

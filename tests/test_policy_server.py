@@ -28,9 +28,9 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Engine, Request, SamplingParams  # noqa: E402
-from agent_gym.policies.vllm_guard import VARIABLE, server_key  # noqa: E402
-from agent_gym.policies.vllm_server import VLLMServerPolicy  # noqa: E402
-from agent_gym.policies.weight_files import in_files  # noqa: E402
+from agent_gym.policies.vllm.launch import VARIABLE, server_key  # noqa: E402
+from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
+from agent_gym.policies.vllm.weights import in_files  # noqa: E402
 
 pytestmark = [
     pytest.mark.vllm,

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Request, SamplingParams, TransformersPolicy  # noqa: E402
-from agent_gym.policies.sampling import draw_uniforms, sample_tokens  # noqa: E402
+from agent_gym.policies.transformers import draw_uniforms, sample_tokens  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
-from agent_gym.policies import Request, SamplingParams, TransformersPolicy, VLLMPolicy, vllm_cpu  # noqa: E402
+from agent_gym.policies import Request, SamplingParams, TransformersPolicy, VLLMPolicy  # noqa: E402
+from agent_gym.policies.vllm import process  # noqa: E402
 
 pytestmark = [
     pytest.mark.vllm,
@@ -292,10 +293,10 @@ def test_sleep_frees_gpu_memory_and_sync_brings_the_policy_back(path: Path) -> N
 def test_an_engine_starts_in_a_process_that_has_imported_numba() -> None:
     pytest.importorskip("numba")
     dispatcher = pytest.importorskip("vllm.triton_utils.dispatcher")
-    vllm_cpu.pass_over_impostors()
+    process.pass_over_impostors()
     # What vLLM does with its kernels when it starts: the search over all modules, here for none.
     dispatcher._rebind_kernels([])
     del dispatcher.vars
     with pytest.raises(AttributeError, match="_lib_fn_wrapper"):
         dispatcher._rebind_kernels([])  # if this passes, the repair is no longer needed
-    vllm_cpu.pass_over_impostors()
+    process.pass_over_impostors()

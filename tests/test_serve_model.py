@@ -10,8 +10,8 @@ import pytest
 
 from agent_gym.cli import serve
 from agent_gym.errors import ConfigError
-from agent_gym.policies import vllm_launch
-from agent_gym.policies.vllm_launch import server_command
+from agent_gym.policies.vllm import launch
+from agent_gym.policies.vllm.launch import server_command
 
 WANTED = {"host": "127.0.0.1", "port": 8010, "context": 300, "max_num_seqs": 8}
 
@@ -20,8 +20,8 @@ WANTED = {"host": "127.0.0.1", "port": 8010, "context": 300, "max_num_seqs": 8}
 def on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if request.param:
         pytest.importorskip("torch")
-    monkeypatch.setattr(vllm_launch, "is_cpu_build", lambda: request.param)
-    monkeypatch.setattr(vllm_launch, "installed", lambda name: name == "vllm")
+    monkeypatch.setattr(launch, "is_cpu_build", lambda: request.param)
+    monkeypatch.setattr(launch, "installed", lambda name: name == "vllm")
     return bool(request.param)
 
 
@@ -35,17 +35,17 @@ def test_the_flags_are_those_of_the_installed_vllm(on_cpu: bool) -> None:
     parsed = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(command[start:])
     assert (parsed.max_model_len, parsed.max_num_seqs, parsed.port) == (300, 9, 8010)
     assert parsed.logprobs_mode == "processed_logprobs" and parsed.generation_config == "vllm"
-    assert parsed.allowed_origins == [] and parsed.middleware == ["agent_gym.policies.vllm_guard.Guard"]
-    assert parsed.enable_scale_out and parsed.worker_extension_cls.endswith("vllm_worker.WeightReceiver")
+    assert parsed.allowed_origins == [] and parsed.middleware == ["agent_gym.policies.vllm.launch.Guard"]
+    assert parsed.enable_scale_out and parsed.worker_extension_cls.endswith("vllm.weights.WeightReceiver")
     assert (parsed.enable_chunked_prefill is False) == on_cpu
 
 
 def test_a_build_for_gpus_is_started_by_its_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_launch, "is_cpu_build", lambda: False)
-    monkeypatch.setattr(vllm_launch, "installed", lambda name: True)
+    monkeypatch.setattr(launch, "is_cpu_build", lambda: False)
+    monkeypatch.setattr(launch, "installed", lambda name: True)
     command = server_command("org/model", **WANTED)
     assert command[:5] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "org/model"]
-    monkeypatch.setattr(vllm_launch, "installed", lambda name: False)
+    monkeypatch.setattr(launch, "installed", lambda name: False)
     with pytest.raises(ConfigError, match="install agent-gym"):
         server_command("org/model", **WANTED)
 

@@ -19,7 +19,7 @@ from test_server_layout import trained  # noqa: E402
 from trainer_tools import distance, in_ranks, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from agent_gym.policies.vllm_server import VLLMServerPolicy  # noqa: E402
+from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
-from agent_gym.policies import weight_broadcast, weight_sender  # noqa: E402
-from agent_gym.policies.weight_broadcast import Channel, open_store, own_address, reach_store  # noqa: E402
-from agent_gym.policies.weight_sender import WeightSender  # noqa: E402
+from agent_gym.policies.vllm import broadcast, weights  # noqa: E402
+from agent_gym.policies.vllm.broadcast import Channel, open_store, own_address, reach_store  # noqa: E402
+from agent_gym.policies.vllm.weights import WeightSender  # noqa: E402
 
 WEIGHTS = {
     "bytes": torch.arange(3, dtype=torch.uint8),  # the next begins at an odd byte
@@ -60,7 +60,7 @@ def group() -> Iterator[Callable[[int, bool], tuple[Channel, Any]]]:
 
 @pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
 def test_weights_arrive_bit_for_bit(group: Any, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_broadcast, "_BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr(broadcast, "_BUCKET_BYTES", bucket_bytes)
     channel, received = group(2)
     expected = {name: (weight.dtype, weight.tolist()) for name, weight in WEIGHTS.items()}
     channel.send(WEIGHTS.items())
@@ -100,7 +100,7 @@ def test_weights_may_be_freed_and_a_failure_to_gather_them_ends_the_message(grou
 
 
 def test_a_receiver_that_dies_is_an_error_of_the_sender(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_broadcast, "_BUCKET_BYTES", 1)
+    monkeypatch.setattr(broadcast, "_BUCKET_BYTES", 1)
     channel, _ = group(1, True)
     with pytest.raises(RuntimeError):
         channel.send((f"w{k}", torch.zeros(10_000)) for k in range(100))
@@ -143,7 +143,7 @@ def test_the_way_is_chosen_by_where_both_are(
         raise RuntimeError("no group")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(weight_sender, "Channel", no_group)
+    monkeypatch.setattr(weights, "Channel", no_group)
     servers = Described(device)
     sender = WeightSender(servers, transfer, tmp_path if folder else None)
     if "join_trainer" in told:
@@ -163,7 +163,7 @@ def test_who_wants_a_broadcast_is_told_why_there_is_none(monkeypatch: pytest.Mon
     def no_group(*arguments: Any) -> None:
         raise RuntimeError("no route to host")
 
-    monkeypatch.setattr(weight_sender, "Channel", no_group)
+    monkeypatch.setattr(weights, "Channel", no_group)
     with pytest.raises(RolloutError, match="cannot reach each other for a broadcast: no route to host"):
         WeightSender(Described("cpu"), "broadcast", None).send([])
     with pytest.raises(ConfigError, match="weights_transfer is 'nccl'; allowed: auto, files, broadcast"):

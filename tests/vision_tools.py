@@ -20,8 +20,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.examples.tiny_vision import make_tiny_processor, make_tiny_vision_model
 from agent_gym.images import Image, parts
 from agent_gym.policies import Request, SamplingParams
-from agent_gym.policies.image_inputs import image_inputs
-from agent_gym.policies.processors import load_processor
+from agent_gym.policies.processors import image_inputs, load_processor
 
 ENV = "AgentR1/VisualMaze-v0"
 PICTURES = "Toy/Pictures-v0"

@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_gym.policies.agreement import together
+from agent_gym.policies.base import barrier_on_error
 from agent_gym.rollout import Episode, EpisodeSpec
 from agent_gym.trainers.failures import check_failures_everywhere
 
@@ -82,7 +82,7 @@ class RolloutAhead:
             return None
         self.wait()
         played, self._playing = self._playing, None
-        with together(self._trainer.accelerator.num_processes > 1):
+        with barrier_on_error(self._trainer.accelerator.num_processes > 1):
             episodes = played.future.result()
         check_failures_everywhere(episodes)
         self._trainer.log_rollout()

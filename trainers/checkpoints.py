@@ -18,7 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.agreement import together
+from agent_gym.policies.base import barrier_on_error
 
 ASIDE = "unfinished"
 _MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
@@ -68,7 +68,7 @@ class WholeCheckpoints(Trainer):
         push, self.args.push_to_hub = self.args.push_to_hub, False
         self._writing = True
         try:
-            with together(self.accelerator.num_processes > 1):
+            with barrier_on_error(self.accelerator.num_processes > 1):
                 super()._save_checkpoint(model, trial)
                 if self.state.best_model_checkpoint == str(written):
                     self.state.best_model_checkpoint = str(final)

@@ -15,7 +15,7 @@ from trl import GRPOConfig
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import MIN_TEMPERATURE
-from agent_gym.policies.weight_sender import TRANSFERS
+from agent_gym.policies.vllm.weights import TRANSFERS
 from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.algorithm import AlgorithmConfig
 from agent_gym.trainers.correction import MODES

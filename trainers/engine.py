@@ -14,8 +14,7 @@ import torch
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.agreement import together
-from agent_gym.policies.base import Policy
+from agent_gym.policies.base import Policy, barrier_on_error
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import policy_only
@@ -66,7 +65,7 @@ def build_policy(
         made: Policy | None = None
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         try:
-            with together(distributed):
+            with barrier_on_error(distributed):
                 made = _vllm(model, renderer, args)
             return made
         except (ConfigError, RolloutError) as error:
@@ -90,7 +89,7 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
     check_servable(model)
     context = args.vllm_max_model_length or args.max_episode_tokens
     if args.layout == "server":
-        from agent_gym.policies.vllm_server import VLLMServerPolicy
+        from agent_gym.policies.vllm.server import VLLMServerPolicy
 
         return VLLMServerPolicy(
             args.server_urls,
@@ -101,7 +100,7 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
             folder=args.weights_folder,
             start_timeout_s=args.vllm_server_timeout,
         )
-    from agent_gym.policies.vllm import VLLMPolicy
+    from agent_gym.policies.vllm.engine import VLLMPolicy
 
     return VLLMPolicy(
         _folder(model, renderer.source),

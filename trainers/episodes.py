@@ -18,8 +18,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.agreement import together
-from agent_gym.policies.base import Engine, Policy
+from agent_gym.policies.base import Engine, Policy, barrier_on_error
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
@@ -158,7 +157,7 @@ class EpisodeTrainer(RowTrainer):
         self.ahead.wait()
         self.ready_engine()
         training = self.model.training
-        with together(self.accelerator.num_processes > 1):
+        with barrier_on_error(self.accelerator.num_processes > 1):
             episodes = play()
         policy = self.runner.policy
         if isinstance(policy, Engine):

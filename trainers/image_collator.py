@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from agent_gym.policies.image_inputs import image_inputs
+from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import Row
 from agent_gym.vision import Vision
 

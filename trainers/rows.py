@@ -21,7 +21,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.image_inputs import image_inputs
+from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints

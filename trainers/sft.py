@@ -19,7 +19,7 @@ from trl import SFTConfig, SFTTrainer
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
-from agent_gym.policies.scripted import ScriptedPolicy
+from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.image_collator import ImageCollator

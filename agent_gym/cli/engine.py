@@ -14,7 +14,7 @@ from agent_gym.cli.parser import one_line
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
-from agent_gym.policies.vllm_environment import set_environment
+from agent_gym.policies.vllm import set_environment
 from agent_gym.rollout.images import shows_images
 
 ENGINES = ("auto", "vllm", "transformers")
@@ -86,7 +86,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     renderer = ChatRenderer.of(tokenizer)
     renderer.also_ends_at(_end_tokens(model))
     if engine == "vllm":
-        from agent_gym.policies.vllm import VLLMPolicy
+        from agent_gym.policies.vllm.engine import VLLMPolicy
 
         context = min(context, _longest_context(model) or context)
         return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, vision=renderer.vision, seed=seed)

@@ -21,7 +21,7 @@ from agent_gym.cli.fast_help import answer_help
 from agent_gym.cli.flags import TrainingFlags
 from agent_gym.cli.notes import note
 from agent_gym.errors import ConfigError, require
-from agent_gym.policies.vllm_environment import set_environment
+from agent_gym.policies.vllm import set_environment
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 
 from agent_gym.cli.engine import check_folder
 from agent_gym.cli.parser import Kind, Parser, positive, run_kind
-from agent_gym.policies.vllm_environment import set_environment
-from agent_gym.policies.vllm_guard import VARIABLE, key_file, server_key
-from agent_gym.policies.vllm_launch import ENVIRONMENT, server_command
+from agent_gym.policies.vllm import set_environment
+from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, key_file, server_command, server_key
 from agent_gym.rollout import make_env
 from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
 from agent_gym.sandbox.server import SandboxServer

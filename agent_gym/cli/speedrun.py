@@ -8,7 +8,7 @@ from agent_gym.cli.engine import ENGINES
 from agent_gym.cli.notes import note
 from agent_gym.cli.parser import Parser
 from agent_gym.errors import ConfigError, require
-from agent_gym.policies.vllm_environment import set_environment
+from agent_gym.policies.vllm import set_environment
 
 
 def main(argv: Sequence[str]) -> int:

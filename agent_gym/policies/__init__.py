@@ -1,10 +1,8 @@
-"""Policies: what writes the agent's turns. Scripts, transformers and vLLM behind one interface.
+"""Policies: what writes the agent's turns. Scripts, transformers, vLLM and OpenAI's endpoints behind one interface.
 
-    from agent_gym.policies import Request, SamplingParams, TransformersPolicy
-
-    policy = TransformersPolicy(model, eos_token_ids=[tokenizer.eos_token_id],
-    pad_token_id=tokenizer.pad_token_id) policy.submit(Request(id=0, prompt_ids=ids,
-    params=SamplingParams(max_tokens=64, seed=1))) while policy.pending:
+    policy = TransformersPolicy(model, eos_token_ids=[tokenizer.eos_token_id], pad_token_id=tokenizer.pad_token_id)
+    policy.submit(Request(id=0, prompt_ids=ids, params=SamplingParams(max_tokens=64, seed=1)))
+    while policy.pending:
         for generation in policy.poll():
             print(generation.token_ids, generation.logprobs, generation.finish_reason)
 
@@ -24,14 +22,14 @@ from agent_gym.policies.base import (
     Policy,
     Request,
     SamplingParams,
+    ScriptedPolicy,
 )
-from agent_gym.policies.scripted import ScriptedPolicy
 
 if TYPE_CHECKING:
     from agent_gym.policies.openai import OpenAIPolicy
     from agent_gym.policies.transformers import TransformersPolicy
-    from agent_gym.policies.vllm import VLLMPolicy
-    from agent_gym.policies.vllm_server import VLLMServerPolicy
+    from agent_gym.policies.vllm.engine import VLLMPolicy
+    from agent_gym.policies.vllm.server import VLLMServerPolicy
 
 __all__ = [
     "Engine",
@@ -51,8 +49,8 @@ __all__ = [
 _HEAVY = {
     "OpenAIPolicy": "openai",
     "TransformersPolicy": "transformers",
-    "VLLMPolicy": "vllm",
-    "VLLMServerPolicy": "vllm_server",
+    "VLLMPolicy": "vllm.engine",
+    "VLLMServerPolicy": "vllm.server",
 }
 
 

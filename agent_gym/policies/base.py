@@ -1,23 +1,23 @@
-"""What a rollout asks of a policy: token ids in, sampled token ids with their logprobs out.
+"""What a rollout asks of a policy: token ids in, sampled ids with logprobs out; and `ScriptedPolicy`, the simplest one.
 
-One small interface for scripts, transformers and vLLM, shaped after a continuous-batching engine: requests go
-in at any time, `poll` advances the engine once and returns whatever finished. So an episode whose environment
-is slow never holds up the others, and the loop that drives it all needs no thread of the policy's own.
+One small interface for scripts, transformers and vLLM, shaped after a continuous-batching engine: requests go in at any
+time, `poll` advances the engine once and returns what has finished. So an episode whose environment is slow never holds
+up the others, and the loop that drives it all needs no thread of the policy's own.
 
-Text is left out on purpose. A policy never decodes to build a prompt and never encodes one: ids that were
-sampled once are passed on as they are, because decoding and encoding again does not always give the same ids
-back, and the gradient would then be taken at tokens the policy never chose. Stop strings are the one
-exception, and they only look.
+A policy neither decodes to build a prompt nor encodes one: decoding and encoding again does not always give the same
+ids back, and the gradient would then be taken at tokens that the policy never chose.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Shown
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "stop_string", "length", "abort"]
 
-# vLLM raises any smaller temperature to this one without telling the caller (vllm/sampling_params.py,
-# _MAX_TEMP), and the logprobs would then be those of another distribution than the one that was asked for.
+# vLLM raises any smaller temperature to this one without a word (vllm/sampling_params.py, _MAX_TEMP), and the logprobs
+# would then be those of another distribution than the one that was asked for.
 MIN_TEMPERATURE = 0.01
 
 
@@ -35,12 +35,11 @@ class SamplingParams:
     """How to sample one turn. There is no top-p and no top-k: the trainer scores the full distribution.
 
     Attributes:
-        max_tokens: Most tokens to sample, at least 1. The policy's context may end the turn earlier.
-        temperature: Divides the logits; 0 takes the most likely token. Otherwise at least `MIN_TEMPERATURE`.
-        stop: Strings that end the turn once the text of the new tokens contains one of them.
-        seed: From 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs beside the request.
-            None takes the next seed of the policy's own stream, so the tokens depend on the order of the
-            requests.
+        max_tokens: most tokens to sample, at least 1. The policy's context may end the turn earlier.
+        temperature: divides the logits; 0 takes the most likely token. Otherwise at least `MIN_TEMPERATURE`.
+        stop: strings that end the turn once the text of the new tokens contains one of them.
+        seed: from 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs beside the request. None takes
+            the next seed of the policy's own stream, so the tokens depend on the order of the requests.
     """
 
     max_tokens: int
@@ -49,11 +48,6 @@ class SamplingParams:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigError: When a value is out of range.
-        """
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if not (self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature < math.inf):
@@ -69,13 +63,13 @@ class Request:
     """One turn to sample.
 
     Attributes:
-        id: The caller's name for the request, unique among those pending.
-        prompt_ids: Everything the policy sees, as token ids; not empty.
-        params: How to sample.
-        episode: The live episode, for scripted policies. Engines never look at it.
-        on_token: Called with each token as soon as it is sampled, in `poll`, for somebody who watches; by all but the
-            policies of a trainer's servers. What it raises goes through `poll`; the request is then to be aborted.
-        images: What the prompt shows, in order. No image token stands outside of them.
+        id: the caller's name for the request, unique among those pending.
+        prompt_ids: everything the policy sees, as token ids; not empty.
+        params: how to sample.
+        episode: the live episode, for scripted policies. Engines never look at it.
+        on_token: called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. What it raises
+            goes through `poll`; the request is then to be aborted.
+        images: what the prompt shows, in order. No image token stands outside of them.
     """
 
     id: int
@@ -88,18 +82,17 @@ class Request:
 
 @dataclass(slots=True)
 class Generation:
-    """A finished request.
+    """What a policy sampled for a request.
 
     Attributes:
-        id: The id of the request.
-        token_ids: What was sampled, at least one token. An end of turn that was sampled is the last of them;
-            tokens after the one that completed a stop string are dropped, that one is kept whole.
-        logprobs: Natural logarithm of each token's probability under the distribution it was drawn from, that
-            is after the temperature; with greedy decoding, under the temperature of 1. Same length as
-            `token_ids`.
+        id: the id of the request.
+        token_ids: (n,) n >= 1. An end of turn that was sampled is the last of them; tokens after the one that completed
+            a stop string are dropped, that one is kept whole.
+        logprobs: (n,) natural logarithm of each token's probability under the distribution it was drawn from, that is
+            after the temperature; with greedy decoding, under the temperature of 1.
         finish_reason: "stop" (an end of turn was sampled), "stop_string", or "length"; "abort" for the beginning of a
             turn, see `Interruptible`.
-        versions: Which weights sampled the tokens, as runs of (version, number of tokens). The rollout loop writes it:
+        versions: which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it:
             engines do not count their weights.
     """
 
@@ -112,11 +105,14 @@ class Generation:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Something that writes the agent's turns. Not thread-safe: one thread submits, polls and aborts."""
+    """Something that writes the agent's turns. Not thread-safe: one thread submits, polls and aborts.
+
+    Attributes:
+        continuous: whether a request may join while others are being decoded. Where not, `poll` runs its batch to the
+            end, so that the caller should submit as many requests as it can first.
+    """
 
     continuous: bool
-    """Whether a request may join while others are being decoded. Where not, `poll` runs its batch to the end, so
-    that the caller does better to submit as many requests as it can first."""
 
     @property
     def pending(self) -> int:
@@ -127,8 +123,7 @@ class Policy(Protocol):
         """Queue a request.
 
         Raises:
-            ConfigError: When the policy can never serve it, for instance because the prompt fills the
-                context.
+            ConfigError: when the policy can never serve it, for instance because the prompt fills the context.
         """
         ...
 
@@ -147,7 +142,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Interruptible(Policy, Protocol):
-    """A policy that can stop in the middle of turns and tell what it has sampled of them."""
+    """A policy that can stop in the middle of turns and return what it has sampled of them."""
 
     def interrupt(self) -> list[Generation]:
         """Abort all pending requests.
@@ -182,14 +177,14 @@ def check_request(
     """Refuse a request that no engine could serve.
 
     Args:
-        request: The request.
-        pending: Ids already taken.
-        context: Most tokens the engine can hold in one sequence, None for no limit.
-        sees: Whether the engine reads images.
+        request: the request.
+        pending: ids already taken.
+        context: most tokens the engine can hold in one sequence, None for no limit.
+        sees: whether the engine reads images.
 
     Raises:
-        ConfigError: When the id is taken, the prompt is empty or leaves no room for one new token, or it shows
-            images to an engine that reads none.
+        ConfigError: when the id is taken, the prompt is empty or leaves no room for one new token, or it shows images
+            to an engine that reads none.
     """
     if request.images and not sees:
         raise ConfigError(
@@ -205,3 +200,92 @@ def check_request(
             f"request {request.id} has a prompt of {len(request.prompt_ids)} tokens, which leaves no room in "
             f"a context of {context}; lower the episode's token budget or give the policy a longer context"
         )
+
+
+class ScriptedPolicy:
+    """A policy that is a plain function: experts, test doubles, a person at the keyboard.
+
+    Args:
+        act: called with the live episode (`Request.episode`) in the thread of its environment, returns the text of the
+            turn.
+        encode: turns text into ids and appends the end of turn (the chat renderer's `encode_action`).
+
+    The logprobs are 0.0: a script is certain of what it does. `max_tokens` and stop strings hold for a script as they
+    do for a model, so an expert cannot show a turn that no policy could have produced.
+    """
+
+    continuous = True
+
+    def __init__(self, act: Callable[[object], str], encode: Callable[[str], Sequence[int]]) -> None:
+        self._act = act
+        self._encode = encode
+        self._queue: dict[int, Request] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._queue)
+
+    def submit(self, request: Request) -> None:
+        check_request(request, self._queue, sees=True)
+        self._queue[request.id] = request
+
+    def poll(self) -> list[Generation]:
+        """Answer every pending request. What `act` raises goes through, and drops that request."""
+        finished = []
+        while self._queue:
+            finished.append(self._write(self._queue.pop(next(iter(self._queue)))))
+        return finished
+
+    def abort(self, request_id: int) -> None:
+        self._queue.pop(request_id, None)
+
+    def close(self) -> None:
+        self._queue.clear()
+
+    def _write(self, request: Request) -> Generation:
+        # What a script asks of the environment, it asks in the thread where the environment lives.
+        in_thread = getattr(request.episode, "in_thread", None)
+        text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
+        reason: FinishReason = "stop"
+        ids = list(self._encode(text))
+        if ends := [text.find(stop) + len(stop) for stop in request.params.stop if stop in text]:
+            reason = "stop_string"
+            # A model that is stopped by a string never samples its end of turn.
+            ids = list(self._encode(text[: min(ends)]))
+            ids = ids[: len(ids) - len(self._encode(""))]
+        if len(ids) > request.params.max_tokens:
+            reason = "length"
+            ids = ids[: request.params.max_tokens]
+        if request.on_token:
+            for token in ids:
+                request.on_token(token)
+        return Generation(request.id, ids, [0.0] * len(ids), reason)
+
+
+@contextmanager
+def barrier_on_error(distributed: bool) -> Iterator[None]:
+    """Do something in all processes, or fail in all of them, instead of waiting for a failed one forever.
+
+    Args:
+        distributed: whether there are other processes, all of which come here.
+
+    Raises:
+        Exception: what the block raised in this process.
+        RolloutError: what it raised in another.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    messages: list[str | None] = [None if error is None else str(error) or repr(error)]
+    if distributed:
+        from torch import distributed as processes
+
+        mine, messages = messages[0], [None] * processes.get_world_size()
+        processes.all_gather_object(messages, mine)
+    if error is not None:
+        raise error
+    for process, message in enumerate(messages):
+        if message is not None:
+            raise RolloutError(f"process {process} failed: {message}")

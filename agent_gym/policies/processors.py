@@ -1,4 +1,4 @@
-"""The processor of a vision-language model, and what else differs between such a model and one for text.
+"""What differs between a vision-language model and one for text: its processor, and the inputs of its forward pass.
 
 Without torchvision transformers has image processors that work with Pillow, which is all that images need, but no video
 processors, and a processor whose class names one is then refused as a whole. `let_videos_be_missing` mends that. Facts:
@@ -7,16 +7,23 @@ transformers 5.17.0, `processing_utils.py` (`ProcessorMixin.get_attributes`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_gym.errors import require
+from agent_gym.images import Image
+
+if TYPE_CHECKING:
+    import torch
+
+    from agent_gym.vision import Vision
 
 _VIDEO = "video_processor"
 
 
 def reads_images(model: str | Path) -> bool:
-    """Say whether the model in a folder, or of a hub id, reads images; a folder without a model does not."""
+    """Whether the model in a folder, or of a hub id, reads images; a folder without a model does not."""
     try:
         config = require("transformers", "train").AutoConfig.from_pretrained(str(model))
     except (OSError, ValueError):
@@ -38,29 +45,56 @@ def load_encoder(model: str | Path) -> Any:
 
 
 def load_processor(model: str | Path) -> Any:
-    """Load the processor of a model that reads images.
-
-    Args:
-        model: a folder or a hub id.
-    """
+    """Load the processor of a model that reads images, from a folder or by a hub id."""
     transformers = require("transformers", "train")
     let_videos_be_missing()
     return transformers.AutoProcessor.from_pretrained(str(model), padding_side="left")
 
 
 def let_videos_be_missing() -> None:
-    """Let processors be made, loaded and saved without a video processor where none can be had.
-
-    With torchvision installed this changes nothing.
-    """
+    """Let processors be made, loaded and saved without a video processor. With torchvision this changes nothing."""
     from transformers import ProcessorMixin
     from transformers.utils import is_torchvision_available
 
     if is_torchvision_available() or getattr(ProcessorMixin, _VIDEO, 0) is None:
         return
     every = ProcessorMixin.get_attributes.__func__  # type: ignore[attr-defined]
-    # Whoever asks for the video processor finds that there is none.
+    # Code that asks for the video processor finds that there is none.
     ProcessorMixin.video_processor = None
     ProcessorMixin.get_attributes = classmethod(  # type: ignore[method-assign,assignment]
         lambda cls: [name for name in every(cls) if name != _VIDEO]
     )
+
+
+def image_inputs(vision: Vision, ids: torch.Tensor, images: Sequence[Image]) -> dict[str, torch.Tensor]:
+    """Return the arguments of a forward pass that shows images.
+
+    Args:
+        vision: of the model's processor.
+        ids: (B, T) tokens, among them no image token that is not of an image.
+        images: of all rows, row by row.
+
+    Returns:
+        Tensors on the device of the ids; nothing without images.
+    """
+    inputs = {name: value.to(ids.device) for name, value in vision.inputs(images).items()}
+    if inputs and "mm_token_type_ids" in vision.processor.model_input_names:
+        inputs["mm_token_type_ids"] = (ids == vision.token_id).long()
+    return inputs
+
+
+def rotary_positions(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, inputs: Any) -> torch.Tensor | None:
+    """Return the positions (3, B, T) in time, height and width, for models whose images have such.
+
+    Args:
+        model: of transformers, with or without adapters around it.
+        ids: (B, T) tokens.
+        mask: (B, T) which of them are attended.
+        inputs: from `image_inputs`.
+    """
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "get_rope_index"):
+            given = {name: inputs[name] for name in ("mm_token_type_ids", "image_grid_thw") if name in inputs}
+            return module.get_rope_index(ids, attention_mask=mask, **given)[0]
+    return None

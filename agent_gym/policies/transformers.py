@@ -1,9 +1,12 @@
-"""The engine that needs nothing but transformers: batched decoding with a key/value cache.
+"""The engine that needs nothing but transformers: batched decoding with a key/value cache, and how tokens are drawn.
 
-It shares the live model, so there are no weights to push and no second copy in memory. It is the fallback
-where vLLM cannot be installed, and the reference that the tests hold vLLM against. What it leaves out is what
-makes vLLM fast: a request that arrives while a batch is being decoded waits for the batch, and no prefix is
-kept between turns.
+It shares the live model, so there are no weights to push and no second copy in memory. It is the fallback where vLLM
+cannot be installed, and the reference that the tests hold vLLM against. It lacks what makes vLLM fast: a request that
+arrives while a batch is being decoded waits for the batch, and no prefix is kept between turns.
+
+Each request owns its randomness. It brings its own generator and spends one uniform number per token, which inverts the
+cumulative distribution, so its tokens depend on its seed and its logits alone (up to the rounding of the logits, which
+does depend a little on the batch). vLLM on a CPU shares this code and draws the same tokens.
 """
 
 from __future__ import annotations
@@ -11,16 +14,58 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import DynamicCache
 
 from agent_gym.errors import ConfigError
-from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.image_inputs import image_inputs, rotary_positions
-from agent_gym.policies.sampling import draw_uniforms, sample_tokens
-from agent_gym.vision import Vision
+from agent_gym.policies.base import FinishReason, Generation, Request, SamplingParams, check_request
+from agent_gym.policies.processors import image_inputs, rotary_positions
+
+if TYPE_CHECKING:
+    from agent_gym.vision import Vision
+
+
+def seed_of(params: SamplingParams, stream: torch.Generator) -> int:
+    """Return the seed of a request; one without a seed takes the next of the policy's stream."""
+    if params.seed is not None:
+        return params.seed
+    return int(torch.randint(2**63 - 1, (), generator=stream))
+
+
+def draw_uniforms(generators: Sequence[torch.Generator | None]) -> torch.Tensor:
+    """Take the next uniform number of each generator.
+
+    Args:
+        generators: one CPU generator per row; None for rows that are not sampled.
+
+    Returns:
+        (N,) float64 in [0, 1), 0 where there is no generator.
+    """
+    uniforms = torch.zeros(len(generators), dtype=torch.float64)
+    for row, generator in zip(uniforms, generators, strict=True):
+        if generator is not None:
+            row.uniform_(generator=generator)
+    return uniforms
+
+
+def sample_tokens(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative distribution of each row.
+
+    Args:
+        probs: (N, V) probabilities.
+        uniforms: (N,) float64 in [0, 1).
+
+    Returns:
+        (N,) int64 token ids.
+    """
+    # In float32 the running sum over a vocabulary of 150 000 tokens is off by more than many of its terms.
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    # Scaling by the last sum instead of 1 keeps the draw inside the row; with right=True the first entry *above* the
+    # threshold is taken, and such an entry has a probability above 0.
+    thresholds = uniforms.to(probs.device)[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, thresholds, right=True).squeeze(-1)
+    return tokens.clamp_(max=probs.shape[-1] - 1)
 
 
 @dataclass(slots=True)
@@ -39,21 +84,20 @@ class TransformersPolicy:
     """Samples from a causal language model of transformers, in the process that trains it.
 
     Args:
-        model: The model, shared and not copied. Its weights must be whole on this process: a model sharded by
-            FSDP or ZeRO-3 gathers them anew for each token, and hangs when the ranks sample unequal numbers
-            of tokens.
-        eos_token_ids: Tokens that end a turn.
-        pad_token_id: Any valid token; it fills the left edge of shorter prompts and is masked.
-        decode: Ids to text with special tokens kept; needed only for requests with stop strings.
-        vision: What the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
+        model: shared and not copied. Its weights must be whole on this process: a model sharded by FSDP or ZeRO-3
+            gathers them anew for each token, and hangs when the ranks sample unequal numbers of tokens.
+        eos_token_ids: tokens that end a turn.
+        pad_token_id: any valid token; it fills the left edge of shorter prompts and is masked.
+        decode: ids to text with special tokens kept; needed only for requests with stop strings.
+        vision: what the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
             some.
-        max_batch_tokens: Bound on rows times (longest prompt + longest answer) of one batch, that is on the
-            size of the key/value cache. A request larger than that is decoded alone.
-        seed: Seed of the stream that serves requests without a seed of their own.
-        autocast: Makes the context in which the model computes, for one that is trained under autocast.
+        max_batch_tokens: bound on rows times (longest prompt + longest answer) of one batch, that is on the size of the
+            key/value cache. A request larger than that is decoded alone.
+        seed: of the stream that serves requests without a seed of their own.
+        autocast: makes the context in which the model computes, for one that is trained under autocast.
 
     Raises:
-        ConfigError: When there is no token to end a turn with.
+        ConfigError: when there is no token to end a turn with.
     """
 
     continuous = False
@@ -86,15 +130,13 @@ class TransformersPolicy:
 
     @property
     def pending(self) -> int:
-        """Requests submitted and neither returned nor aborted."""
         return len(self._queue)
 
     def submit(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
-            ConfigError: When the id is taken, the prompt is empty or fills the context, or there are stop
-                strings and no `decode`, or images and no `vision`.
+            ConfigError: as `check_request`, and for stop strings without `decode`.
         """
         check_request(request, self._queue, self.context, sees=self.vision is not None)
         if request.params.stop and self._decode_text is None:
@@ -109,18 +151,16 @@ class TransformersPolicy:
         rows = self._next_batch()
         if not rows:
             return []
-        # no_grad and not inference_mode: some models refresh their rotary tables during a forward pass, and a
-        # table made in inference mode would make the trainer's next backward fail.
+        # no_grad and not inference_mode: some models refresh their rotary tables during a forward pass, and a table
+        # that was made in inference mode would make the trainer's next backward fail.
         with _evaluating(self.model), torch.no_grad(), self._autocast():
             self._decode(list(rows))
         return [Generation(row.request.id, row.ids, row.logprobs, row.reason) for row in rows if row.reason]
 
     def abort(self, request_id: int) -> None:
-        """Drop a pending request; unknown ids are ignored."""
         self._queue.pop(request_id, None)
 
     def close(self) -> None:
-        """Drop what is pending and let go of the model."""
         self._queue.clear()
         self.model = None
 
@@ -147,30 +187,23 @@ class TransformersPolicy:
             limit = request.params.max_tokens
             if self.context is not None:
                 limit = min(limit, self.context - len(request.prompt_ids))
-            rows.append(_Row(request, self._generator(request), limit))
+            generator = None
+            if request.params.temperature > 0.0:
+                generator = torch.Generator().manual_seed(seed_of(request.params, self._seeds))
+            rows.append(_Row(request, generator, limit))
         return rows
 
-    def _generator(self, request: Request) -> torch.Generator | None:
-        if request.params.temperature == 0.0:
-            return None
-        seed = request.params.seed
-        if seed is None:
-            seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
-        return torch.Generator().manual_seed(seed)
-
     def _decode(self, rows: list[_Row]) -> None:
-        """Run the rows to their ends, one token a step; a finished row leaves the batch at once.
+        """Run the rows to their ends, one token a step; a finished row leaves the batch at once."""
+        from transformers import DynamicCache
 
-        Args:
-            rows: The batch; consumed.
-        """
         device = next(self.model.parameters()).device
         width = max(len(row.request.prompt_ids) for row in rows)
-        ids = torch.tensor([_left_pad(row.request.prompt_ids, width, self.pad_token_id) for row in rows])
-        mask = torch.tensor([_left_pad([1] * len(row.request.prompt_ids), width, 0) for row in rows])
-        ids, mask = ids.to(device), mask.to(device)
-        # Rotary positions count real tokens: a prompt must be placed as if the padding left of it were not
-        # there.
+        padding = [width - len(row.request.prompt_ids) for row in rows]
+        padded = [[self.pad_token_id] * n + row.request.prompt_ids for n, row in zip(padding, rows, strict=True)]
+        ids = torch.tensor(padded, device=device)
+        mask = torch.tensor([[0] * n + [1] * (width - n) for n in padding], device=device)
+        # Rotary positions count real tokens: a prompt is placed as if the padding left of it were not there.
         positions = (mask.cumsum(-1) - 1).clamp_(min=0)
         images: dict[str, Any] = {}
         if self.vision is not None and any(row.request.images for row in rows):
@@ -203,15 +236,7 @@ class TransformersPolicy:
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
 
     def _sample(self, logits: torch.Tensor, rows: list[_Row]) -> torch.Tensor:
-        """Draw one token per row and write it, its logprob and perhaps a finish reason into the row.
-
-        Args:
-            logits: (N, V) of the next token.
-            rows: The N rows.
-
-        Returns:
-            (N,) int64 token ids.
-        """
+        """Draw one token per row from logits (N, V), write it and its logprob into the row, and return the ids (N,)."""
         # Greedy rows keep temperature 1 here: their logprobs are reported under it.
         temperatures = [row.request.params.temperature or 1.0 for row in rows]
         scaled = logits.float() / torch.tensor(temperatures, device=logits.device)[:, None]
@@ -236,17 +261,13 @@ class TransformersPolicy:
             return "stop"
         stop = row.request.params.stop
         if stop and self._decode_text is not None:
-            # A token is at least one byte of text, so this many of the last ones cover the longest stop
-            # string; decoding the whole turn after every token would cost the square of its length.
+            # A token is at least one byte of text, so this many of the last ones cover the longest stop string;
+            # decoding the whole turn after every token would cost the square of its length.
             window = max(len(string.encode()) for string in stop) + 1
             text = self._decode_text(row.ids[-window:])
             if any(string in text for string in stop):
                 return "stop_string"
         return "length" if len(row.ids) >= row.limit else None
-
-
-def _left_pad(ids: list[int], width: int, value: int) -> list[int]:
-    return [value] * (width - len(ids)) + ids
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """vLLM behind HTTP: engines on other GPUs or machines, asked with token ids and answered with token ids.
 
-Each rank asks for its own episodes. A thread of this policy's own runs the connections; the caller's thread submits
-and polls as it does with an engine in its process. Weights go from rank 0 to the servers between rollouts. What a
-server must be is what `agent-gym serve model` starts.
+Each rank asks for its own episodes. A thread of this policy's own runs the connections; the caller's thread submits and
+polls as it does with an engine in its process. Weights go from rank 0 to the servers between rollouts. The servers are
+those that `agent-gym serve model` starts. aiohttp and not httpx, whose pool grows slow with a thousand connections.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from agent_gym.errors import ConfigError, RolloutError, require
-from agent_gym.policies.agreement import together
-from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.vllm_guard import VARIABLE, server_key
-from agent_gym.policies.vllm_request import finish_reason, sampling_arguments
-from agent_gym.policies.weight_sender import WeightSender
+from agent_gym.policies.base import FinishReason, Generation, Request, barrier_on_error, check_request
+from agent_gym.policies.transformers import seed_of
+from agent_gym.policies.vllm import finish_reason, sampling_arguments
+from agent_gym.policies.vllm.launch import VARIABLE, server_key
+from agent_gym.policies.vllm.weights import Weights, WeightSender
 
 _POLL_S = 0.002  # how long `poll` waits: an environment that has answered meanwhile waits as long
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
@@ -95,7 +95,7 @@ class VLLMServerPolicy:
         self._thread.start()
         self._session: Any = self._call(self._open_session())
         try:
-            with together(self._distributed):
+            with barrier_on_error(self._distributed):
                 for url in self.urls if self._rank == 0 else self._mine:
                     self._await_server(url, start_timeout_s)
         except BaseException:
@@ -106,19 +106,11 @@ class VLLMServerPolicy:
 
     @property
     def pending(self) -> int:
-        """Requests submitted and neither returned nor aborted."""
         return len(self._pending)
 
     def submit(self, request: Request) -> None:
-        """Send a request.
-
-        Raises:
-            ConfigError: when the id is taken, the prompt is empty or fills the context.
-        """
         check_request(request, self._pending, self.context)
-        seed = request.params.seed
-        if seed is None:
-            seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
+        seed = seed_of(request.params, self._seeds)
         url = min(self._load, key=self._load.__getitem__)
         self._load[url] += 1
         name = next(self._names)
@@ -171,7 +163,7 @@ class VLLMServerPolicy:
         return found
 
     def abort(self, request_id: int) -> None:
-        """Drop a pending request: its connection is closed, by which the server knows. Unknown ids are ignored."""
+        """Drop a pending request: its connection is closed, by which the server knows."""
         if request_id in self._pending:
             _, future = self._pending.pop(request_id)
             future.cancel()
@@ -217,7 +209,7 @@ class VLLMServerPolicy:
 
     # Weights.
 
-    def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def sync(self, named_weights: Weights) -> None:
         """Replace the weights of all servers; every rank calls it, rank 0 sends.
 
         Raises:
@@ -225,7 +217,7 @@ class VLLMServerPolicy:
                 server cannot be reached.
         """
         weights = iter(named_weights)
-        with together(self._distributed):
+        with barrier_on_error(self._distributed):
             try:
                 if self._pending:
                     raise RolloutError(f"{self.pending} requests are pending; finish or abort them before sync")
@@ -267,7 +259,7 @@ class VLLMServerPolicy:
         """Do nothing: the server has its memory for itself."""
 
     def sleep(self) -> None:
-        """Do nothing: the server has its memory for itself."""
+        """Do nothing, as `wake`."""
 
     def close(self) -> None:
         """Drop what is pending and close the connections; the servers go on."""
@@ -302,9 +294,9 @@ class VLLMServerPolicy:
                 async with self._session.post(url + path, json=content) as answer:
                     if answer.status == 200:
                         return await answer.json()
-                    said = (await answer.text())[:300]
+                    text = (await answer.text())[:300]
                 cure = "; start it with `agent-gym serve model`" if answer.status == 404 else ""
-                raise RolloutError(f"the model server {url} answered {answer.status} to {path}: {said}{cure}")
+                raise RolloutError(f"the model server {url} answered {answer.status} to {path}: {text}{cure}")
             except (self._aiohttp.ClientError, OSError) as error:
                 if attempt == self._retries or not repeatable:
                     raise RolloutError(_unreachable(url, error, attempt + 1)) from error

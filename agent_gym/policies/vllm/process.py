@@ -1,0 +1,210 @@
+"""What a vLLM engine needs inside a process that belongs to a trainer, and on a CPU.
+
+vLLM is written to own its process: it seeds the global generators, forbids `torch.set_num_threads`, hides everything
+alive from the garbage collector, and takes the default process group down with it when it shuts down. Inside a trainer
+all of these are the trainer's, so what was changed is put back. An engine on a CPU needs five repairs more.
+
+Facts: vllm 0.31.0, `v1/engine/core.py` (`EngineCore.__init__`, `shutdown`), `v1/worker/cpu_worker.py`,
+`v1/worker/gpu_model_runner.py`, `v1/sample/ops/topk_topp_sampler.py`, `triton_utils/dispatcher.py` (`_rebind_kernels`),
+`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`), `model_executor/models/registry.py`
+(`_run_in_subprocess`), `model_executor/models/qwen2_vl.py` (its imports).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import warnings
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from agent_gym.policies.processors import let_videos_be_missing
+from agent_gym.policies.transformers import draw_uniforms, sample_tokens
+
+# How many engines are open, and whether vLLM made the default process group they live in.
+_open_engines = 0
+_owns_process_group = False
+
+
+def executor_arguments() -> dict[str, Any]:
+    """Engine arguments that give each rank of a distributed run an engine of its own."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if torch.distributed.is_initialized():
+        world_size = torch.distributed.get_world_size()
+    if world_size == 1:
+        return {}
+    if torch.distributed.is_initialized():
+        # Launchers export these; a process group that was set up by hand need not have them.
+        os.environ.setdefault("RANK", str(torch.distributed.get_rank()))
+        os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
+    # With vLLM's default executor every rank would take device 0.
+    return {"distributed_executor_backend": "external_launcher"}
+
+
+def start_engine(arguments: dict[str, Any]) -> Any:
+    """Construct an engine, and restore the global generators and thread controls that it takes for itself.
+
+    Args:
+        arguments: of `vllm.EngineArgs`.
+
+    Returns:
+        A `vllm.v1.engine.llm_engine.LLMEngine` with its core in this process.
+    """
+    global _open_engines, _owns_process_group
+    import vllm
+
+    set_num_threads = torch.set_num_threads
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    if _open_engines == 0:
+        _owns_process_group = not torch.distributed.is_initialized()
+    try:
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
+    except Exception:
+        _leave_process_group()
+        raise
+    finally:
+        torch.set_num_threads = set_num_threads
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+    # Objects that the collector cannot see are never freed, the trainer's among them.
+    gc.unfreeze()
+    # vLLM would otherwise run its own shutdown when the engine is collected, see stop_engine.
+    engine.engine_core._finalizer.detach()
+    _open_engines += 1
+    return engine
+
+
+def stop_engine(engine: Any) -> None:
+    """Free an engine, and with the last one the process groups that vLLM made.
+
+    vLLM's own `shutdown` would destroy the default process group as well, that is the trainer's.
+    """
+    global _open_engines
+    core = engine.engine_core.engine_core
+    core.structured_output_manager.clear_backend()
+    core.model_executor.shutdown()
+    core.scheduler.shutdown()
+    _open_engines -= 1
+    _leave_process_group()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _leave_process_group() -> None:
+    """Undo what the engines did to `torch.distributed`, once none is left."""
+    from vllm.distributed import cleanup_dist_env_and_memory, parallel_state
+
+    if _open_engines > 0:
+        return
+    alive = torch.distributed.is_initialized()
+    if alive and _owns_process_group:
+        cleanup_dist_env_and_memory()
+        return
+    # vLLM's own groups stand beside the trainer's default group and are all that may go. They go even where the trainer
+    # has ended the default group before: a later engine must not find them and take them for alive.
+    for name, group in list(vars(parallel_state).items()):
+        if isinstance(group, parallel_state.GroupCoordinator):
+            if alive:
+                group.destroy()
+            setattr(parallel_state, name, None)
+    parallel_state._NODE_COUNT = None
+
+
+def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
+    """Engine arguments for a CPU.
+
+    Args:
+        context: longest sequence in tokens.
+        kv_cache_gib: size of the key/value cache in GiB.
+    """
+    return {
+        "enforce_eager": True,
+        # The smallest block that attention on a CPU takes. Only whole blocks are found again in the prefix cache, and
+        # with vLLM's 128 tokens the short turns of small models hardly fill one.
+        "block_size": 32,
+        "kv_cache_memory_bytes": int(kv_cache_gib * 2**30),
+        # A seeded request whose prompt is prefilled in parts crashes the engine: vLLM winds its generator back by an
+        # offset, which a CPU generator does not have. Whole prompts avoid it, and need room for the longest one.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(4096, context),
+    }
+
+
+def eager() -> AbstractContextManager[None]:
+    """Run compiled functions as plain Python.
+
+    vLLM compiles two helpers of its sampler even when it is told to be eager. On a CPU that costs half a minute at the
+    first token, needs a C++ compiler on the user's machine, and gains nothing.
+    """
+    return torch.compiler.set_stance("force_eager")
+
+
+def pass_over_impostors() -> None:
+    """Let vLLM start in a process that has imported numba, as a search engine may have.
+
+    When it starts, vLLM looks through all modules for its kernels, and takes the `__dict__` of whatever it finds for a
+    mapping. One object of llvmlite, on which numba stands, answers to every name, also to that.
+    """
+    from vllm.triton_utils import dispatcher
+
+    def entries(value: Any) -> Any:
+        found = vars(value)
+        return found if isinstance(found, dict | MappingProxyType) else {}
+
+    # A name of that module's own, which it finds before the built-in one.
+    dispatcher.vars = entries
+
+
+def see_without_torchvision() -> None:
+    """Let vLLM serve models that read images where torchvision, which has no build for a CPU's torch, is missing.
+
+    vLLM looks at a model's class in a process of its own, lest it touches a GPU in this one; there nothing of this
+    would hold. Of the module that needs torchvision it takes one function, which the module for Pillow has, too.
+    """
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
+    from transformers.utils import is_torchvision_available
+    from vllm.model_executor.models import registry
+
+    if not is_torchvision_available():
+        let_videos_be_missing()
+        sys.modules.setdefault("transformers.models.qwen2_vl.image_processing_qwen2_vl", image_processing_pil_qwen2_vl)
+        registry._run_in_subprocess = lambda inspect: inspect()
+
+
+def install_sampler(model_runner: Any) -> None:
+    """Replace vLLM's seeded sampling by one uniform number per token, see `transformers.sample_tokens`.
+
+    vLLM's own draws a number per token of the vocabulary for each seeded row, and as many again from the global
+    generator, which is the trainer's.
+    """
+
+    def forward(
+        logits: torch.Tensor, generators: dict[int, torch.Generator], k: object, p: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = logits.log_softmax(-1, dtype=torch.float32)
+        uniforms = draw_uniforms([generators.get(row) for row in range(len(logits))])
+        return sample_tokens(logprobs.exp(), uniforms), logprobs
+
+    model_runner.sampler.topk_topp_sampler.forward = forward
+
+
+def repack_head(model: Any) -> None:
+    """Pack the output head's weights anew.
+
+    On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding has such
+    a copy too, but is no layer of its own when weights are reloaded: the engine would go on with stale logits.
+    """
+    head = getattr(getattr(model, "language_model", model), "lm_head", None)  # it is inside, where images are read
+    method = getattr(head, "quant_method", None)
+    if method is not None:
+        method.process_weights_after_loading(head)
