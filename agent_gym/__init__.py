@@ -6,6 +6,19 @@
 Importing this package registers the ids with Gymnasium and imports nothing heavy: no torch, no transformers.
 """
 
+import sys
+from pathlib import Path
+
+if __name__ != "agent_gym":
+    raise ImportError("this folder is the package 'agent_gym' and no part of it")
+# In a checkout the rooms (envs, trainers, registry, examples) stand beside this package: agent_gym.envs.gsm8k.env is
+# envs/gsm8k/env.py, by that path. An installed agent_gym has them inside.
+_ROOT = Path(__file__).parents[1]
+if (_ROOT / "registry" / "specs.py").is_file():
+    __path__.insert(0, str(_ROOT))
+    for _name in ("benchmarks", "docs", "notebooks", "setup", "tests"):  # what stands there and is no room
+        sys.modules[f"agent_gym.{_name}"] = None  # type: ignore[assignment]
+
 from agent_gym.env import Reply, Sampled, TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
 from agent_gym.registry import EnvEntry, list_envs, register, register_all

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ import setuptools
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("envs", "trainers", "registry", "examples")
+needs_links = pytest.mark.skipif(
+    not (ROOT / "agent_gym" / "envs").is_symlink(), reason="this checkout has no links, which the linters follow"
+)
 BIN = Path(sys.executable).parent
 
 
@@ -39,10 +44,12 @@ def scratch_copy(folder: Path) -> Path:
     return folder
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    words, env = [str(part) for part in command], {**os.environ, **env}
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
+@needs_links
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_link_of_a_room_is_committed_and_relative(room):
     link = ROOT / "agent_gym" / room
@@ -55,6 +62,55 @@ def test_a_room_refuses_to_be_a_top_level_package(room):
     done = run(sys.executable, "-c", f"import {room}")
     assert done.returncode != 0
     assert f"import 'agent_gym.{room}'" in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module", params=["links", "no links"])
+def checkout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout as git makes it: with the links, or where it may not make any (core.symlinks=false)."""
+    folder = scratch_copy(tmp_path_factory.mktemp("checkout"))
+    for room in ROOMS:
+        link = folder / "agent_gym" / room
+        link.unlink(missing_ok=True)
+        if request.param == "links":
+            link.symlink_to(Path("..") / room)
+        else:
+            link.write_text(f"../{room}")
+    return folder
+
+
+def test_a_module_of_a_room_has_one_name_and_the_path_that_the_tree_shows(checkout):
+    code = """
+import gymnasium, agent_gym, sys
+env = gymnasium.make("AgentR1/GSM8K-v0").unwrapped
+print(agent_gym.__path__[0], sys.modules[type(env).__module__].__file__, type(env).__module__, sep="\\n")
+"""
+    done = run(sys.executable, "-c", code, cwd=checkout, PYTHONPATH=str(checkout))
+    assert done.stdout.split("\n")[:3] == [
+        str(checkout), str(checkout / "envs" / "gsm8k" / "env.py"), "agent_gym.envs.gsm8k.env"
+    ], done.stderr  # fmt: skip
+
+
+def test_a_breakpoint_by_the_path_of_a_room_is_hit(checkout):
+    (checkout / "play.py").write_text("import gymnasium, agent_gym\ngymnasium.make('AgentR1/GSM8K-v0').reset(seed=0)\n")
+    lines = (checkout / "envs" / "gsm8k" / "env.py").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "gold_answer(worked)" in line)
+    place = f"envs/gsm8k/env.py:{number}"
+    stops = [part for command in (f"b {place}", "c", "where", "q") for part in ("-c", command)]
+    done = run(sys.executable, "-m", "pdb", *stops, "play.py", cwd=checkout, PYTHONPATH=str(checkout))
+    assert f"> {checkout}/envs/gsm8k/env.py({number})begin()" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["agent_gym", "benchmarks", "docs", "notebooks", "setup", "tests"])
+def test_what_stands_beside_the_rooms_is_no_part_of_the_package(name):
+    assert (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file()
+    with pytest.raises(ImportError):
+        import_module(f"agent_gym.{name}")
+
+
+def test_no_folder_of_the_repository_hides_a_module_of_the_package():
+    beside = {path.stem for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
+    inside = {path.stem for path in (ROOT / "agent_gym").iterdir()} - set(ROOMS)
+    assert beside & inside - {"__pycache__"} == set()
 
 
 def test_setup_lists_every_folder_with_code_once(monkeypatch):
@@ -71,11 +127,13 @@ def test_setup_lists_every_folder_with_code_once(monkeypatch):
     assert seen["package_dir"] == {f"agent_gym.{room}": room for room in ROOMS}
 
 
+@needs_links
 def test_imports_keep_to_the_contract():
     done = run(BIN / "lint-imports", "--no-logo", "--no-cache")
     assert done.returncode == 0, done.stdout
 
 
+@needs_links
 @pytest.mark.parametrize(
     ("file", "line", "contract"),
     [
@@ -97,6 +155,7 @@ def test_the_contract_catches(file, line, contract, tmp_path):
     assert any(contract in text for text in broken), done.stdout
 
 
+@needs_links
 @pytest.mark.slow
 def test_mypy_sees_every_room_once(tmp_path):
     scratch_copy(tmp_path)

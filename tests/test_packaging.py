@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("envs", "trainers", "registry", "examples")
+IGNORED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs")
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
@@ -40,8 +41,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("packaging")
     source = folder / "source"
-    ignored = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs")
-    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    shutil.copytree(ROOT, source, symlinks=True, ignore=IGNORED)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", cwd=source)
     return next((folder / "dist").glob("*.tar.gz")), next((folder / "dist").glob("*.whl"))
 
@@ -105,15 +105,26 @@ def test_the_source_archive_holds_what_a_build_needs(archives):
 
 
 @pytest.mark.slow
+def test_the_tests_of_the_source_archive_run(archives, tmp_path):
+    with tarfile.open(archives[0]) as archive:
+        archive.extractall(tmp_path)
+    (source,) = tmp_path.iterdir()
+    chosen = ("tests/test_gsm8k_env.py", "tests/test_tools.py", "tests/test_chat.py", "tests/test_data.py")
+    environment = {"PYTHONPATH": str(source)}
+    output = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, cwd=source, **environment)
+    assert re.search(r"\d+ passed", output)
+
+
+@pytest.mark.slow
 def test_the_installed_wheel_imports_away_from_the_checkout(archives, tmp_path):
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
     run(*pip, "--target", tmp_path / "site", archives[1], cwd=tmp_path)
-    code = """
+    code = f"""
 import importlib.util
 import agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.examples, agent_gym.envs.gsm8k
 for module in (agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.examples):
     print(module.__file__)
-print(*[name for name in ("envs", "trainers", "registry", "examples") if importlib.util.find_spec(name)])
+print(*[name for name in {ROOMS} if importlib.util.find_spec(name)])
 """
     site = tmp_path / "site"
     *files, generic_names = run_without_install(code, cwd=tmp_path, first=site).splitlines()
@@ -122,11 +133,13 @@ print(*[name for name in ("envs", "trainers", "registry", "examples") if importl
 
 
 @pytest.mark.slow
-def test_an_editable_install_imports_beside_the_clone(tmp_path):
+@pytest.mark.parametrize("links", [True, False])
+def test_an_editable_install_imports_beside_the_clone(links, tmp_path):
     """Where Python looks first at the folder that holds the clone, `agent_gym` must not be the clone itself."""
     clone, site = tmp_path / "agent_gym", tmp_path / "site"
-    ignored = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs")
-    shutil.copytree(ROOT, clone, symlinks=True, ignore=ignored)
+    shutil.copytree(ROOT, clone, symlinks=True, ignore=IGNORED)
+    for room in ROOMS if not links else ():
+        (clone / "agent_gym" / room).unlink()
     run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_editable({str(site)!r})", cwd=clone)
     with zipfile.ZipFile(next(site.glob("*.whl"))) as wheel:
         wheel.extractall(site)
@@ -134,9 +147,26 @@ def test_an_editable_install_imports_beside_the_clone(tmp_path):
 import site
 site.addsitedir({str(site)!r})
 import agent_gym, agent_gym.envs.gsm8k, agent_gym.trainers
-print(agent_gym.__file__)
+print(agent_gym.__file__, agent_gym.envs.gsm8k.__file__)
 """
-    assert run_without_install(code, cwd=tmp_path).strip() == str(clone / "agent_gym" / "__init__.py")
+    files = (clone / "agent_gym" / "__init__.py", clone / "envs" / "gsm8k" / "__init__.py")
+    assert run_without_install(code, cwd=tmp_path).split() == [str(file) for file in files]
+
+
+@pytest.mark.slow
+def test_pip_installs_from_git_and_from_a_zip_of_the_repository(tmp_path):
+    clone, site = tmp_path / "clone", tmp_path / "site"
+    shutil.copytree(ROOT, clone, symlinks=True, ignore=IGNORED)
+    who = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
+    for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "Everything")):
+        run("git", *words, cwd=clone)
+    run("git", "archive", "--format=zip", "--prefix=agent_gym-main/", "-o", tmp_path / "main.zip", "HEAD", cwd=clone)
+    for number, source in enumerate((f"git+file://{clone}", tmp_path / "main.zip")):
+        pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
+        run(*pip, "--target", site / str(number), source, cwd=tmp_path)
+        code = "import agent_gym.envs.gsm8k.env as env; print(env.__file__)"
+        found = run_without_install(code, cwd=tmp_path, first=site / str(number)).strip()
+        assert found == str(site / str(number) / "agent_gym" / "envs" / "gsm8k" / "env.py")
 
 
 def test_constraints_and_pins_do_not_overlap():
