@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 
 from agent_gym.envs.maze.generator import MOVES
-from agent_gym.examples.presets.maze import MAZE
+from agent_gym.examples.presets import MAZE
 
 TASKS = 500
 _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}

@@ -1,14 +1,15 @@
-"""What a person at a terminal sees of a run: how far it is, where the time goes, and whether it learns.
+"""What a person sees of a run: how far it is, where the time goes, and whether it learns.
 
     with watch(trainer):
         trainer.train()
 
-On a terminal this shows a display in place of transformers' progress bar; what is printed meanwhile goes above it. Into
-a file or a pipe go transformers' own lines, as without it. `disable_tqdm` turns the display off, as it does the bar.
+On a terminal a display takes the place of transformers' progress bar. Into a file or a pipe go transformers' own lines.
+Everywhere the learning curve of the run is kept up to date: curve.png and curve.html in its folder.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,13 +23,17 @@ from rich.table import Table
 from rich.text import Text
 from transformers import ProgressCallback, TrainerCallback
 
-from agent_gym.examples.live_curve import LiveCurve
+from agent_gym.viewer import CurvePoint, plot_curve
+from agent_gym.viewer.curve_page import render_curve
 
 _TREND = 24  # logs that a trend shows
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_PARTS = {"rollout": ("time/rollout", "cyan"), "train": ("time/update", "magenta"), "score": ("time/score", "yellow")}
-_PARTS["sync"] = ("time/sync", "green")
-
+_PARTS = {
+    "rollout": ("time/rollout", "cyan"),
+    "train": ("time/update", "magenta"),
+    "score": ("time/score", "yellow"),
+    "sync": ("time/sync", "green"),
+}
 _ROWS = {
     "success": "episode/success",
     "reward": "reward",
@@ -39,6 +44,12 @@ _ROWS = {
     "entropy": "entropy",
     "gradient norm": "grad_norm",
     "loss": "loss",
+}
+_SERIES = {
+    "training success": "episode/success",
+    "training reward": "reward",
+    "sampled tokens": "episode/tokens",
+    "entropy": "entropy",
 }
 
 
@@ -51,7 +62,7 @@ def watch(
     Args:
         trainer: a trainer that is about to train.
         folder: where the curve goes; by default the run's `output_dir`.
-        title: heading of the curve.
+        title: heading of the curve; by default the name of that folder.
         show: whether to show the display where there is a terminal; by default unless `disable_tqdm` is set.
     """
     trainer.add_callback(LiveCurve(folder, title))
@@ -66,60 +77,46 @@ def watch(
     try:
         yield
     finally:
-        dashboard.close()
+        dashboard.live.stop()
 
 
 class Dashboard(TrainerCallback):
-    """The display, fed by a trainer's logs.
-
-    Args:
-        console: where it is shown.
-    """
+    """The display on a terminal, fed by a trainer's logs."""
 
     def __init__(self, console: Console) -> None:
-        """Show nothing yet."""
         columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(), TextColumn("left"))
         # A step is slow and its length varies: the estimate looks back over the last hour.
         self._progress = Progress(
             *columns, TimeRemainingColumn(), speed_estimate_period=3600, console=console, expand=True
         )
         self._task = self._progress.add_task("train", total=None, start=False)
-        self._live = Live(self, console=console, refresh_per_second=2)
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._evaluated = Text()
+        self.live = Live(self, console=console, refresh_per_second=2)
 
     def __rich__(self) -> Group:
-        """Return what is to be seen at present."""
         return Group(self._progress, self._times(), self._table(), self._evaluated)
 
-    def close(self) -> None:
-        """Give the terminal back; what was last shown stays."""
-        self._live.stop()
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Appear."""
         self._progress.update(self._task, total=state.max_steps, completed=state.global_step)
         self._progress.start_task(self._task)
-        self._live.start()
+        self.live.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Move the bar."""
         self._progress.update(self._task, completed=state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        """Take in new numbers."""
         logs = logs or {}
         for name, value in logs.items():
             if isinstance(value, int | float):
                 self._seen[name].append(value)
         if "eval_success" in logs:
             low, high = logs["eval_success_low"], logs["eval_success_high"]
-            told = f"evaluation at step {state.global_step}: success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]"
-            self._evaluated = Text(told, "bold")
+            success = f"success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]"
+            self._evaluated = Text(f"evaluation at step {state.global_step}: {success}", "bold")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Disappear."""
-        self.close()
+        self.live.stop()
 
     def _times(self) -> Text:
         """Share out the time of the last step."""
@@ -135,13 +132,11 @@ class Dashboard(TrainerCallback):
     def _table(self) -> Table:
         """List the numbers that tell whether it learns, each with its trend."""
         terms = {f"  {name.removeprefix('reward/')}": name for name in sorted(self._seen) if name.startswith("reward/")}
-        rows: dict[str, str] = {}
-        for label, key in _ROWS.items():
-            rows |= {label: key} | (terms if label == "reward" else {})
         table = Table.grid(padding=(0, 2))
-        for label, key in rows.items():
-            if values := self._seen.get(key):
-                table.add_row(Text(label, "dim"), Text(f"{values[-1]:.4g}"), Text(trend(values[-_TREND:]), "blue"))
+        for label, key in _ROWS.items():
+            for name, of in {label: key, **(terms if label == "reward" else {})}.items():
+                if values := self._seen.get(of):
+                    table.add_row(Text(name, "dim"), Text(f"{values[-1]:.4g}"), Text(trend(values[-_TREND:]), "blue"))
         return table
 
 
@@ -151,3 +146,64 @@ def trend(values: Sequence[float]) -> str:
     low, high = min(known, default=0.0), max(known, default=0.0)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((v - low) * scale)] if abs(v) < float("inf") else " " for v in values)
+
+
+class LiveCurve(TrainerCallback):
+    """Writes curve.png and curve.html while a trainer trains.
+
+    The page is written at each log. A picture costs about a second, so it is drawn at each evaluation, at the end, and
+    otherwise as often as it takes no more than a hundredth of the run.
+    """
+
+    def __init__(self, folder: str | Path | None = None, title: str | None = None) -> None:
+        self._folder, self._title = folder, title
+        self._rest_until = 0.0
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        self._write(args, state, now="eval_success" in (logs or {}))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._write(args, state, now=True, running=False)
+
+    def _write(self, args: Any, state: Any, *, now: bool, running: bool = True) -> None:
+        points, below = curve_of(state.log_history)
+        if not state.is_world_process_zero or not (points or below):
+            return
+        folder = Path(self._folder or args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        # The policy that the run began with, if it was evaluated.
+        baseline = points[0] if points and points[0].step == 0 else None
+        drawn: dict[str, Any] = {"below": below, "title": self._title or folder.resolve().name, "baseline": baseline}
+        # Replaced as a whole: a browser never sees half a page.
+        unfinished = folder / "curve.html.unfinished"
+        unfinished.write_text(render_curve(points, running=running, **drawn), encoding="utf-8")
+        unfinished.replace(folder / "curve.html")
+        started = time.perf_counter()
+        if now or started >= self._rest_until:
+            plot_curve(points, folder / "curve.png", baseline_name="start", **drawn)
+            ended = time.perf_counter()
+            self._rest_until = ended + 100 * (ended - started)
+
+
+def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:
+    """Read the curve from a trainer's `state.log_history`.
+
+    Returns:
+        One point per evaluated step, and what to draw below: label to (step, value) points.
+    """
+    points = {
+        log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
+        for log in history
+        if "eval_success" in log
+    }
+    training = [log for log in history if log.get("reward") is not None]
+    series = {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
+    series["tool calls"] = [
+        (log["step"], tool_calls(log)) for log in training if any(name.startswith("tool/") for name in log)
+    ]
+    return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
+
+
+def tool_calls(metrics: Mapping[str, float]) -> float:
+    """Tool calls per episode, whatever the tools."""
+    return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))

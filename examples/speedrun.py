@@ -2,7 +2,7 @@
 
     model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.png, trajectories.html, results.json
 
-Everything in it is the library used as a user would use it; the numbers of a run are in the package `presets`.
+Everything in it is the library used as a user would use it; the numbers of a run are in presets.py.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from trl import SFTConfig
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
-from agent_gym.examples.dashboard import watch
-from agent_gym.examples.live_curve import tool_calls
-from agent_gym.examples.presets import Imitation, Preset, get_preset
-from agent_gym.examples.tiny import make_tiny_model
-from agent_gym.examples.tiny_vision import make_tiny_vision_model
+from agent_gym.examples.dashboard import tool_calls, watch
+from agent_gym.examples.preset import Imitation, Preset
+from agent_gym.examples.presets import get_preset
+from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.examples.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy

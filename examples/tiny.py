@@ -1,13 +1,13 @@
-"""A language model small enough to learn on two CPU cores, made on the spot, without the hub.
+"""Models small enough to learn on two CPU cores, made on the spot, without the hub: one for text, one for images.
 
-The recipe: Qwen3's architecture with two layers of width 96 (0.28M parameters) and a byte-level BPE tokenizer trained
-on the environment's own demonstrations. Three choices make it learn in minutes:
+The text model is Qwen3 with two layers of width 96 (0.28M parameters) and a byte-level BPE tokenizer trained on the
+environment's own demonstrations. Three choices make it learn in minutes: digits are single tokens, so that numbers can
+be copied digit by digit; the fixed frame of a tool call is one token, so that an episode has about 80 tokens instead of
+150; heads have 32 dimensions, of which vLLM's CPU kernels take multiples only.
 
-- digits are single tokens, so that numbers can be copied digit by digit;
-- the fixed frame of a tool call is one token, so that an episode has about 80 tokens instead of 150;
-- heads have 32 dimensions: vLLM's CPU kernels take multiples of 32 only.
+The vision model is Qwen2-VL with patches of 14 pixels, of which 2 x 2 are merged: 28 x 28 pixels are a token.
 
-It is a model for trying things, nothing more: it knows the sentences of its environment and no others.
+Both know the sentences of their environment and no others.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ SIZES: dict[str, dict[str, int]] = {
 """Name to the fields of `Qwen3Config` that differ; heads are 32 wide, with one key and value head."""
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+PATCH, MERGE = 14, 2
 
 # ChatML. Tools are named, not described: a schema would cost more tokens than the question.
 CHAT_TEMPLATE = """\
@@ -41,6 +43,15 @@ CHAT_TEMPLATE = """\
 {%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+# ChatML with images, as in Qwen2-VL.
+VISION_TEMPLATE = """\
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}
+{%- if message.content is string %}{{ message.content }}
+{%- else %}{% for part in message.content %}
+{%- if part.type == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}
+{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"""
 
 # What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
 # the tags of an answer, words, and whatever is none of these.
@@ -91,8 +102,7 @@ def make_tiny_tokenizer(
         texts: what it will have to encode.
         vocab_size: number of tokens; every byte has one, so that any text can be encoded.
         names_apart: cut capitalised words off from the space before them. A name is then the same tokens behind a space
-            and behind a quotation mark, and a policy that has to search for names it has read can copy them token by
-            token. It costs a token per name.
+            and behind a quotation mark, and can be copied token by token. It costs a token per name.
         frames: texts that an environment always writes in the same way; each becomes a token of its own, beside those
             of `vocab_size`. Of several that begin at one place the longest counts.
     """
@@ -123,6 +133,26 @@ def make_tiny_tokenizer(
     return PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=CHAT_TEMPLATE, padding_side="left"
     )
+
+
+def make_tiny_processor(texts: Iterable[str], vocab_size: int = 400) -> Any:
+    """Train a tokenizer of `vocab_size` tokens on texts and put an image processor beside it, without torchvision."""
+    from transformers import Qwen2VLProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    from agent_gym.policies.processors import let_videos_be_missing
+
+    let_videos_be_missing()
+    tokenizer = make_tiny_tokenizer(texts, vocab_size)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(IMAGE_TOKENS)})
+    tokenizer.chat_template = VISION_TEMPLATE
+    images = Qwen2VLImageProcessorPil(
+        patch_size=PATCH,
+        merge_size=MERGE,
+        # No image is enlarged, and a large one is scaled down to 64 tokens.
+        size={"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 64 * (PATCH * MERGE) ** 2},
+    )
+    return Qwen2VLProcessor(image_processor=images, tokenizer=tokenizer, chat_template=VISION_TEMPLATE)
 
 
 def make_tiny_model(
@@ -160,29 +190,69 @@ def make_tiny_model(
     """
     if size not in SIZES:
         raise ConfigError(f"size is {size!r}; allowed: {', '.join(SIZES)}")
-    import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     texts = demonstration_texts(env_id, env_kwargs, episodes=demonstrations)
     tokenizer = make_tiny_tokenizer(texts, vocab_size, names_apart=names_apart, frames=frames)
-    config = Qwen3Config(
-        vocab_size=-(-len(tokenizer) // 64) * 64,
-        head_dim=32,
-        num_key_value_heads=1,
-        max_position_embeddings=context,
-        # Qwen3's own base of a million is for contexts of 32,000 tokens.
-        rope_parameters=cast(Any, {"rope_type": "default", "rope_theta": 10_000.0}),
+    # Qwen3's own base of a million is for contexts of 32,000 tokens.
+    rope = {"rope_type": "default", "rope_theta": 10_000.0}
+    language = {**_language(tokenizer, context, rope), **SIZES[size]}
+    config = Qwen3Config(head_dim=32, tie_word_embeddings=True, dtype="float32", **language)
+    return _write(folder, tokenizer, Qwen3ForCausalLM, config, seed)
+
+
+def make_tiny_vision_model(
+    folder: str | Path,
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    vocab_size: int = 400,
+    demonstrations: int = 300,
+    context: int = 1024,
+    seed: int = 0,
+) -> Path:
+    """Write a fresh vision-language model and its processor to a folder; arguments as of `make_tiny_model`."""
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    processor = make_tiny_processor(demonstration_texts(env_id, env_kwargs, episodes=demonstrations), vocab_size)
+    start, end, image, video = processor.tokenizer.convert_tokens_to_ids(list(IMAGE_TOKENS))
+    # Half of a head's 32 dimensions, divided among time, height and width; the width gets the slowest. With the usual
+    # base of 10,000 these would not turn by a hundredth between neighbours.
+    rope = {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [4, 6, 6]}
+    language = {**_language(processor.tokenizer, context, rope), **SIZES["xt"]}
+    width = language["hidden_size"]
+    eye = {"depth": 2, "embed_dim": 128, "hidden_size": width, "mlp_ratio": 2, "num_heads": 4, "patch_size": PATCH}
+    config = Qwen2VLConfig(
+        text_config=cast(Any, {**language, "initializer_range": width**-0.5}),
+        vision_config=cast(Any, {**eye, "spatial_merge_size": MERGE, "initializer_range": 0.05}),
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
         tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
         dtype="float32",
-        **cast(Any, SIZES[size]),
     )
+    return _write(folder, processor, Qwen2VLForConditionalGeneration, config, seed)
+
+
+def _language(tokenizer: Any, context: int, rope: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "vocab_size": -(-len(tokenizer) // 64) * 64,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": context,
+        "rope_parameters": rope,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+    }
+
+
+def _write(folder: str | Path, encoder: Any, model_class: Any, config: Any, seed: int) -> Path:
+    import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
+        model = model_class(config)
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    encoder.save_pretrained(folder)
     return Path(folder)

@@ -1,4 +1,4 @@
-"""The policy that RL starts from, as a preset makes it: phases of imitating the environment's expert."""
+"""The policy that RL starts from: phases of imitating the environment's expert."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 from trl import SFTConfig
 
-from agent_gym.examples.presets import Imitation, Preset
+from agent_gym.examples.preset import Imitation, Preset
 from agent_gym.trainers.sft import expert_episodes, train_sft
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
@@ -19,15 +19,7 @@ _WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
 
 
 def imitation_settings(preset: Preset, phase: Imitation, folder: Path, seed: int, args: Any) -> SFTConfig:
-    """Make TRL's settings of one phase.
-
-    Args:
-        preset: the run.
-        phase: one of its phases.
-        folder: where TRL may write.
-        seed: of the data order.
-        args: the `AgentGRPOConfig` of what follows, for context length and precision.
-    """
+    """Make TRL's settings of one phase; context length and precision are those of the `AgentGRPOConfig` in `args`."""
     return SFTConfig(
         str(folder),
         seed=seed,
@@ -44,16 +36,7 @@ def imitation_settings(preset: Preset, phase: Imitation, folder: Path, seed: int
 def imitate(
     preset: Preset, phase: Imitation, model: Any, tokenizer: Any, settings: SFTConfig, callbacks: list[Any]
 ) -> None:
-    """Let the expert play and train on its episodes.
-
-    Args:
-        preset: the run.
-        phase: one of its phases.
-        model: the policy; it is changed.
-        tokenizer: its tokenizer.
-        settings: from `imitation_settings`.
-        callbacks: of TRL's trainer.
-    """
+    """Let the expert play and train the model on its episodes."""
     episodes = expert_episodes(
         preset.env_id,
         preset.env_kwargs,
@@ -64,7 +47,7 @@ def imitate(
     )
     rows = [row for episode in episodes for row in episode.rows]
     # All tokens are trained on in this phase, the world's included: a model that starts from random weights learns to
-    # copy numbers from them. RL afterwards trains on the policy's tokens only. A world that shows images says little
+    # copy numbers from them. RL afterwards trains on the policy's tokens only. A world that shows images writes little
     # beside them, and always the same.
     train_on = "policy" if any(row.images for row in rows) else "all"
     if phase.until_loss is not None:
@@ -73,12 +56,11 @@ def imitate(
 
 
 class _Until(TrainerCallback):
-    """Ends a phase that has reached its loss."""
+    """Ends a phase whose mean loss since the last log, `_WINDOW` steps ago, is low enough."""
 
     def __init__(self, loss: float) -> None:
         self._loss = loss
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        """Compare the mean since the last log, which is `_WINDOW` steps ago."""
         if float((logs or {}).get("loss", float("inf"))) < self._loss:
             control.should_training_stop = True

@@ -16,8 +16,7 @@ from trainer_tools import ENV, make_trainer  # noqa: E402
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: E402
 
 from agent_gym.examples import dashboard  # noqa: E402
-from agent_gym.examples.dashboard import Dashboard, trend, watch  # noqa: E402
-from agent_gym.examples.live_curve import LiveCurve, curve_of  # noqa: E402
+from agent_gym.examples.dashboard import Dashboard, LiveCurve, curve_of, trend, watch  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.viewer import CurvePoint  # noqa: E402
 from agent_gym.viewer.curve_page import render_curve  # noqa: E402

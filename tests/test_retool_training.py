@@ -22,7 +22,7 @@ from trainer_tools import RandomPolicy, distance, make_trainer, weights  # noqa:
 from transformers import AutoTokenizer  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.examples.presets.retool import RETOOL  # noqa: E402
+from agent_gym.examples.presets import RETOOL  # noqa: E402
 from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.sandbox import Limits, LocalSandbox  # noqa: E402
 from agent_gym.trainers.estimators.groups import grpo  # noqa: E402

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  #
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
-from agent_gym.examples.presets import CPU, PRESETS, Imitation, Preset, get_preset  # noqa: E402
+from agent_gym.examples.preset import Imitation, Preset  # noqa: E402
+from agent_gym.examples.presets import CPU, PRESETS, get_preset  # noqa: E402
 from agent_gym.examples.speedrun import run_speedrun  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402

@@ -141,8 +141,7 @@ def stand_in(images: bool) -> Any:
         images: whether it is for an environment that shows some; then it is a processor.
     """
     require("transformers", "train")
-    from agent_gym.examples.tiny import make_tiny_tokenizer
-    from agent_gym.examples.tiny_vision import make_tiny_processor
+    from agent_gym.examples.tiny import make_tiny_processor, make_tiny_tokenizer
 
     (folder,) = import_module("agent_gym.envs").__path__
     texts = [file.read_text(encoding="utf-8") for file in sorted(Path(folder).rglob("*.py"))]

@@ -90,8 +90,7 @@ def train(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
 def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
     from accelerate import PartialState
 
-    from agent_gym.examples.tiny import make_tiny_model
-    from agent_gym.examples.tiny_vision import make_tiny_vision_model
+    from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
     from agent_gym.rollout.images import shows_images
 
     folder = Path(str(args.output_dir)) / "tiny"

@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     note("importing torch and TRL")
     set_environment()
     require("trl", "train")
-    from agent_gym.examples.presets import own_preset
+    from agent_gym.examples.preset import own_preset
     from agent_gym.examples.speedrun import run_speedrun
 
     if arguments.env_kwargs and not arguments.env:
