@@ -89,7 +89,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "process norm": {"process_norm": "none"},
     "process norm, weighed": {"process_norm": "group", "outcome_weight": 0.3},
-    "over-long": {"overlong_buffer": 4, "overlong_penalty": 2.0},
+    "over-long": {"overlong_buffer": 4},
     "KL in the reward": {"beta": 0.5, "kl_in": "reward"},
     "all": {"process_norm": "none", "outcome_weight": 2.0, "overlong_buffer": 4, "beta": 0.5, "kl_in": "reward"},
 }

@@ -7,51 +7,15 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("trl")
 
-from agent_gym.cli import grpo, ppo, sft
 from agent_gym.cli.class_source import Unreadable, read_dataclass
-from agent_gym.cli.fast_help import answer_help, help_parser
+from agent_gym.cli.fast_help import answer_help
 from agent_gym.cli.flags import TrainingFlags
 from agent_gym.cli.launch import TrainingParser
-
-# A default that depends on what is installed.
-OPTIMIZERS = "adamw_torch or adamw_torch_fused"
-
-
-@pytest.mark.parametrize("command", [grpo, ppo, sft])
-def test_the_fast_help_is_that_of_the_real_parser(command: Any) -> None:
-    real = command.make_parser()
-    fast = help_parser(command.FLAGS)
-    shown = ("option_strings", "dest", "nargs", "metavar", "required", "help", "choices", "default")
-    for wanted, found in zip(real._actions, fast._actions, strict=True):
-        for name in shown:
-            value = getattr(found, name)
-            if value == OPTIMIZERS:
-                value = wanted.default
-                assert value in OPTIMIZERS.split(" or ")
-            assert _plain(value) == _plain(getattr(wanted, name)), (wanted.dest, name)
-    (default,) = (action.default for action in real._actions if action.dest == "optim")
-    assert fast.format_help().split() == real.format_help().replace(f"{default})", f"{OPTIMIZERS})").split()
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if type(value).__name__ == "dict_keys" else value
-
-
-def test_estimators_are_all_named() -> None:
-    """Their names are written out in the help, because it is read and not run."""
-    from agent_gym.trainers.estimators import ESTIMATORS
-
-    for command, wanted in ((grpo, ESTIMATORS), (ppo, [name for name in ESTIMATORS if ESTIMATORS[name].needs_critic])):
-        (text,) = (a.help for a in help_parser(command.FLAGS)._actions if a.dest == "advantage_estimator")
-        names = text.partition(": ")[2].partition(".")[0].replace(" or ", ", ").split(", ")
-        assert names == list(wanted)
-
 
 Write = Callable[[str], str]
 

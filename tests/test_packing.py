@@ -105,7 +105,7 @@ def test_values_are_those_of_padded_rows(tmp_path: Path) -> None:
 RUNS: dict[str, dict[str, Any]] = {
     "grpo": {"beta": 0.1, "num_iterations": 2},
     "ppo": {"ppo": True, "num_iterations": 2, "lam": 0.9, "critic_learning_rate": 1e-2},
-    "ppo, head": {"ppo": True, "critic": "head", "critic_trunk_gradient": True, "critic_learning_rate": 1e-2},
+    "ppo, head": {"ppo": True, "critic": "head", "critic_learning_rate": 1e-2},
 }
 
 

@@ -27,8 +27,8 @@ STEP = {"advantage_estimator": "step_gae", "importance_sampling_level": "step", 
 SETTINGS: dict[str, dict[str, Any]] = {
     "gae": {**PPO, **SGD},
     "gae, window": {**PPO, **ADAMW, "context": "window:1"},
-    "head on the trunk, rebuild": {
-        **PPO, **SGD, "critic": "head", "critic_trunk_gradient": True, "context": "rebuild",
+    "head, rebuild": {
+        **PPO, **SGD, "critic": "head", "context": "rebuild",
         "loss_normalization": "episode",
     },
     "StepPO, window": {**PPO, **ADAMW, **STEP, "context": "window:1"},
@@ -104,7 +104,7 @@ def test_two_ranks(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [ROWS, TOKENS, PACKED], ids=str)
-@pytest.mark.parametrize("name", ["gae, window", "head on the trunk, rebuild", "gigpo, rebuild, StarPO-S"])
+@pytest.mark.parametrize("name", ["gae, window", "head, rebuild", "gigpo, rebuild, StarPO-S"])
 def test_four_ranks(tmp_path: Path, name: str, cut: dict[str, Any]) -> None:
     compare(tmp_path, name, 4, cut)
 

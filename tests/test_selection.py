@@ -43,32 +43,25 @@ def test_spreads_skip_failed_episodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "by", "kept"),
+    ("fraction", "kept"),
     [
-        (0.25, "fraction", [5]),
-        (0.5, "fraction", [0, 5]),
-        (0.74, "fraction", [0, 5]),
-        (0.75, "fraction", [0, 1, 5]),  # the tie of the two without a spread goes to the lower number
-        (1.0, "fraction", [0, 1, 5, 6]),
-        (0.01, "fraction", [5]),
-        (0.6, "top_p", [5]),
-        (2 / 3, "top_p", [5]),
-        (0.7, "top_p", [0, 5]),
-        (1.0, "top_p", [0, 5]),
+        (0.25, [5]),
+        (0.74, [0, 5]),
+        (0.75, [0, 1, 5]),  # the tie of the two without a spread goes to the lower number
+        (1.0, [0, 1, 5, 6]),
+        (0.01, [5]),
     ],
 )
-def test_by_hand(fraction: float, by: str, kept: list[int]) -> None:
-    assert keep_groups(RETURNS, GROUPS, fraction, by) == kept
+def test_by_hand(fraction: float, kept: list[int]) -> None:
+    assert keep_groups(RETURNS, GROUPS, fraction) == kept
     tensors = torch.tensor(RETURNS, dtype=torch.float32), torch.tensor(GROUPS)
-    assert keep_groups(*tensors, fraction, by) == kept
+    assert keep_groups(*tensors, fraction) == kept
 
 
 def test_rounding_alone_loses_no_group() -> None:
     assert int(0.29 * 100) == 28
     returns, groups = flat([[0.0, float(i)] for i in range(100)])
     assert keep_groups(returns, groups, 0.29) == list(range(71, 100))
-    returns, groups = flat([[0.0, 0.1]] * 5)
-    assert keep_groups(returns, groups, 3 / 5, "top_p") == [0, 1, 2]
 
 
 @given(rollouts, st.floats(0.01, 1.0))
@@ -81,22 +74,9 @@ def test_a_fraction_keeps_the_widest(rollout: list[list[float]], fraction: float
     assert all(spreads[a] >= spreads[b] - 1e-12 for a, b in itertools.product(kept, left))
 
 
-@given(rollouts, st.floats(0.01, 1.0))
-def test_top_p_keeps_the_fewest_that_reach_the_share(rollout: list[list[float]], p: float) -> None:
-    spreads = group_spreads(*flat(rollout))
-    total = sum(spreads.values())
-    kept = keep_groups(*flat(rollout), p, "top_p")
-    assert sum(spreads[group] for group in kept) >= p * total - 1e-6
-    if len(kept) > 1:
-        widest = sorted(spreads.values(), reverse=True)[: len(kept) - 1]
-        assert sum(widest) < p * total
-
-
 @given(rollouts)
-def test_the_whole_spread_is_that_of_the_informative_groups(rollout: list[list[float]]) -> None:
-    returns, groups = flat(rollout)
-    informative = informative_groups(returns, groups)
-    assert keep_groups(returns, groups, 1.0, "top_p") == (informative or [0])
+def test_a_group_informs_if_its_scored_members_differ(rollout: list[list[float]]) -> None:
+    informative = informative_groups(*flat(rollout))
     assert informative == [i for i, group in enumerate(rollout) if len({r for r in group if not math.isnan(r)}) > 1]
 
 
@@ -105,39 +85,31 @@ def test_the_order_of_members_and_groups_decides_nothing(rollout: list[list[floa
     returns, groups = flat(rollout)
     pairs = sorted(zip(groups, returns, strict=True), key=lambda pair: (order[pair[0]], str(pair[1])))
     mixed = [r for _, r in pairs], [g for g, _ in pairs]
-    for by in ("fraction", "top_p"):
-        assert keep_groups(*mixed, 0.5, by) == keep_groups(returns, groups, 0.5, by)
+    assert keep_groups(*mixed, 0.5) == keep_groups(returns, groups, 0.5)
 
 
-@pytest.mark.parametrize("by", ["fraction", "top_p"])
-def test_each_environment_keeps_its_groups_of_largest_spread(by: str) -> None:
+def test_each_environment_keeps_its_groups_of_largest_spread() -> None:
     # Four groups with rewards up to 1, four with rewards up to 100; in each, two groups agree.
     unit = [0, 1, 0, 0, 0, 1, 1, 1]
     returns = [*unit, *(100 * one for one in unit)]
     groups, sources = [i // 2 for i in range(16)], [5] * 8 + [2] * 8
-    assert keep_groups(returns, groups, 0.5, by, sources) == {"fraction": [0, 2, 4, 6], "top_p": [0, 4]}[by]
+    assert keep_groups(returns, groups, 0.5, sources) == [0, 2, 4, 6]
     # One environment: the groups of largest spread, whatever its number.
-    assert keep_groups(returns, groups, 0.5, by, [3] * 16) == keep_groups(returns, groups, 0.5, by)
+    assert keep_groups(returns, groups, 0.5, [3] * 16) == keep_groups(returns, groups, 0.5)
 
 
 def test_returns_that_differ_by_rounding_are_the_same() -> None:
     assert informative_groups(np.array([0.1 + 0.2, 0.3, 0.0, 1.0]), np.array([0, 0, 1, 1])) == [1]
 
 
-@pytest.mark.parametrize("by", ["fraction", "top_p"])
-def test_an_empty_rollout_keeps_nothing(by: str) -> None:
-    assert keep_groups([], [], 0.5, by) == informative_groups([], []) == []
+def test_an_empty_rollout_keeps_nothing() -> None:
+    assert keep_groups([], [], 0.5) == informative_groups([], []) == []
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.01, NAN])
 def test_an_impossible_share_is_refused(fraction: float) -> None:
     with pytest.raises(ConfigError, match=f"is {fraction}; it must be above 0 and at most 1"):
         keep_groups(RETURNS, GROUPS, fraction)
-
-
-def test_an_unknown_ranking_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'top_k'; allowed: fraction, top_p"):
-        keep_groups(RETURNS, GROUPS, 0.5, "top_k")
 
 
 def test_refill_by_hand() -> None:

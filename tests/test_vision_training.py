@@ -34,7 +34,7 @@ from agent_gym.trainers.batching import RowImages, take, training_episode  # noq
 KINDS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "ppo": {"ppo": True},
-    "ppo, head": {"ppo": True, "critic": "head", "critic_trunk_gradient": True},
+    "ppo, head": {"ppo": True, "critic": "head"},
 }
 
 

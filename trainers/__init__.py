@@ -15,7 +15,7 @@ from typing import Any
 _HOMES = {
     "AgentGRPOConfig": "agent_gym.trainers.config",
     "AgentGRPOTrainer": "agent_gym.trainers.grpo",
-    "AgentPPOConfig": "agent_gym.trainers.ppo_config",
+    "AgentPPOConfig": "agent_gym.trainers.config",
     "AgentPPOTrainer": "agent_gym.trainers.ppo",
     "task_dataset": "agent_gym.trainers.tasks",
 }

@@ -87,7 +87,7 @@ class Collector:
         if args.keep_groups < 1.0:
             chosen = [i for i, group in enumerate(groups) if group in kept]
             found, of, origins = ([column[i] for i in chosen] for column in (returns, groups, sources))
-            kept = set(keep_groups(found, of, args.keep_groups, args.keep_groups_by, origins))
+            kept = set(keep_groups(found, of, args.keep_groups, origins))
         if args.estimator.needs_baseline:
             kept &= _with_baseline(episodes)
         trainer._metrics["train"]["rollout/groups_kept"].append(len(kept) / len(set(groups)))

@@ -1,4 +1,4 @@
-"""The settings of the agent trainers: TRL's own, plus what multi-turn episodes need.
+"""The settings of the agent trainers: TRL's own, plus what multi-turn episodes need (settings.py).
 
 TRL's names keep their meaning where they apply (`num_generations`, `temperature`, `use_vllm`, `scale_rewards`, ...).
 Fields of `GRPOConfig` that describe something this trainer does differently are checked here and not silently ignored.
@@ -7,7 +7,7 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +15,10 @@ from trl import GRPOConfig
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import MIN_TEMPERATURE
-from agent_gym.policies.vllm.weights import TRANSFERS
 from agent_gym.rollout import Budget, make_context, tighten
-from agent_gym.trainers.algorithm import AlgorithmConfig
-from agent_gym.trainers.correction import MODES
-from agent_gym.trainers.estimators import SCALES
+from agent_gym.trainers.curriculum import TurnCurriculum
+from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
+from agent_gym.trainers.settings import AgentSettings, CriticSettings
 
 _FULL = "Rollouts sample the full distribution, because the loss scores the full distribution"
 _LOSS = "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere"
@@ -29,7 +28,7 @@ _ENTROPY = "The entropy bonus is constant: entropy_coef"
 _OTHER_LOSS = "loss_type is clip or cispo"
 _SERVER = "Servers are named by layout='server' and vllm_server_base_url"
 
-_FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
+FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "top_p": ((1.0,), _FULL),
     "top_k": ((0, -1, None), _FULL),
     "min_p": ((None, 0.0), _FULL),
@@ -68,10 +67,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "multi_objective_aggregation": (("sum_then_normalize",), _WORLD),
     "max_tool_calling_iterations": ((None,), "Turns are limited by max_turns"),
 }
-"""TRL's settings that allow one value here, the neutral one first, and why."""
-
-
-LAYOUTS = ("colocate", "server")
+"""TRL's settings that have one value here, its spellings and why; the first is the neutral one."""
 
 
 class _OneEpisode(int):
@@ -82,8 +78,8 @@ class _OneEpisode(int):
 
 
 @dataclass
-class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
-    """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AlgorithmConfig` have, and the fields below.
+class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choices, where TRL takes any text
+    """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AgentSettings` have.
 
     `per_device_train_batch_size` counts episodes. Turns and episodes have budgets of their own instead of
     `max_completion_length`.
@@ -92,132 +88,28 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
         ConfigError: for settings that contradict each other or this trainer.
     """
 
-    max_turns: int | None = field(
-        default=None,
-        metadata={"help": "Turns after which an episode is truncated, besides the environment's own limit."},
-    )
-    max_turn_tokens: int = field(default=512, metadata={"help": "Tokens the policy may sample in one turn."})
-    max_episode_tokens: int = field(
-        default=4096, metadata={"help": "Tokens of one context: prompt, turns and answers of the world."}
-    )
-    episode_timeout: float | None = field(
-        default=None, metadata={"help": "Seconds of wall-clock time after which an episode is stopped."}
-    )
-    context: str = field(
-        default="append",
-        metadata={
-            "help": "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild "
-            "or template."
-        },
-    )
-    micro_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Rows per forward and backward pass. Default: per_device_train_batch_size; with "
-            "micro_batch_tokens as many as fit."
-        },
-    )
-    micro_batch_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Tokens per forward and backward pass, padding included; a longer row is alone in its own."},
-    )
-    packing: bool = field(
-        default=False,
-        metadata={
-            "help": "Put the rows of a pass behind each other in one sequence, without padding. For attention that "
-            "keeps them apart by position_ids; meant for flash attention."
-        },
-    )
-    use_vllm: bool | None = field(  # type: ignore[assignment]
-        default=None,
-        metadata={
-            "help": "Sample with vLLM. By default where it is installed and can serve the policy, else with "
-            "transformers; true insists, false never does. A policy= of your own is taken as it is."
-        },
-    )
-    layout: str = field(
-        default="colocate",
-        metadata={
-            "help": "Where vLLM runs: colocate (an engine in each training process) or server (`agent-gym serve model` "
-            "on other GPUs, at vllm_server_base_url)."
-        },
-    )
-    weights_transfer: str = field(
-        default="auto",
-        metadata={
-            "help": "With layout server: how weights get there: files, broadcast (NCCL between GPUs, gloo elsewhere) "
-            "or auto, which broadcasts between GPUs that reach each other."
-        },
-    )
-    weights_folder: str | None = field(
-        default=None,
-        metadata={
-            "help": "With layout server: where files with weights are handed over, in a folder that the servers see, "
-            "too. By default in this machine's memory (/dev/shm)."
-        },
-    )
-    overlap: bool = field(
-        default=False,
-        metadata={
-            "help": "Play the next rollout while this one trains, with weights that are one rollout older. For layout "
-            "server, where engine and trainer do not share a device."
-        },
-    )
-    over_sampling: float = field(
-        default=0.0,
-        metadata={
-            "help": "Share of task groups in play beside those that a batch needs, so that a rollout does not wait for "
-            "its slowest: what is unfinished goes on in the next one, and none is dropped."
-        },
-    )
-    max_num_seqs: int = field(default=256, metadata={"help": "Most sequences vLLM decodes at once, per process."})
-    env_workers: int = field(default=32, metadata={"help": "Environments that compute at the same time, per process."})
-    env_processes: int = field(
-        default=0,
-        metadata={
-            "help": "Processes that run environments while the threads wait, per process; 0 for none. For environments "
-            "that compute in Python or are not thread-safe."
-        },
-    )
-    eval_temperature: float = field(
-        default=0.0, metadata={"help": "Sampling temperature of evaluation; 0 is greedy decoding."}
-    )
-    trajectories_per_step: int = field(
-        default=8,
-        metadata={"help": "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none."},
-    )
-    rollout_progress: bool = field(default=False, metadata={"help": "Show a progress bar for each rollout."})
-
-    # Defaults of TRL that do not suit episodes.
-    num_generations_eval: int | None = field(default=1, metadata={"help": "Attempts per task in evaluation."})
-    vllm_importance_sampling_mode: str = field(
-        # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any
-        # fixed range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
-        default="token_truncate",
-        metadata={"help": "How the ratio between trainer and engine logprobs is bounded; see trl.GRPOConfig."},
-    )
-
     def __post_init__(self) -> None:
-        """Check what only this trainer can know."""
-        self.check_algorithm()
+        self.check_settings()
+        if self.single and (self.keep_groups < 1.0 or self.max_refills):
+            raise ConfigError("keep_groups and max_refills compare episodes of a task: num_generations must be above 1")
+        if self.single and self.estimator.needs_groups:
+            raise ConfigError(
+                f"num_generations is 1, but {self.advantage_estimator!r} compares episodes of the same task: raise it "
+                "to 2 or more, or take an estimator that learns from single episodes (reinforce_pp, remax, gae, ...)"
+            )
         if self.single:
             self.num_generations = _OneEpisode(1)
         try:
             super().__post_init__()
-        except ValueError as error:  # what TRL and transformers find wrong is the user's to mend too
+        except ValueError as error:  # the user can correct what TRL and transformers find wrong
             raise ConfigError(str(error)) from error
         if self.single:
             self.num_generations = 1
-        if self.device.type == "cpu":
-            # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is taken up again.
-            self.__dict__["_setup_devices"] = torch.device("cpu")
-        for name, (allowed, reason) in _FIXED.items():
+        for name, (allowed, reason) in FIXED.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
-        for name, choices in (("scale_rewards", SCALES), ("vllm_importance_sampling_mode", MODES)):
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(choices)}")
-        self._check_layout()
+        if self.scale_rewards not in SCALES:
+            raise ConfigError(f"scale_rewards is {self.scale_rewards!r}; allowed: {', '.join(SCALES)}")
         if self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature}; it must be at least {MIN_TEMPERATURE}: without chance all members "
@@ -229,11 +121,6 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
             )
         if self.micro_batch_size is None and self.micro_batch_tokens is None:
             self.micro_batch_size = self.per_device_train_batch_size
-        at_least = {"max_num_seqs": 1, "env_workers": 1, "env_processes": 0, "trajectories_per_step": 0}
-        at_least |= {"micro_batch_size": 1, "micro_batch_tokens": 2}
-        for name, least in at_least.items():
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.vllm_max_model_length is not None and self.vllm_max_model_length < self.max_episode_tokens:
             raise ConfigError(
                 f"vllm_max_model_length is {self.vllm_max_model_length}, less than max_episode_tokens "
@@ -246,18 +133,12 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
             )
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
-        if self.overlong_buffer > self.max_turn_tokens:
-            raise ConfigError(
-                f"overlong_buffer is {self.overlong_buffer}; it must be at most max_turn_tokens, here "
-                f"{self.max_turn_tokens}"
-            )
-        # The limits are checked now and not after the model is loaded.
+        self._check_sampling()
+        # These are checked now and not after the model is loaded.
+        self.curriculum  # noqa: B018
         tighten(self.budget, make_context(self.context))
 
-    def _check_layout(self) -> None:
-        for name, allowed in (("layout", LAYOUTS), ("weights_transfer", TRANSFERS)):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+    def _check_sampling(self) -> None:
         if self.layout == "server":
             self.use_vllm = True
             if not self.server_urls:
@@ -265,18 +146,16 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
                     "layout is 'server', but vllm_server_base_url names none: start `agent-gym serve model` and give "
                     "its address, for example http://127.0.0.1:8010, or several with commas"
                 )
-        if self.overlap and not self.vllm_importance_sampling_correction:
-            raise ConfigError("overlap needs vllm_importance_sampling_correction: the samples are of older weights")
-        if self.layout != "server" and (self.server_urls or self.weights_folder or self.weights_transfer != "auto"):
+        elif self.server_urls or self.weights_folder or self.weights_transfer != "auto":
             raise ConfigError(
                 "vllm_server_base_url, weights_transfer and weights_folder belong to layout='server'; set it, or leave "
                 "them out"
             )
-        if self.weights_transfer == "broadcast" and self.weights_folder:
-            raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")
+        if self.overlap and not self.vllm_importance_sampling_correction:
+            raise ConfigError("overlap needs vllm_importance_sampling_correction: the samples are of older weights")
 
     def check_over_sampling(self) -> None:
-        """Raise `ConfigError` for a share of further tasks that is none, or settings that do not go with it."""
+        """Raise `ConfigError` for a share of further tasks that is impossible, or settings that do not go with it."""
         share = self.over_sampling
         if not 0.0 <= share < 1.0:
             raise ConfigError(f"over_sampling is {share}; it must be at least 0 and below 1")
@@ -301,19 +180,22 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
                 "process plays in a rollout: raise it, give a rollout more tasks, or set it to 0"
             )
 
-    def check_overlap(self, own_policy: bool) -> None:
-        """Raise `ConfigError` if the engine cannot play while the trainer trains.
-
-        Args:
-            own_policy: whether the user brought an engine, which then must keep its weights to itself.
-        """
-        if self.overlap and self.layout != "server" and not own_policy:
-            raise ConfigError("overlap needs layout='server': an engine in the training process shares its device")
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is resumed.
+        device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
 
     @property
     def server_urls(self) -> list[str]:
         """The addresses of the model servers."""
         return [url.strip() for url in (self.vllm_server_base_url or "").split(",") if url.strip()]
+
+    @property
+    def single(self) -> bool:
+        """Whether each task is played once, so that there are no groups."""
+        return self.num_generations == 1
 
     @property
     def chunks(self) -> int:
@@ -347,3 +229,41 @@ class AgentGRPOConfig(AlgorithmConfig, GRPOConfig):
             max_turns=self.max_turns,
             max_seconds=self.episode_timeout,
         )
+
+    @property
+    def curriculum(self) -> TurnCurriculum | None:
+        """The turn budget over the run, None for a constant one."""
+        return None if self.turn_curriculum is None else TurnCurriculum.parse(self.turn_curriculum)
+
+    @property
+    def estimator(self) -> Estimator:
+        """The advantage estimator."""
+        return get_estimator(self.advantage_estimator)
+
+    @property
+    def credit(self) -> Credit:
+        """The settings of the estimator."""
+        return Credit(
+            gamma=self.gamma,
+            lam=self.lam,
+            step_gamma=self.step_gamma,
+            step_lam=self.step_lam,
+            scale=self.scale_rewards,
+            whiten=self.whiten_advantages,
+            step_weight=self.gigpo_step_weight,
+        )
+
+
+@dataclass
+class AgentPPOConfig(CriticSettings, AgentGRPOConfig):  # type: ignore[misc]
+    """Settings of `AgentPPOTrainer`: everything `AgentGRPOConfig` has, and `CriticSettings`.
+
+    TRL's `num_iterations` are PPO's epochs, `steps_per_generation` / `gradient_accumulation_steps` its minibatches.
+
+    Raises:
+        ConfigError: for settings that contradict each other or this trainer.
+    """
+
+    def __post_init__(self) -> None:
+        self.check_critic()
+        super().__post_init__()

@@ -8,8 +8,8 @@ Two kinds:
 
     model   a backbone of its own, starting as a copy of the policy's. Twice the memory; what the critic learns cannot
             disturb the policy. The default.
-    head    one linear layer on the policy's last hidden state. Nearly free; the trunk learns from the value loss only
-            if it is allowed to, since values and words then pull at the same weights.
+    head    one linear layer on the policy's last hidden state. Nearly free; the trunk does not learn from the value
+            loss, since values and words would pull at the same weights.
 """
 
 from __future__ import annotations
@@ -43,15 +43,13 @@ class Critic(nn.Module):
     Args:
         hidden_size: width of the hidden states.
         backbone: a transformer without output layer, or None for a head on the policy's.
-        trunk_gradient: whether a head passes its gradient on into the policy.
     """
 
-    def __init__(self, hidden_size: int, backbone: nn.Module | None = None, *, trunk_gradient: bool = False) -> None:
+    def __init__(self, hidden_size: int, backbone: nn.Module | None = None) -> None:
         """Start at zero everywhere: an untrained critic should say nothing rather than something random."""
         super().__init__()
         self.backbone: Any = backbone
         self.head = nn.Linear(hidden_size, 1)
-        self.trunk_gradient = trunk_gradient
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -62,13 +60,12 @@ class Critic(nn.Module):
             return self.head(hidden_states.to(self.head.weight.dtype)).squeeze(-1).float()
 
 
-def make_critic(model: PreTrainedModel | str, kind: str, *, trunk_gradient: bool = False, **init: Any) -> Critic:
+def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
     """Build the critic of a policy.
 
     Args:
         model: the policy before any adapter, or the id or folder it is loaded from.
         kind: one of `KINDS`.
-        trunk_gradient: see `Critic`.
         **init: arguments of `from_pretrained`.
 
     Raises:
@@ -80,7 +77,7 @@ def make_critic(model: PreTrainedModel | str, kind: str, *, trunk_gradient: bool
         raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")
     if kind == "head":
         config = AutoConfig.from_pretrained(model, **_shared(init)) if isinstance(model, str) else model.config
-        return Critic(config.get_text_config().hidden_size, trunk_gradient=trunk_gradient)
+        return Critic(config.get_text_config().hidden_size)
     backbone = AutoModel.from_pretrained(model, **init) if isinstance(model, str) else copy.deepcopy(model.base_model)
     backbone.requires_grad_(True)
     return Critic(backbone.config.get_text_config().hidden_size, backbone)
@@ -122,7 +119,7 @@ def attach(model: Any, critic: Critic) -> None:
             hidden = caught[-1]
         else:
             output, hidden = None, trunk(**seen, use_cache=False).last_hidden_state
-        if self.critic.backbone is None and not self.critic.trunk_gradient:
+        if self.critic.backbone is None:
             hidden = hidden.detach()
         values = self.critic(hidden)
         return (output, values) if critic == "both" else values

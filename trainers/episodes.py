@@ -69,8 +69,9 @@ class EpisodeTrainer(RowTrainer):
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
         self.check_settings(args)
-        args.check_overlap(policy is not None)
         args.check_over_sampling()
+        if args.overlap and args.layout != "server" and policy is None:
+            raise ConfigError("overlap needs layout='server': an engine in the training process shares its device")
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
@@ -126,14 +127,12 @@ class EpisodeTrainer(RowTrainer):
                 model = self.accelerator.unwrap_model(self.model)
                 self._policy = build_policy(model, self.renderer, args, self.accelerator.autocast, sharded=self.sharded)
                 self.use_vllm = not isinstance(self._policy, TransformersPolicy)
-            show = args.rollout_progress and self.accelerator.is_main_process
             self._runner = Runner(
                 self._policy,
                 self.renderer,
                 args.budget,
                 workers=args.env_workers,
                 env_processes=args.env_processes,
-                progress=show,
                 context=args.context,
             )
         return self._runner

@@ -35,6 +35,7 @@ from agent_gym.trainers.echo_trap import repeated_share
 from agent_gym.trainers.episodes import EpisodeTrainer
 from agent_gym.trainers.estimators import Estimate
 from agent_gym.trainers.logs import TokenCredit, completion_table, show_on_tensorboard
+from agent_gym.trainers.losses import CLAMP
 from agent_gym.trainers.metrics import mean_metrics
 from agent_gym.trainers.normalization import loss_weights
 from agent_gym.trainers.overlong import overlong_penalty
@@ -114,7 +115,7 @@ class AgentGRPOTrainer(EpisodeTrainer):
             lengths = Counter(k for row in kept.rows for k in row.step_of)
             for k in range(len(kept.outcome)):
                 due = overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
-                kept.outcome[k] += args.overlong_penalty * due
+                kept.outcome[k] += due
         if kept.greedy:
             # A baseline is what the outcome is compared with. Normalised process rewards are not, and set no scale.
             kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
@@ -185,8 +186,7 @@ class AgentGRPOTrainer(EpisodeTrainer):
         if not self._kl_in_reward:
             return {}
         # The plain log-ratio (k1): its expectation is the KL, and as a reward it needs no gradient of its own.
-        clamp = self.args.log_ratio_clamp
-        return {"penalty": -self.beta * timeline.read((batch["old_logps"] - batch["ref_logps"]).clamp(-clamp, clamp))}
+        return {"penalty": -self.beta * timeline.read((batch["old_logps"] - batch["ref_logps"]).clamp(-CLAMP, CLAMP))}
 
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
         batch["advantages"] = timeline.write(estimate.advantages, self.accelerator.device)

@@ -13,6 +13,8 @@ import torch
 
 LOSSES = ("clip", "cispo")
 RATIO_LEVELS = ("token", "step", "sequence")
+CLAMP = 20.0
+"""Largest magnitude of a log-ratio: one impossible token cannot make the loss infinite."""
 
 
 class PolicyLoss(NamedTuple):
@@ -30,7 +32,7 @@ class PolicyLoss(NamedTuple):
 
 
 def probability_ratio(
-    logps: torch.Tensor, old_logps: torch.Tensor, step_of: torch.Tensor, level: str = "token", clamp: float = 20.0
+    logps: torch.Tensor, old_logps: torch.Tensor, step_of: torch.Tensor, level: str = "token", clamp: float = CLAMP
 ) -> torch.Tensor:
     """How much more likely the policy finds its actions now than when the batch was scored.
 
@@ -108,7 +110,7 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
     return PolicyLoss(-weight * advantages * logps, torch.zeros_like(ratio, dtype=torch.bool), ratio > cap)
 
 
-def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor, clamp: float = 20.0) -> torch.Tensor:
+def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor, clamp: float = CLAMP) -> torch.Tensor:
     """Estimate KL(policy || reference) per token: exp(d) - d - 1 with d = ref - policy (Schulman's k3).
 
     Never negative, unbiased, and of low variance where the policies are close (http://joschu.net/blog/kl-approx.html).

@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batching import Batch
-from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.config import AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.critic import (
     attach,
     critic_state,
@@ -34,7 +34,6 @@ from agent_gym.trainers.estimators import Estimate
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.losses import value_loss
 from agent_gym.trainers.normalization import loss_weights
-from agent_gym.trainers.ppo_config import AgentPPOConfig
 from agent_gym.trainers.rows import Scores
 from agent_gym.trainers.timeline import Timeline
 
@@ -64,7 +63,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         settings = AgentPPOConfig if args is None else args  # the class holds the defaults
         init: Any = args.model_init_kwargs if args is not None and isinstance(model, str) else None
         # Before TRL puts an adapter into the model: the critic starts from the plain weights.
-        critic = make_critic(model, settings.critic, trunk_gradient=settings.critic_trunk_gradient, **(init or {}))
+        critic = make_critic(model, settings.critic, **(init or {}))
         super().__init__(model, env, args, **kwargs)
         if self.is_deepspeed_enabled and self.args.critic_warmup_steps:
             raise ConfigError("critic_warmup_steps does not work with DeepSpeed, which steps all parameters at once")

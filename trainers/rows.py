@@ -239,16 +239,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
         assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
-        ratio = probability_ratio(
-            scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level, args.log_ratio_clamp
-        )
+        ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
         policy = self._policy_loss(ratio, scores.logps, inputs["advantages"])
         if "engine_ratio" not in inputs:
             # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
             self._add_engine_ratio(inputs, scores.logps.detach())
         per_token = policy.loss * inputs.get("engine_ratio", 1.0)
         if self.beta != 0.0:
-            kl = kl_estimate(scores.logps, inputs["ref_logps"], args.log_ratio_clamp)
+            kl = kl_estimate(scores.logps, inputs["ref_logps"])
             self._means.add("kl", kl, mask)
             if args.kl_in == "loss":
                 # The sample came from the old policy: weighed by the ratio, the gradient is that of the present KL.

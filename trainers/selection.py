@@ -21,10 +21,8 @@ import torch
 
 from agent_gym.errors import ConfigError
 
-RANKINGS = ("fraction", "top_p")
 
-
-def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction", sources: Any = None) -> list[int]:
+def keep_groups(returns: Any, groups: Any, fraction: float, sources: Any = None) -> list[int]:
     """Choose the groups with the largest spread of returns: StarPO-S's uncertainty filter (RAGEN, arXiv:2504.20073).
 
     Which groups those are depends on the returns of this rollout, so that the choice biases the gradient towards tasks
@@ -33,11 +31,8 @@ def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction"
     Args:
         returns: (N,) total reward per episode, array or tensor.
         groups: (N,) number of each episode's group.
-        fraction: in (0, 1]. By "fraction" the share of groups to keep, rounded down as in RAGEN (0.25 of 8 are 2, and
-            of 7 it is 1), but never fewer than one. By "top_p" the share of the summed spread that the kept groups must
-            have between them; the fewest that do are kept, which follows how many groups are worth it from step to
-            step.
-        by: one of `RANKINGS`.
+        fraction: in (0, 1], the share of groups to keep, rounded down as in RAGEN (0.25 of 8 are 2, and of 7 it is 1),
+            but never fewer than one.
         sources: (N,) environment of each episode. The groups of each are ranked among themselves: spreads are in units
             of reward, so that in one ranking the environment of larger rewards would take all places. None for one
             environment.
@@ -47,26 +42,19 @@ def keep_groups(returns: Any, groups: Any, fraction: float, by: str = "fraction"
         number. Where no group has a spread, it is a group that agrees: training on it is training on zeros.
 
     Raises:
-        ConfigError: for a fraction outside (0, 1] or an unknown ranking.
+        ConfigError: for a fraction outside (0, 1].
     """
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"the share of groups to keep is {fraction}; it must be above 0 and at most 1 (1 keeps all)")
-    if by not in RANKINGS:
-        raise ConfigError(f"groups are ranked by {by!r}; allowed: {', '.join(RANKINGS)}")
     if sources is not None:
         values = torch.as_tensor(returns, dtype=torch.float64, device="cpu")
         numbers, origins = torch.as_tensor(groups, device="cpu"), torch.as_tensor(sources, device="cpu")
         parts = [origins == source for source in origins.unique()]
-        return sorted(group for part in parts for group in keep_groups(values[part], numbers[part], fraction, by))
+        return sorted(group for part in parts for group in keep_groups(values[part], numbers[part], fraction))
     spreads = group_spreads(returns, groups)
     ranked = sorted(spreads, key=lambda group: (-spreads[group], group))
     # The small allowance is for products that fall short by rounding alone: 0.29 of 100 groups are 29.
-    if by == "fraction":
-        count = math.floor(fraction * len(ranked) + 1e-9)
-    else:
-        sums = np.cumsum([spreads[group] for group in ranked])
-        count = int(np.searchsorted(sums, fraction * sums[-1] * (1 - 1e-9))) + 1 if ranked else 0
-    return sorted(ranked[: max(1, count)])
+    return sorted(ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))])
 
 
 def group_spreads(returns: Any, groups: Any) -> dict[int, float]:

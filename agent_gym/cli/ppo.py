@@ -7,7 +7,7 @@ from agent_gym.cli.rl import RLCommand
 _COMMAND = RLCommand(
     name="ppo",
     summary="Train a model on environments by reinforcement learning with a critic (PPO).",
-    config="agent_gym.trainers.ppo_config:AgentPPOConfig",
+    config="agent_gym.trainers.config:AgentPPOConfig",
     trainer="AgentPPOTrainer",
     critic=True,
 )

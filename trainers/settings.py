@@ -1,0 +1,280 @@
+"""The settings of our own, by group: what multi-turn episodes need beside the settings of TRL.
+
+This file imports neither torch nor TRL, so that `--help` can show these settings at once. config.py joins them with
+TRL's. Where TRL has a name for something, it keeps that name (`epsilon`, `delta`, `beta`, `scale_rewards`, ...).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_type_hints
+
+from agent_gym.errors import ConfigError
+
+GROUPS = {
+    "episodes": "What an episode is",
+    "sampling": "Where and when episodes are played",
+    "credit": "From rewards to advantages",
+    "selection": "Which episodes are trained on",
+    "loss": "From advantages to the gradient",
+    "memory": "How a minibatch is cut",
+    "critic": "The critic",
+    "evaluation": "Evaluation and records",
+}
+"""The groups of settings, in the order in which the help shows them."""
+
+EstimatorName = Literal[
+    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "gae", "step_gae",
+    "bilevel_gae",
+]  # fmt: skip
+
+BoundedRatio = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+
+_TRL_LOSSES = {
+    "dapo": "loss_type='clip', loss_normalization='token'",
+    "grpo": "loss_type='clip', loss_normalization='sequence'",
+    "dr_grpo": "advantage_estimator='dr_grpo', loss_type='clip', loss_normalization='constant'",
+}
+
+
+class _Metadata(dict[str, str]):
+    """Help and group of a setting. The parser of transformers hands a copy to argparse, which knows no groups."""
+
+    def copy(self) -> dict[str, str]:
+        return {"help": self["help"]}
+
+
+def setting(default: Any, group: str, text: str) -> Any:
+    """Declare a setting: its default, its group in `GROUPS`, and its help."""
+    return field(default=default, metadata=_Metadata(help=text, group=group))
+
+
+def choices(settings: type, name: str) -> list[Any]:
+    """Return the values that a setting allows, None first; empty if it is not a choice."""
+    hint = get_type_hints(settings)[name]
+    kinds = [kind for kind in (hint, *get_args(hint)) if getattr(kind, "__origin__", None) is Literal]
+    allowed = [value for kind in kinds for value in get_args(kind)]
+    return [None, *allowed] if allowed and type(None) in get_args(hint) else allowed
+
+
+def check_choices(settings: Any, names: type) -> None:
+    """Raise `ConfigError` if a choice has a value that it does not allow.
+
+    Args:
+        settings: the values.
+        names: the dataclass that declares them, bases left out.
+    """
+    for name in names.__annotations__:
+        allowed, value = choices(names, name), getattr(settings, name)
+        if allowed and value not in allowed:
+            raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
+
+
+@dataclass
+class AgentSettings:
+    """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field names its group in `GROUPS`."""
+
+    max_turns: int | None = setting(
+        None, "episodes", "Turns after which an episode is truncated, besides the environment's own limit."
+    )
+    max_turn_tokens: int = setting(512, "episodes", "Tokens the policy may sample in one turn.")
+    max_episode_tokens: int = setting(
+        4096, "episodes", "Tokens of one context: prompt, turns and answers of the environment."
+    )
+    episode_timeout: float | None = setting(
+        None, "episodes", "Seconds of wall-clock time after which an episode is stopped."
+    )
+    context: str = setting(
+        "append",
+        "episodes",
+        "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild or template.",
+    )
+    turn_curriculum: str | None = setting(
+        None, "episodes", "ScalingInter: turns allowed from a step on, for example 0:2,100:4,200:8."
+    )
+    use_vllm: bool | None = setting(
+        None,
+        "sampling",
+        "Sample with vLLM. By default where it is installed and can serve the policy, else with transformers; true "
+        "insists, false never does. A policy= of your own is taken as it is.",
+    )
+    layout: Literal["colocate", "server"] = setting(
+        "colocate",
+        "sampling",
+        "Where vLLM runs: colocate (an engine in each training process) or server (`agent-gym serve model` on other "
+        "GPUs, at vllm_server_base_url).",
+    )
+    weights_transfer: Literal["auto", "files", "broadcast"] = setting(
+        "auto",
+        "sampling",
+        "With layout server: how weights get there: files, broadcast (NCCL between GPUs, gloo elsewhere) or auto, "
+        "which broadcasts between GPUs that reach each other.",
+    )
+    weights_folder: str | None = setting(
+        None,
+        "sampling",
+        "With layout server: where files with weights are handed over, in a folder that the servers see, too. By "
+        "default in this machine's memory (/dev/shm).",
+    )
+    overlap: bool = setting(
+        False,
+        "sampling",
+        "Play the next rollout while this one trains, with weights that are one rollout older. For layout server, "
+        "where engine and trainer do not share a device.",
+    )
+    over_sampling: float = setting(
+        0.0,
+        "sampling",
+        "Share of task groups in play beside those that a batch needs, so that a rollout does not wait for its "
+        "slowest: what is unfinished goes on in the next one, and none is dropped.",
+    )
+    max_num_seqs: int = setting(256, "sampling", "Most sequences vLLM decodes at once, per process.")
+    env_workers: int = setting(32, "sampling", "Environments that compute at the same time, per process.")
+    env_processes: int = setting(
+        0,
+        "sampling",
+        "Processes that run environments while the threads wait, per process; 0 for none. For environments that "
+        "compute in Python or are not thread-safe.",
+    )
+    # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any fixed
+    # range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
+    vllm_importance_sampling_mode: BoundedRatio = setting(
+        "token_truncate", "loss", "How the ratio between trainer and engine logprobs is bounded; see trl.GRPOConfig."
+    )
+    advantage_estimator: EstimatorName = setting(
+        "grpo",
+        "credit",
+        "How credit is given: grpo, dr_grpo, rloo, remax, reinforce_pp, reinforce_pp_baseline, gigpo, gae, step_gae, "
+        "bilevel_gae. The last three need a critic.",
+    )
+    gamma: float = setting(1.0, "credit", "Discount per sampled token.")
+    lam: float = setting(1.0, "credit", "Lambda of the GAE over tokens.")
+    step_gamma: float = setting(1.0, "credit", "Discount per step, also of process rewards.")
+    step_lam: float = setting(1.0, "credit", "Lambda of the GAE over steps.")
+    gigpo_step_weight: float = setting(1.0, "credit", "Weight of GiGPO's step advantage.")
+    whiten_advantages: bool = setting(
+        True, "credit", "Centre and scale advantages over the batch, in the estimators that do so by definition."
+    )
+    process_norm: Literal["none", "trajectory", "group", "batch", "prime"] | None = setting(
+        None,
+        "credit",
+        "Credit process rewards from their step on, scaled: none, trajectory, group, batch or prime. Left out, they "
+        "are part of the episode's reward like any other.",
+    )
+    outcome_weight: float = setting(
+        1.0, "credit", "Factor of the outcome reward beside process rewards, with process_norm."
+    )
+    keep_groups: float = setting(
+        1.0, "selection", "StarPO-S: train on this share of the groups, those of largest reward spread."
+    )
+    max_refills: int = setting(
+        0, "selection", "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times."
+    )
+    overlong_buffer: int = setting(
+        0, "selection", "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none."
+    )
+    loss_type: Literal["clip", "cispo"] = setting(
+        "clip", "loss", "clip (PPO's) or cispo. TRL's dapo is clip with loss_normalization token."
+    )
+    loss_normalization: Literal["token", "sequence", "step", "episode", "constant"] = setting(
+        "token",
+        "loss",
+        "What counts the same in the loss: token, sequence (row), step or episode; or constant (Dr. GRPO): each token "
+        "by 1 / (episodes of a rollout x max_episode_tokens).",
+    )
+    importance_sampling_level: Literal["token", "step", "sequence"] = setting(
+        "token", "loss", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
+    )
+    kl_in: Literal["loss", "reward"] = setting(
+        "loss",
+        "loss",
+        "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
+        "(log-ratio per token, before credit is given).",
+    )
+    micro_batch_size: int | None = setting(
+        None,
+        "memory",
+        "Rows per forward and backward pass. Default: per_device_train_batch_size; with micro_batch_tokens as many as "
+        "fit.",
+    )
+    micro_batch_tokens: int | None = setting(
+        None, "memory", "Tokens per forward and backward pass, padding included; a longer row is alone in its own."
+    )
+    packing: bool = setting(
+        False,
+        "memory",
+        "Put the rows of a pass behind each other in one sequence, without padding. For attention that keeps them "
+        "apart by position_ids; meant for flash attention.",
+    )
+    minibatch_by: Literal["rows", "episodes"] = setting(
+        "rows",
+        "loss",
+        "What the minibatches of one rollout divide: rows or episodes. With episodes, one whose context was rewritten "
+        "many times stays in one update.",
+    )
+    eval_temperature: float = setting(0.0, "evaluation", "Sampling temperature of evaluation; 0 is greedy decoding.")
+    num_generations_eval: int | None = setting(1, "evaluation", "Attempts per task in evaluation.")
+    trajectories_per_step: int = setting(
+        8, "evaluation", "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none."
+    )
+    echo_trap: Literal["off", "warn", "stop"] = setting(
+        "warn", "evaluation", "What the collapse monitor does when it sees one coming: off, warn or stop."
+    )
+
+    def check_settings(self) -> None:
+        """Raise `ConfigError` for values that no run can have, and for settings of ours that contradict each other."""
+        if self.loss_type in _TRL_LOSSES:
+            raise ConfigError(f"loss_type {self.loss_type!r} of TRL is called {_TRL_LOSSES[self.loss_type]} here")
+        check_choices(self, AgentSettings)
+        for name in ("gamma", "lam", "step_gamma", "step_lam"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
+        if not 0.0 < self.keep_groups <= 1.0:
+            raise ConfigError(f"keep_groups is {self.keep_groups}; it must be above 0 and at most 1")
+        for name in ("max_refills", "overlong_buffer", "outcome_weight"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
+        at_least = {"max_num_seqs": 1, "env_workers": 1, "env_processes": 0, "trajectories_per_step": 0}
+        at_least |= {"micro_batch_size": 1, "micro_batch_tokens": 2}
+        for name, least in at_least.items():
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.outcome_weight != 1.0 and self.process_norm is None:
+            raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
+        if self.overlong_buffer > self.max_turn_tokens:
+            raise ConfigError(
+                f"overlong_buffer is {self.overlong_buffer}; it must be at most max_turn_tokens, here "
+                f"{self.max_turn_tokens}"
+            )
+        if self.weights_transfer == "broadcast" and self.weights_folder:
+            raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")
+
+
+@dataclass
+class CriticSettings:
+    """What `AgentPPOConfig` adds: the settings of the critic, and defaults that suit one."""
+
+    critic: Literal["model", "head"] = setting(
+        "model", "critic", "model: a backbone of its own; head: one layer on the policy's trunk."
+    )
+    critic_learning_rate: float = setting(1e-5, "critic", "Learning rate of the critic.")
+    critic_warmup_steps: int = setting(0, "critic", "Optimizer steps at the start in which only the critic learns.")
+    vf_coef: float = setting(0.5, "critic", "Factor of the value loss.")
+    cliprange_value: float | None = setting(
+        0.2, "critic", "How far a value may move from the old one within a rollout; None for no limit."
+    )
+    advantage_estimator: EstimatorName = setting("gae", "credit", "How credit is given: gae, step_gae or bilevel_gae.")
+    num_generations: int | None = setting(
+        1, "credit", "Episodes per task. The critic is the comparison, so one is enough."
+    )
+
+    def check_critic(self) -> None:
+        """Raise `ConfigError` for values that no critic can have."""
+        allowed = choices(CriticSettings, "critic")
+        if self.critic not in allowed:
+            raise ConfigError(f"critic is {self.critic!r}; allowed: {', '.join(allowed)}")
+        for name in ("critic_learning_rate", "critic_warmup_steps", "vf_coef"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.cliprange_value is not None and self.cliprange_value <= 0:
+            raise ConfigError(f"cliprange_value is {self.cliprange_value}; it must be positive, or None for no limit")
