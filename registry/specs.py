@@ -65,7 +65,7 @@ ENVS: tuple[EnvEntry, ...] = (
         summary="multi-hop questions with a search engine",
         tools=("search",),
         data=_HOTPOTQA_DATA,
-        extra="retrieval",
+        extra="search",
     ),
     EnvEntry(
         id="AgentR1/HotpotQA-Direct-v0",
@@ -74,7 +74,7 @@ ENVS: tuple[EnvEntry, ...] = (
         tools=(),
         data=_HOTPOTQA_DATA,
         kwargs={"tools": (), "max_turns": 1},
-        extra="retrieval",
+        extra="search",
     ),
     EnvEntry(
         id="AgentR1/HotpotQA-NaiveRAG-v0",
@@ -83,7 +83,7 @@ ENVS: tuple[EnvEntry, ...] = (
         tools=(),
         data=_HOTPOTQA_DATA,
         kwargs={"tools": (), "max_turns": 1, "retrieve_question": True},
-        extra="retrieval",
+        extra="search",
     ),
     EnvEntry(
         id="AgentR1/HotpotQA-ReAct-v0",
@@ -92,7 +92,7 @@ ENVS: tuple[EnvEntry, ...] = (
         tools=("search",),
         data=_HOTPOTQA_DATA,
         kwargs={"calls": "react"},
-        extra="retrieval",
+        extra="search",
     ),
     EnvEntry(
         id="AgentR1/HotpotQA-FullWiki-v0",
@@ -100,7 +100,7 @@ ENVS: tuple[EnvEntry, ...] = (
         summary="HotpotQA over the introductions of all of Wikipedia",
         tools=("search",),
         data="hotpotqa/hotpot_qa or official JSON by data=",
-        extra="retrieval",
+        extra="search",
         needs="corpus= or retriever=",
     ),
     EnvEntry(
@@ -109,7 +109,7 @@ ENVS: tuple[EnvEntry, ...] = (
         summary="HotpotQA, 2WikiMultihopQA and MuSiQue, mixed",
         tools=("search",),
         data="embedded generator; local files and hub names by data=",
-        extra="retrieval",
+        extra="search",
     ),
     EnvEntry(
         id="AgentR1/PaperSearch-v0",
@@ -117,7 +117,7 @@ ENVS: tuple[EnvEntry, ...] = (
         summary="papers for a scholarly question, found by searches and along citations",
         tools=("search", "expand"),
         data="embedded generator; a folder with papers.jsonl and questions by data=",
-        extra="retrieval",
+        extra="search",
     ),
     EnvEntry(
         id="AgentR1/ReTool-v0",

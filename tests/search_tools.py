@@ -1,4 +1,4 @@
-"""What the tests of retrieval share: the real sample, and engines whose behaviour is known."""
+"""What the tests of search share: the real sample, and engines whose behaviour is known."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_every_algorithm_of_the_table_runs(tmp_path):
 
 
 def test_every_kind_of_index_is_measured(tmp_path):
-    _, results = run("retrieval.py", tmp_path)
+    _, results = run("search.py", tmp_path)
     rows = results["indexes"]
     assert len({row["index"].split()[0] for row in rows}) == 8
     assert all(row["plan"] == pytest.approx(1, abs=0.02) and 0 < row["recall@5"] <= 1 for row in rows)

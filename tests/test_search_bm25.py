@@ -196,7 +196,7 @@ def test_an_index_that_does_not_fit_is_refused(engine, tmp_path):
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(ConfigError, match=r"pip install 'agent-gym\[retrieval\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'agent-gym\[search\]'"):
         BM25Retriever(DOCUMENTS)
 
 

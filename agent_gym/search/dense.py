@@ -1,4 +1,4 @@
-"""Dense retrieval: the passages whose vectors have the largest inner product with the query's.
+"""Dense search: the passages whose vectors have the largest inner product with the query's.
 
 On a GPU all vectors are in its memory as float16, and all of them are scanned for every query. Approximate indexes are
 not moved there on purpose: a batch of queries over 5 million vectors of 1024 numbers takes a few milliseconds, so that
@@ -163,7 +163,7 @@ def to_gpu(index: Any, kind: str, device: str) -> Any:
         raise ConfigError(
             f"an index of kind {kind!r} is searched on the CPU; for device={device!r} build 'flat' or 'sqfp16'"
         )
-    faiss = require("faiss", "retrieval")
+    faiss = require("faiss", "search")
     named = re.fullmatch(r"cuda(?::(\d+))?", device)
     if not named:
         raise ConfigError(f"device is {device!r}; it must be 'cpu', 'cuda', or one GPU such as 'cuda:1'")

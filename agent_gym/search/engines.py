@@ -78,7 +78,7 @@ def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriev
     """
     if retriever == "bm25":
         if find_spec("bm25s") is None:
-            require("bm25s", "retrieval")  # names the extra now, and not when the first policy searches
+            require("bm25s", "search")  # names the extra now, and not when the first policy searches
         return None
     if isinstance(retriever, str) and retriever.startswith(("http://", "https://")):
         return ENGINES.get(retriever, lambda: RemoteRetriever(retriever))

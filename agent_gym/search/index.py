@@ -14,7 +14,7 @@
 `auto` is `flat` up to 200,000 vectors, where scanning all takes a few milliseconds, and `hnsw_sq8` beyond, which at
 equal recall answers three times as fast as lists do, and takes 0.43 of the memory of `flat`. On a GPU scanning is no
 trouble, so there `auto` is `flat` and then `sqfp16`. Recall and speed of every kind are measured by
-benchmarks/retrieval.py; docs/retrieval.md has the numbers.
+benchmarks/search.py; docs/search.md has the numbers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def training_vectors(kind: str, count: int) -> int:
 
 def new_index(kind: str, count: int, dimension: int) -> Any:
     """Make an untrained FAISS index for vectors of length 1 and inner products."""
-    faiss = require("faiss", "retrieval")
+    faiss = require("faiss", "search")
     index = faiss.index_factory(dimension, KINDS[kind].factory(count, dimension), faiss.METRIC_INNER_PRODUCT)
     if kind == "hnsw_sq8":
         index.hnsw.efConstruction = HNSW_BUILD_EFFORT
@@ -132,7 +132,7 @@ def reserve(index: Any, count: int) -> None:
     FAISS's arrays double whenever they are full, and while one is copied there are two: at the worst moment an index
     would take twice its memory. (An inverted file has an array per list, too small to matter.)
     """
-    faiss = require("faiss", "retrieval")
+    faiss = require("faiss", "search")
     rooms = []
     if hasattr(index, "hnsw"):
         rooms.append((index.hnsw.neighbors, (2 * HNSW_LINKS + 2) * count))
@@ -147,7 +147,7 @@ def reserve(index: Any, count: int) -> None:
 @contextmanager
 def faiss_threads(threads: int) -> Any:
     """Let FAISS use this many threads inside the block, or one in a forked process."""
-    faiss = require("faiss", "retrieval")
+    faiss = require("faiss", "search")
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1 if forked() else threads)
     try:
@@ -158,7 +158,7 @@ def faiss_threads(threads: int) -> Any:
 
 def write_index(index: Any, path: Path) -> None:
     """Write an index to a file that is whole or not there."""
-    faiss = require("faiss", "retrieval")
+    faiss = require("faiss", "search")
     partial = path.with_name(path.name + ".partial")
     faiss.write_index(index, str(partial))
     files.replace(partial, path)
@@ -174,7 +174,7 @@ def read_index(path: Path, *, mmap: bool = True) -> Any:
     Raises:
         ConfigError: if FAISS cannot read it.
     """
-    faiss = require("faiss", "retrieval")
+    faiss = require("faiss", "search")
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mmap else 0)
     except RuntimeError as error:
@@ -215,7 +215,7 @@ class Searcher:
     def search(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Search; scores and positions of shape (queries, k), best first, -1 where an index found fewer than k."""
         if forked():  # for each call, because OpenMP keeps the number for each thread of Python's
-            require("faiss", "retrieval").omp_set_num_threads(1)
+            require("faiss", "search").omp_set_num_threads(1)
         if self._lock is None:
             return self.index.search(vectors, k, params=self._parameters())
         with self._lock:
@@ -223,7 +223,7 @@ class Searcher:
 
     def _parameters(self) -> Any:
         # Made for each call: they are the caller's, and attributes of the index would be everybody's.
-        faiss = require("faiss", "retrieval")
+        faiss = require("faiss", "search")
         if "ef" in self.settings:
             return faiss.SearchParametersHNSW(efSearch=self.settings["ef"])
         if "nprobe" in self.settings:

@@ -1,7 +1,7 @@
 """What the kinds of FAISS indexes cost and find, and what batching the searches of many environments is worth.
 
-    python benchmarks/retrieval.py                      # 100,000 and 1,000,000 vectors: about an hour on one core
-    python benchmarks/retrieval.py --sizes 20000        # a few minutes
+    python benchmarks/search.py                      # 100,000 and 1,000,000 vectors: about an hour on one core
+    python benchmarks/search.py --sizes 20000        # a few minutes
 
 **Indexes.** There is no corpus of a million passages here, so the vectors are drawn: 384 numbers, with variances that
 fall off as 1 / (10 + rank), in clusters of about 10; a query has cosine 0.65 to some vector, as questions of HotpotQA
@@ -41,7 +41,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
 import numpy as np
-from _retrieval_engines import ENGINES, concurrent
+from _search_engines import ENGINES, concurrent
 
 from agent_gym.search import Document
 from agent_gym.search.build import VectorShards, _index, build_index

@@ -1,4 +1,4 @@
-"""The second half of retrieval.py: engines, and threads that search them at the same time."""
+"""The second half of search.py: engines, and threads that search them at the same time."""
 
 from __future__ import annotations
 
