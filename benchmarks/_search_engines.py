@@ -18,7 +18,7 @@ from agent_gym.search.bm25 import BM25Retriever
 from agent_gym.search.build import build_index
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
-from agent_gym.search.wrappers import MicroBatcher
+from agent_gym.search.engines import MicroBatcher
 
 WORDS = [f"w{n}" for n in range(5000)]
 TOP_K, ROUNDS = 5, 4

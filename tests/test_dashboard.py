@@ -19,7 +19,7 @@ from agent_gym.examples import dashboard  # noqa: E402
 from agent_gym.examples.dashboard import Dashboard, LiveCurve, curve_of, trend, watch  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.viewer import CurvePoint  # noqa: E402
-from agent_gym.viewer.curve_page import render_curve  # noqa: E402
+from agent_gym.viewer.curve import render_curve  # noqa: E402
 
 LOG = {
     "reward": 0.5, "reward/answer": 0.4, "reward/format": 0.1, "episode/success": 0.25, "time/rollout": 3.0,

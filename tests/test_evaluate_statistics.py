@@ -9,8 +9,19 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from agent_gym.evaluate.paired import compare_means, compare_shares, mcnemar, newcombe_interval, permutation
-from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share, student_quantile, wilson_interval
+from agent_gym.evaluate.statistics import (
+    Measure,
+    compare_means,
+    compare_shares,
+    mcnemar,
+    mean,
+    newcombe_interval,
+    pass_at_k,
+    permutation,
+    share,
+    student_quantile,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(("n", "successes"), [(1, 1), (5, 0), (5, 2), (6, 5), (7, 7)])

@@ -24,7 +24,7 @@ from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.envs.hotpotqa.published import REWARDS  # noqa: E402
 from agent_gym.evaluate import episode_metrics, make_specs  # noqa: E402
 from agent_gym.search import Document, Hit  # noqa: E402
-from agent_gym.search.token_limit import TokenLimit  # noqa: E402
+from agent_gym.search.base import TokenLimit  # noqa: E402
 
 IDS = [f"AgentR1/HotpotQA-{name}v0" for name in ("Direct-", "NaiveRAG-", "ReAct-", "")]
 DIRECT, RAG, REACT, TOOLS = IDS

@@ -21,10 +21,10 @@ from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.envs.hotpotqa.search import render, shown  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
+from agent_gym.search.base import TokenLimit  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import Engines  # noqa: E402
-from agent_gym.search.token_limit import TokenLimit  # noqa: E402
 
 CONTEXT = [
     ["Tobila", ["Tobila is a film directed by Nuvi Roga.", " It is set in Dorema."]],

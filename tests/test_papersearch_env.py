@@ -15,7 +15,7 @@ from agent_gym.envs.papersearch.papers import Paper  # noqa: E402
 from agent_gym.envs.papersearch.scoring import answered_ids  # noqa: E402
 from agent_gym.envs.papersearch.tools import NO_CITATIONS, clean_id, line, listed  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
-from agent_gym.search.token_limit import TokenLimit  # noqa: E402
+from agent_gym.search.base import TokenLimit  # noqa: E402
 
 
 def paper(number: int, title: str, *references: int, abstract: str = "") -> dict[str, Any]:

@@ -292,7 +292,7 @@ def test_the_forecast_of_the_hub_has_sizes_with_their_sources(recipe, tmp_path):
 
 
 def test_the_forecast_of_a_dense_index_is_that_of_its_plan(tmp_path):
-    from agent_gym.search.plan import plan
+    from agent_gym.search.index import plan
 
     options = Options(index="sq8")
     _, lines = forecast("hotpotqa-fullwiki", output=tmp_path / "out", options=options)

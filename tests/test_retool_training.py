@@ -69,7 +69,7 @@ def kill(session: Any) -> None:
 
 def test_who_lost_its_session_is_left_out_and_the_others_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = LocalSandbox(Limits(), servers=2)
-    monkeypatch.setattr("agent_gym.sandbox.shared._shared", sandbox)
+    monkeypatch.setattr("agent_gym.sandbox.local._shared", sandbox)
     env_kwargs = {"system_prompt": "", "reward": "retool"}
     options = {"max_steps": 1, "max_episode_tokens": 1500, "env": ENV, "env_kwargs": env_kwargs, **SGD}
     trainer = make_trainer(tmp_path, **options)

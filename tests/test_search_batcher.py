@@ -16,7 +16,7 @@ from search_tools import CountingRetriever, expected
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Retriever
-from agent_gym.search.wrappers import MicroBatcher
+from agent_gym.search.engines import MicroBatcher
 
 LONG = 60.0  # seconds that no test waits for: a batch that is not full by then means that one of them hangs
 
@@ -168,7 +168,7 @@ def test_a_forked_process_has_batches_of_its_own():
 def test_a_program_ends_with_callers_waiting():
     script = """
 import threading
-from agent_gym.search.wrappers import MicroBatcher
+from agent_gym.search.engines import MicroBatcher
 class Empty:
     def search(self, queries, k): return [[] for _ in queries]
 batcher = MicroBatcher(Empty(), max_batch=100, max_wait_s=3600)

@@ -21,11 +21,10 @@ from tiny_encoder import make_documents
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import build
-from agent_gym.search.build import build_index
+from agent_gym.search.build import MANIFEST, Manifest, build_index
 from agent_gym.search.corpus import Corpus
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.index import KINDS
-from agent_gym.search.manifest import MANIFEST, Manifest
 
 COUNT = 200  # in 13 files of 16
 DOCUMENTS = make_documents(COUNT)
@@ -222,7 +221,7 @@ def test_vectors_are_float16_of_what_the_encoder_made(tmp_path):
 
 def test_large_files_are_read_and_encoded_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_ENCODE_AT_ONCE", 30)
-    monkeypatch.setattr(build, "_ADD_AT_ONCE", 70)
+    monkeypatch.setattr(build, "ADD_AT_ONCE", 70)
     encoder = HashEncoder()
     build_index(DOCUMENTS, encoder, tmp_path / "pieces", shard_size=90)
     assert encoder.batches == [1, 1, 30, 30, 30, 30, 30, 30, 20]

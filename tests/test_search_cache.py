@@ -15,7 +15,7 @@ from search_tools import CountingRetriever, expected
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Retriever
-from agent_gym.search.wrappers import CachedRetriever
+from agent_gym.search.engines import CachedRetriever
 
 calls = st.lists(st.tuples(st.lists(st.sampled_from("abcdef"), max_size=6), st.integers(1, 2)), max_size=30)
 

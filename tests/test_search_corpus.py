@@ -63,19 +63,20 @@ def test_copies_and_pickles_are_the_same_files(tmp_path):
     assert list(pickle.loads(pickle.dumps(corpus))) == THREE
 
 
-def test_every_beginning_is_continued_to_the_same_bytes(tmp_path):
+def test_what_a_killed_build_left_is_written_anew(tmp_path):
     Corpus.build(tmp_path / "whole", THREE)
-    whole = bytes_of(tmp_path / "whole")
-    for cut in range(len(whole["corpus.jsonl"]) + 1):
-        folder = tmp_path / str(cut)
-        folder.mkdir()
-        (folder / "corpus.jsonl.partial").write_bytes(whole["corpus.jsonl"][:cut])
+    other = [Document("x", "", "of another corpus"), *THREE]
+    for left in (THREE[:1], THREE, other):
+        folder = tmp_path / str(len(left))
+        Corpus.build(folder, left)
+        (folder / "corpus.json").unlink()
+        (folder / "corpus.jsonl").rename(folder / "corpus.jsonl.partial")
         Corpus.build(folder, THREE)
-        assert bytes_of(folder) == whole
+        assert bytes_of(folder) == bytes_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("left", [["offsets.npy"], ["corpus.jsonl"], ["corpus.jsonl", "offsets.npy"]])
-def test_a_build_killed_between_its_renames_is_continued(tmp_path, left):
+def test_a_build_killed_between_its_renames_begins_again(tmp_path, left):
     Corpus.build(tmp_path, THREE)
     whole = bytes_of(tmp_path)
     for name in whole.keys() - set(left):
@@ -119,14 +120,6 @@ def test_a_killed_process_leaves_what_the_next_one_goes_on_with(tmp_path):
         Corpus(tmp_path / "killed")
     assert run(tmp_path / "killed", "0").wait(timeout=120) == 0
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("other", [THREE[:1], [THREE[1], THREE[0]], [Document("a", "Ä", "another")]])
-def test_the_beginning_of_another_corpus_is_refused(tmp_path, other):
-    Corpus.build(tmp_path / "whole", THREE)
-    (tmp_path / "corpus.jsonl.partial").write_bytes((tmp_path / "whole" / "corpus.jsonl").read_bytes())
-    with pytest.raises(ConfigError, match="beginning of another corpus"):
-        Corpus.build(tmp_path, other)
 
 
 def test_what_cannot_be_a_corpus_is_refused(tmp_path):

@@ -23,10 +23,9 @@ from tiny_encoder import make_documents, make_tiny_encoder
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document, Retriever
-from agent_gym.search.build import build_index
+from agent_gym.search.build import MANIFEST, build_index
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.index import KINDS
-from agent_gym.search.manifest import MANIFEST
 
 DOCUMENTS = make_documents(300)
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from search_tools import CountingRetriever, hotpotqa_sample
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document, Hit, Retriever
+from agent_gym.search.engines import HybridRetriever, fuse
 from agent_gym.search.sources import open_source
-from agent_gym.search.wrappers import HybridRetriever, fuse
 
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), min_size=1, max_size=4)
 

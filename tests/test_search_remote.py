@@ -18,8 +18,8 @@ from search_tools import CountingRetriever, expected, serving
 from agent_gym import client
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document, Hit, Retriever
+from agent_gym.search.engines import MicroBatcher
 from agent_gym.search.remote import RemoteRetriever, from_wire, read_response, response, to_wire
-from agent_gym.search.wrappers import MicroBatcher
 from agent_gym.serving import bind
 
 text = st.text(st.characters(exclude_categories=()), max_size=30)

@@ -20,8 +20,8 @@ from search_tools import CountingRetriever, expected, serving
 from agent_gym.errors import ConfigError
 from agent_gym.search import Document
 from agent_gym.search.corpus import Corpus
+from agent_gym.search.engines import HybridRetriever, MicroBatcher
 from agent_gym.search.remote import MAX_REQUEST_BYTES, RemoteRetriever, SearchServer, _Handler, to_wire
-from agent_gym.search.wrappers import HybridRetriever, MicroBatcher
 from agent_gym.serving import bind
 
 DOCUMENTS = [Document("a", "Apollo 8", "To the Moon."), Document("b", "Apollo 9", "Around the Earth.")]
@@ -234,7 +234,8 @@ def environment(folder: Path) -> dict[str, str]:
 def test_the_command_opens_what_was_saved(tmp_path):
     pytest.importorskip("bm25s")
     from agent_gym.search.bm25 import BM25Retriever
-    from agent_gym.search.engines import open_corpus, open_index
+    from agent_gym.search.engines import open_index
+    from agent_gym.search.sources import open_corpus
 
     built = Corpus.build(tmp_path / "corpus", DOCUMENTS)
     BM25Retriever(built).save(tmp_path / "bm25")

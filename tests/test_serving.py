@@ -207,7 +207,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))
 sys.path.insert(0, "TESTS")
 from search_tools import CountingRetriever
-from agent_gym.search.wrappers import MicroBatcher
+from agent_gym.search.engines import MicroBatcher
 from agent_gym.search.remote import SearchServer
 from agent_gym.serving import bind
 input()

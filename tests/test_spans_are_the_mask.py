@@ -27,7 +27,7 @@ from agent_gym.trainers.batching import WORLD, collate, training_episode  # noqa
 from agent_gym.trainers.export.trajectories import export_trajectories  # noqa: E402
 from agent_gym.trainers.logs import over_rows  # noqa: E402
 from agent_gym.trainers.sft import sft_dataset  # noqa: E402
-from agent_gym.viewer.compact import compact  # noqa: E402
+from agent_gym.viewer.page import compact  # noqa: E402
 from agent_gym.viewer.terminal import episode_table  # noqa: E402
 
 TAKEN, WRONG = "Toy/Taken-v0", "Toy/Wrong-v0"

@@ -12,7 +12,7 @@ from toy_envs import WorldEnv
 
 from agent_gym import Reply, Sampled
 from agent_gym.chat import ChatRenderer
-from agent_gym.search.token_limit import TokenLimit
+from agent_gym.search.base import TokenLimit
 from agent_gym.special_tokens import SpecialTokens
 
 pytest.importorskip("trl")

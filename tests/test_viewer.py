@@ -25,7 +25,7 @@ from agent_gym.evaluate import make_specs
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import Budget, Episode, Failure, Runner, to_record
 from agent_gym.viewer import CurvePoint, plot_curve, render_html, write_html
-from agent_gym.viewer.compact import compact
+from agent_gym.viewer.page import compact
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)> <!-- \u2028 — 思考"
 

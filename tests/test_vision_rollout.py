@@ -168,7 +168,7 @@ def test_a_budget_that_ends_within_an_image_leaves_the_image_out() -> None:
 def test_the_viewers_show_them(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from agent_gym.viewer.compact import compact
+    from agent_gym.viewer.page import compact
     from agent_gym.viewer.terminal import episode_view
 
     episodes = play(ENV, expert, count=2)

@@ -11,8 +11,8 @@ from agent_gym.cli.parser import Parser
 from agent_gym.cli.reading import reading
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.compare import Comparison, Run, compare, read_runs, same_kind
-from agent_gym.evaluate.paired import Difference
 from agent_gym.evaluate.report import align, number
+from agent_gym.evaluate.statistics import Difference
 from agent_gym.rollout import failure_summary
 
 

@@ -18,9 +18,9 @@ from agent_gym.rollout import make_env
 from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
 from agent_gym.sandbox.server import SandboxServer
 from agent_gym.search.base import Document, Retriever
-from agent_gym.search.engines import open_corpus, open_index
+from agent_gym.search.engines import CachedRetriever, HybridRetriever, MicroBatcher, open_index
 from agent_gym.search.remote import SearchServer
-from agent_gym.search.wrappers import CachedRetriever, HybridRetriever, MicroBatcher
+from agent_gym.search.sources import open_corpus
 from agent_gym.serving import bind
 
 _WEBSHOP = "AgentR1/WebShop-v0"

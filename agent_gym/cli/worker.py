@@ -38,7 +38,7 @@ def end_with(parent: int) -> None:
     """
     if sys.platform != "linux":
         return
-    from agent_gym.sandbox.inside.libc import prctl
+    from agent_gym.sandbox.inside.kernel import prctl
 
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

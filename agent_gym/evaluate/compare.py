@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate.paired import Difference, compare_means, compare_shares
 from agent_gym.evaluate.results import SHARES, report_values
+from agent_gym.evaluate.statistics import Difference, compare_means, compare_shares
 from agent_gym.rollout import Episode, from_record
 
 _LEFT_OUT = ("tool/", "episode/seconds")  # a tool may be missing on one side; seconds are the machine's
@@ -19,23 +19,14 @@ _LEFT_OUT = ("tool/", "episode/seconds")  # a tool may be missing on one side; s
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The episodes of one policy in one environment.
-
-    Attributes:
-        policy: who played.
-        env_id: where.
-        env_kwargs: the environment's arguments.
-        tasks: finished episodes by the name that the environment has for their task.
-        questions: the user's first words, by task.
-        failed: episodes that a fault of the machinery ended.
-    """
+    """The episodes of one policy in one environment, by the name that the environment has for their task."""
 
     policy: str
     env_id: str
     env_kwargs: dict[str, Any]
-    tasks: dict[str, list[Episode]] = field(default_factory=dict)
-    questions: dict[str, str] = field(default_factory=dict)
-    failed: list[Episode] = field(default_factory=list)
+    tasks: dict[str, list[Episode]] = field(default_factory=dict)  # that finished
+    questions: dict[str, str] = field(default_factory=dict)  # the user's first words
+    failed: list[Episode] = field(default_factory=list)  # that a fault of the machinery ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +49,7 @@ class Comparison:
 
 
 def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
-    """Sort the records of a file by policy and environment; failed episodes are kept apart.
-
-    Args:
-        records: as `read_trajectories` gives them.
-        name: the policy of records that name none.
-    """
+    """Sort the records of a file by policy (`name` where a record names none) and environment."""
     runs: dict[tuple[str, str], Run] = {}
     for record in records:
         spec = record["spec"]

@@ -1,4 +1,4 @@
-"""Finished episodes condensed: each number with its 95% interval, over all tasks and by kind of task."""
+"""What is counted in an episode, and many condensed: each number with its interval, over all tasks and by kind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,62 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share
-from agent_gym.evaluate.values import call_seconds, episode_values
 from agent_gym.rollout import Episode, failure_summary
 
 SHARES = frozenset({"episode/success", "episode/truncated", "env/em", "env/sub_em"})
 """Numbers that are 0 or 1 in each episode, so that their mean is a share; all others are means."""
+
+
+def episode_values(episode: Episode) -> dict[str, float]:
+    """Return the numbers of one episode, by the names of the logs.
+
+    `episode/success`, `episode/turns`, `episode/tokens` (sampled), `episode/truncated`, `episode/tool_calls`,
+    `episode/parse_errors` (calls that could not be read, or of a tool that is not there), `reward/<term>`,
+    `tool/<name>/calls` and `tool/<name>/errors`, and `env/<name>` for the environment's own numbers at the last step.
+    Bad calls are counted under `tool/invalid`, so that a policy cannot invent names. A name that is missing is 0.
+    """
+    known = {schema["function"]["name"] for schema in episode.tools}
+    values = {
+        "episode/success": float(episode.success),
+        "episode/turns": float(episode.turns),
+        "episode/tokens": float(episode.sampled_tokens),
+        "episode/truncated": float(episode.truncated),
+        "episode/tool_calls": 0.0,
+        "episode/parse_errors": 0.0,
+    }
+    values |= {f"reward/{term}": value for term, value in episode.reward_terms.items()}
+    values |= {f"env/{name}": value for name, value in (episode.steps[-1].metrics if episode.steps else {}).items()}
+    for step in episode.steps:
+        for call in step.tool_calls:
+            name = call["name"] if call["name"] in known else "invalid"
+            values["episode/tool_calls"] += 1
+            values["episode/parse_errors"] += name == "invalid"
+            for what, value in (("calls", 1.0), ("errors", float(call["error"]))):
+                values[f"tool/{name}/{what}"] = values.get(f"tool/{name}/{what}", 0.0) + value
+    return values
+
+
+def call_seconds(episode: Episode) -> dict[str, float]:
+    """Return the seconds that the calls of each tool took in one episode, by the name of the tool."""
+    known = {schema["function"]["name"] for schema in episode.tools}
+    seconds: dict[str, float] = {}
+    for step in episode.steps:
+        for call in step.tool_calls:
+            name = call["name"] if call["name"] in known else "invalid"
+            seconds[name] = seconds.get(name, 0.0) + call["seconds"]
+    return seconds
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the means that training logs: of `episode_values`, and per call `tool/<name>/latency` in seconds."""
+    totals: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    for episode in episodes:
+        for into, values in ((totals, episode_values(episode)), (seconds, call_seconds(episode))):
+            for name, value in values.items():
+                into[name] = into.get(name, 0.0) + value
+    means = {name: value / len(episodes) for name, value in totals.items()}
+    return means | {f"tool/{name}/latency": value / totals[f"tool/{name}/calls"] for name, value in seconds.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +95,22 @@ class EvalResult:
 
     @property
     def low(self) -> float:
-        """Lower end of the 95% interval of `success`."""
         return self.measures["episode/success"].low or 0.0 if self.episodes else 0.0
 
     @property
     def high(self) -> float:
-        """Upper end."""
         high = self.measures["episode/success"].high if self.episodes else None
         return 1.0 if high is None else high
 
     @property
     def reward(self) -> float:
-        """Mean reward."""
         return self.measures["reward"].value if self.episodes else 0.0
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The estimates without their intervals, by name."""
         return {name: measure.value for name, measure in self.measures.items()}
 
     def __str__(self) -> str:
-        """One line for a table."""
         return f"{self.success:.1%} [{self.low:.1%}, {self.high:.1%}] of {self.episodes}"
 
 
@@ -123,8 +169,7 @@ def _measures(tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:
 
 
 def _least(name: str) -> float:
-    # Turns, tokens, calls, seconds.
-    return 0.0 if name.startswith(("episode/", "tool/")) else -math.inf
+    return 0.0 if name.startswith(("episode/", "tool/")) else -math.inf  # turns, tokens, calls, seconds
 
 
 def _sums(
@@ -139,6 +184,5 @@ def _sums(
 
 
 def _powers(most: int) -> list[int]:
-    """Return 2, 4, 8, ... below `most`, and `most` itself if it is more than 1."""
     powers = [1 << i for i in range(1, most.bit_length()) if 1 << i < most]
     return [*powers, most] if most > 1 else []

@@ -1,14 +1,29 @@
-"""Estimates with 95% intervals, for episodes of which several may answer the same task.
+"""Estimates with 95% intervals, and two policies compared on the same tasks.
 
-Attempts at one task are alike, so the tasks are what was drawn and not the attempts. With G tasks, x_g the sum of a
-quantity over the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals
-e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling
-Techniques, 1977, section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
+Written by hand: scipy and statsmodels are 80 MB for these few lines, and have no clustered Wilson interval.
+
+Several episodes may answer the same task. Attempts at one task are alike, so the tasks are what was drawn and not the
+attempts. With G tasks, x_g the sum of a quantity over the attempts at task g and n_g their number, the estimate is
+m = sum(x_g) / sum(n_g), with residuals e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised
+ratio estimator: W. G. Cochran, Sampling Techniques, 1977, section 6.5; the same as the clustered standard errors of
+E. Miller, arXiv:2411.00640, section 2.2).
 
 - A mean has Student's interval, m +- t sqrt(v G / (G - 1)) with G - 1 degrees of freedom.
 - A share (success, pass@k, truncation) has Wilson's interval at the effective number of attempts, m (1 - m) / v, which
   is the number of independent attempts that would leave it as uncertain (E. L. Korn and B. I. Graubard, Survey
   Methodology 24, 1998). With one attempt per task that is their number.
+
+Two policies: tasks differ in difficulty far more than policies do, so comparing task by task sees differences that two
+separate intervals hide. With d_g the difference of the means of a quantity over the attempts at task g, for n tasks:
+
+- Success with one attempt each: McNemar's exact test (Q. McNemar, Psychometrika 12, 1947): of the tasks that one of the
+  two alone solved, each is the one's or the other's by a fair coin. The interval is Newcombe's method 10 (R. G.
+  Newcombe, Statistics in Medicine 17, 1998): Wilson's intervals of both shares, put together by their correlation.
+- Everything else: the paired permutation test, which flips the sign of each d_g (R. A. Fisher, The Design of
+  Experiments, 1935), all 2^n ways up to n = 13, beyond that 10,000 drawn ones, p = (1 + as extreme) / (1 + drawn)
+  (B. Phipson and G. K. Smyth, 2010, doi:10.2202/1544-6115.1585). The interval is Student's for the mean of the d_g.
+
+All p-values are two-sided, none is corrected for how many quantities are compared.
 """
 
 from __future__ import annotations
@@ -16,11 +31,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
 Z = 1.959964
 """The 97.5% quantile of the normal distribution."""
+
+_EXACT = 13
+_DRAWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +127,7 @@ def share(sums: Sequence[float], counts: Sequence[float], attempts: float) -> Me
 
 
 def effective_attempts(value: float, variance: float, tasks: int, attempts: float) -> float:
-    """Return how many independent attempts would leave a share as uncertain as it is.
-
-    Args:
-        value: the share.
-        variance: of the share.
-        tasks: G.
-        attempts: the most that it can be.
-    """
+    """Return how many independent attempts would leave a share with this variance as uncertain as it is."""
     if value in (0.0, 1.0):  # no spread to judge by: more attempts at the same tasks tell nothing new
         return tasks
     return attempts if variance == 0 else min(value * (1 - value) / variance, attempts)
@@ -138,3 +150,83 @@ def _estimate(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, fl
     x, n = np.asarray(sums, dtype=float), np.asarray(counts, dtype=float)
     value = x.sum() / n.sum()
     return float(value), float(((x - value * n) ** 2).sum() / n.sum() ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much the estimate b is above a.
+
+    Attributes:
+        low: lower end of the 95% interval of `difference`, b - a; None where the tasks do not differ in it.
+        high: upper end.
+        p: p-value of the paired test that there is none.
+        test: "mcnemar" or "permutation".
+    """
+
+    a: float
+    b: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+    test: str
+
+
+def compare_shares(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Compare outcomes that are 0 or 1: (n,) of each policy, one per task, n at least 1."""
+    both = sum(bool(x and y) for x, y in zip(a, b, strict=True))
+    only_a, only_b = int(sum(a)) - both, int(sum(b)) - both
+    low, high = newcombe_interval(both, only_a, only_b, len(a) - both - only_a - only_b)
+    p_a, p_b = fmean(a), fmean(b)
+    return Difference(p_a, p_b, p_b - p_a, low, high, mcnemar(only_a, only_b), "mcnemar")
+
+
+def compare_means(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Compare anything else: (n,) of each policy, the mean over each task's attempts, n at least 1."""
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    measure = mean(differences, [1] * len(differences))
+    p = permutation(differences)
+    return Difference(fmean(a), fmean(b), measure.value, measure.low, measure.high, p, "permutation")
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Return the p-value of McNemar's exact test, for the numbers of tasks that one of the two alone solved."""
+    n = only_a + only_b
+    tail = sum(math.comb(n, i) for i in range(min(only_a, only_b) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def newcombe_interval(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
+    """Return the 95% interval of the difference of two paired shares, the second's minus the first's."""
+    n = both + only_a + only_b + neither
+    p_a, p_b = (both + only_a) / n, (both + only_b) / n
+    (low_a, high_a), (low_b, high_b) = wilson_interval(both + only_a, n), wilson_interval(both + only_b, n)
+    product = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
+    covariance: float = both * neither - only_a * only_b
+    if covariance > 0:  # method 10's correction for continuity
+        covariance = max(covariance - n / 2, 0.0)
+    correlation = covariance / math.sqrt(product) if product else 0.0
+
+    def distance(x: float, y: float) -> float:
+        return math.sqrt(max(0.0, x * x - 2 * correlation * x * y + y * y))
+
+    difference = p_b - p_a
+    return difference - distance(p_b - low_b, high_a - p_a), difference + distance(high_b - p_b, p_a - low_a)
+
+
+def permutation(differences: Sequence[float]) -> float:
+    """Return the p-value of the paired permutation test, for (n,) differences, one per task."""
+    d = np.asarray(differences, dtype=float)
+    d = d[d != 0]  # flipping a zero changes nothing
+    if len(d) <= _EXACT:
+        signs = 1 - 2 * ((np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1)
+        return float(np.mean(_extreme(signs @ d, d)))
+    # Drawn from a fixed seed, so that the same files give the same number; in pieces, because n may be large.
+    rng = np.random.default_rng(0)
+    found = sum(int(_extreme(rng.choice((-1.0, 1.0), size=(100, len(d))) @ d, d).sum()) for _ in range(_DRAWS // 100))
+    return (1 + found) / (1 + _DRAWS)
+
+
+def _extreme(sums: np.ndarray, d: np.ndarray) -> np.ndarray:
+    # Sums that are the same in exact arithmetic differ by rounding.
+    return np.abs(sums) >= abs(d.sum()) - 1e-9 * np.abs(d).sum()

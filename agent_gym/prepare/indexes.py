@@ -10,12 +10,11 @@ from typing import Any
 
 from agent_gym.prepare.pieces import CORPUS, CorpusPiece
 from agent_gym.prepare.recipe import Forecast, Piece
-from agent_gym.search import bm25, manifest
+from agent_gym.search import bm25, build
 from agent_gym.search.build import build_index
 from agent_gym.search.corpus import Corpus
 from agent_gym.search.encoder import make_encoder
-from agent_gym.search.index import KINDS
-from agent_gym.search.plan import plan
+from agent_gym.search.index import KINDS, plan
 
 BM25 = "bm25"
 DENSE_KINDS = ("auto", *KINDS)
@@ -89,9 +88,9 @@ class DensePiece(Piece):
 
     def done(self, folder: Path) -> bool:
         """Whether an index of this kind is there."""
-        if not (folder / self.path / manifest.MANIFEST).is_file():
+        if not (folder / self.path / build.MANIFEST).is_file():
             return False
-        return self.kind in ("auto", manifest.Manifest.read(folder / self.path).index)
+        return self.kind in ("auto", build.Manifest.read(folder / self.path).index)
 
     def make(self, folder: Path, *, progress: bool) -> None:
         """Encode, or go on encoding, and build the index."""

@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from agent_gym.errors import ConfigError
-from agent_gym.sandbox import readable, streams
+from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
-from agent_gym.sandbox.inside import seccomp
-from agent_gym.sandbox.inside.jobs import Exit, Setup
-from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces
+from agent_gym.sandbox.inside import Exit, Setup, seccomp
+from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, readable_paths
 from agent_gym.sandbox.selftest import PROPERTIES, check
 from agent_gym.sandbox.session import LocalSession
 
@@ -95,7 +94,7 @@ class LocalSandbox:
         _alive.add(self)
         self.report: Mapping[str, Any] = {}
         """What is enforced, and by what."""
-        paths = readable.paths(self.packages)
+        paths = readable_paths(self.packages)
         self._setup: Setup = {
             "packages": list(self.packages),
             "search": paths.search,
@@ -274,3 +273,23 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+_shared_lock = threading.Lock()
+_shared: LocalSandbox | None = None
+
+
+def shared_sandbox() -> LocalSandbox:
+    """Return the `LocalSandbox` with standard settings that all environments of this process share.
+
+    Fork servers cost memory and slots stand for cores, so that one per environment would be too many. A process that
+    was forked gets fork servers of its own when it first runs something.
+
+    Raises:
+        SandboxUnavailable: if this machine cannot hold programs.
+    """
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            _shared = LocalSandbox()
+        return _shared

@@ -1,20 +1,22 @@
-"""A fork server, seen from the process that uses it: starts it, sends requests, wakes whoever waits for an answer."""
+"""A fork server, seen from the process that uses it: started, sent requests, and its answers handed on."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_gym.sandbox.base import SandboxError
-from agent_gym.sandbox.inside.jobs import MAX_MESSAGE_BYTES, Exit, Setup
+from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Setup
 
 _START_S = 120.0  # to import sympy on a machine that is busy with something else
 _CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; del sys.path[0]; forkserver.main({1})"
@@ -222,3 +224,58 @@ class ForkServer:
         for future in lost:
             if not future.done():
                 future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))
+
+
+_SYSTEM = (
+    "/etc/ld.so.cache",  # where the loader finds shared libraries
+    "/usr/share/zoneinfo",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/usr/lib/locale",
+)
+_INSTALLED = ("site-packages", "dist-packages")  # the second is Debian's
+
+
+class Paths(NamedTuple):
+    """Real paths for the fork server."""
+
+    readable: list[str]
+    hidden: list[str]  # folders of installed packages, which may lie inside of readable ones
+    search: list[str]  # where the packages are installed that are imported at once
+
+
+def readable_paths(packages: Sequence[str]) -> Paths:
+    """Find what a program may read: the standard library and the packages that were asked for.
+
+    The fork server adds the folders of the shared libraries that these load. Nothing else of the installation is
+    readable. A folder site-packages also holds agent_gym with its generators of tasks and answers, and perhaps data
+    sets: a program that could import them would need no thinking.
+    """
+    library = os.path.dirname(os.__file__)
+    # Where the compiled modules are: usually lib-dynload, on some systems under lib64.
+    compiled = importlib.util.find_spec("_json")
+    standard = {library, os.path.dirname((compiled and compiled.origin) or os.__file__)}
+    beside = [os.path.join(library, name) for name in _INSTALLED]
+    installed = _real([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *beside, *sys.path])
+    hidden = [folder for folder in installed if os.path.basename(folder) in _INSTALLED]
+    inside_hidden = tuple(folder + "/" for folder in hidden)
+    readable = [
+        path
+        for path in _real([*standard, *_SYSTEM, sys.executable])
+        if path not in hidden and not path.startswith(inside_hidden)
+    ]
+    search = []
+    for package in packages:
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is not None and spec.origin is not None:
+            place = os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
+            search.append(os.path.realpath(os.path.dirname(place)))
+    return Paths(readable, hidden, list(dict.fromkeys(search)))
+
+
+def _real(candidates: Iterable[str]) -> list[str]:
+    """The real paths of those that exist."""
+    return sorted({os.path.realpath(path) for path in candidates if path and os.path.exists(path)})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, SandboxError
-from agent_gym.sandbox.inside.jobs import TOKEN_BYTES, Exit
+from agent_gym.sandbox.inside import TOKEN_BYTES, Exit
 from agent_gym.sandbox.process import ForkServer, Lost
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 import re
 
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, Status
-from agent_gym.sandbox.inside.jobs import Exit
+from agent_gym.sandbox.inside import Exit
 
 CUT = "\n[output cut here]\n"
 

@@ -7,13 +7,19 @@ they can be put behind each other in any order, and an environment knows none of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agent_gym.chat import ChatRenderer
 
 # A policy can write a megabyte into one call. It is never on purpose; what follows is not looked at, so
 # that tokenizers, caches and requests stay small.
 MAX_QUERY_CHARACTERS = 16_384
+
+MARK = "..."  # ends a text that was cut
+_MOST_CHARACTERS = 32  # more than a token of running text ever has; only the beginning of endless texts is encoded
 
 
 class Document(NamedTuple):
@@ -81,3 +87,44 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
         if not isinstance(query, str):
             raise ConfigError(f"a query must be text, not {type(query).__name__}: {str(query)[:50]!r}")
     return [query[:MAX_QUERY_CHARACTERS] for query in queries]
+
+
+class TokenLimit:
+    """Cuts texts to what a policy reads, counted in its own tokens.
+
+    Args:
+        renderer: of the policy's tokenizer; without one a token is taken for four bytes, about its mean in English.
+    """
+
+    def __init__(self, renderer: ChatRenderer | None) -> None:
+        self._renderer = renderer
+
+    def count(self, text: str) -> int:
+        """Return the tokens of a text, by itself."""
+        if self._renderer is None:
+            return -(-len(text.encode("utf-8", "replace")) // 4)
+        return len(self._renderer.encode_world(text))
+
+    def cut(self, text: str, limit: int) -> str:
+        """Return the text if it has at most `limit` tokens, else a beginning of it that has, ended by `MARK`."""
+        begun = text[: _MOST_CHARACTERS * limit]
+        if begun == text and self.count(text) <= limit:
+            return text
+        while begun:
+            cut = begun + MARK
+            tokens = self.count(cut)
+            if tokens <= limit:
+                return cut
+            # How many tokens a beginning has is only known by encoding it, so that this closes in on the limit.
+            begun = begun[: min(len(begun) * limit // tokens, len(begun) - 1)]
+        return MARK if self.count(MARK) <= limit else ""
+
+    def share(self, texts: Sequence[str], limit: int) -> list[str]:
+        """Cut texts so that together they have at most `limit` tokens; short ones leave their rest to the others."""
+        counts = [self.count(text[: _MOST_CHARACTERS * limit]) for text in texts]
+        cut = list(texts)
+        left = limit
+        for n, i in enumerate(sorted(range(len(texts)), key=counts.__getitem__)):
+            cut[i] = self.cut(texts[i], left // (len(texts) - n))
+            left -= self.count(cut[i])
+        return cut

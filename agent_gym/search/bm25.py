@@ -1,4 +1,4 @@
-r"""BM25: documents that share rare words with the query.
+"""BM25: documents that share rare words with the query.
 
 The formula is from Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009). The library
 is bm25s (Lù, arXiv:2407.03618): it computes the score of each word in each document beforehand, and a query adds up.
@@ -68,7 +68,7 @@ class BM25Retriever(Shared):
         if not terms.vocab:
             raise ConfigError(f"none of the {len(corpus)} documents holds a word that can be searched for")
         self._index.index(terms, create_empty_token=False, show_progress=False)
-        self._warm_up()
+        self._index.get_scores_from_ids([0])  # compiled now and not in the first search
         super().__init__()
 
     @classmethod
@@ -88,15 +88,14 @@ class BM25Retriever(Shared):
         if not (folder / MANIFEST).is_file():
             raise ConfigError(f"{folder} holds no BM25 index ({MANIFEST}); build one and save it there")
         cure = f"delete {folder} and build the index again"
-        expected = {**_versions(), "count": len(corpus), "corpus": checksum(corpus)}
-        manifest = files.read_manifest(folder / MANIFEST, expected, ("files",), cure)
+        manifest = files.read_manifest(folder / MANIFEST, _expected(corpus), ("files",), cure)
         for name, described in manifest["files"].items():
             files.check(folder / name, described, cure, verify=verify)
         self = cls.__new__(cls)
         self._corpus = corpus
         self._analyzer = Analyzer()
         self._index = bm25s.BM25.load(folder, mmap=True, backend=_backend(len(corpus)), show_progress=False)
-        self._warm_up()
+        self._index.get_scores_from_ids([0])
         Shared.__init__(self)
         return self
 
@@ -116,19 +115,11 @@ class BM25Retriever(Shared):
         written = sorted(partial.iterdir())
         for file in written:
             files.flush(file)
-        content = {
-            **_versions(),
-            "count": len(self._corpus),
-            "corpus": checksum(self._corpus),
-            "k1": self._index.k1,
-            "b": self._index.b,
-            "files": {file.name: files.describe(file) for file in written},
-        }
-        files.write_json(partial / MANIFEST, content)
+        described = {"k1": self._index.k1, "b": self._index.b, "files": {f.name: files.describe(f) for f in written}}
+        files.write_json(partial / MANIFEST, _expected(self._corpus) | described)
         files.replace(partial, folder)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find the documents with the highest scores; none of those that share no word with the query."""
         return [self._search(query, k) for query in checked(queries, k)]
 
     def _search(self, query: str, k: int) -> list[Hit]:
@@ -139,10 +130,6 @@ class BM25Retriever(Shared):
             return []
         scores = self._index.get_scores_from_ids(list(known))
         return [Hit(self._corpus[i], float(scores[i])) for i in best(scores, k)]
-
-    def _warm_up(self) -> None:
-        """Compile now what would otherwise be compiled in the first search, with the arrays of this index."""
-        self._index.get_scores_from_ids([0])
 
 
 def best(scores: np.ndarray, k: int) -> list[int]:
@@ -195,9 +182,16 @@ def _library() -> Any:
     return bm25s
 
 
-def _versions() -> dict[str, Any]:
-    stemmer, bm25s = require("Stemmer", "search"), _library()
-    return {"kind": "bm25", "format": _FORMAT, "bm25s": bm25s.__version__, "stemmer": stemmer.version()}
+def _expected(corpus: Sequence[Document]) -> dict[str, Any]:
+    """What a manifest says: an index belongs to one corpus and to one version of its libraries."""
+    return {
+        "kind": "bm25",
+        "format": _FORMAT,
+        "bm25s": _library().__version__,
+        "stemmer": require("Stemmer", "search").version(),
+        "count": len(corpus),
+        "corpus": checksum(corpus),
+    }
 
 
 def _backend(count: int) -> str:
@@ -214,7 +208,7 @@ class Analyzer(Shared):
         super().__init__()
 
     def renew(self) -> None:
-        """Make a stemmer, which is not safe to share between threads, and the lock in front of it."""
+        # A stemmer is not safe to share between threads.
         self._stemmer = require("Stemmer", "search").Stemmer("english")
         self._lock = threading.Lock()
 

@@ -2,7 +2,11 @@
 
 Encoding is what takes hours, and it goes on where it stopped. Its vectors are kept on disk (`VectorShards`). Training
 and adding take minutes and start again. The memory it needs is that of the finished index and a block of vectors
-(`agent_gym.search.plan` computes it).
+(`agent_gym.search.index.plan` computes it).
+
+The worst that can happen to a search engine is to answer with the wrong documents and no error: an index whose
+positions belong to another corpus, or queries encoded by another model than the passages. So the manifest (`Manifest`,
+`Origin`) says of which corpus an index is, by which encoder, and which bytes, and all is compared when it is opened.
 """
 
 from __future__ import annotations
@@ -10,18 +14,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.search import corpus as corpora
 from agent_gym.search import files
 from agent_gym.search.base import Document
-from agent_gym.search.encoder import Encoder, Vectors, checked_vectors
+from agent_gym.search.encoder import Encoder, EncoderSpec, Vectors, checked_vectors, probe, probes_agree
 from agent_gym.search.index import (
+    ADD_AT_ONCE,
     KINDS,
     choose_kind,
     faiss_threads,
@@ -30,13 +36,11 @@ from agent_gym.search.index import (
     training_vectors,
     write_index,
 )
-from agent_gym.search.manifest import MANIFEST, METRIC, FileRecord, Manifest, Origin, read_record, write_record
 
+MANIFEST = "index.json"
+METRIC = "inner product of vectors of length 1"
 _ENCODE_AT_ONCE = 1024  # so many texts are sorted by length together, and the bar moves
-_ADD_AT_ONCE = 65_536
-
 _HEADER = "vectors.json"
-_PARTIAL = "shard.partial"
 
 
 def build_index(
@@ -65,9 +69,6 @@ def build_index(
         threads: for training and adding. With more than 1, HNSW graphs are as good but differ from build to build.
         progress: whether to show progress bars.
 
-    Returns:
-        The manifest.
-
     Raises:
         ConfigError: for an empty corpus, a kind that cannot be made of it, a folder that belongs to another corpus or
             encoder, or one that another process builds in.
@@ -94,7 +95,6 @@ def build_index(
 
 
 def _finished(folder: Path, kind: str, origin: Origin) -> Manifest | None:
-    """The manifest, if there is an index of this kind and it is whole."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = Manifest.read(folder)
@@ -133,8 +133,8 @@ def _index(shards: VectorShards, kind: str, progress: bool) -> Any:
         index.train(shards.pick(np.sort(chosen)))
     reserve(index, count)
     with tqdm(total=count, desc=f"indexing ({kind})", unit=" vectors", disable=not progress) as bar:
-        for start in range(0, count, _ADD_AT_ONCE):
-            stop = min(start + _ADD_AT_ONCE, count)
+        for start in range(0, count, ADD_AT_ONCE):
+            stop = min(start + ADD_AT_ONCE, count)
             index.add(shards.read(start, stop))
             bar.update(stop - start)
     return index
@@ -145,7 +145,7 @@ def _write(index: Any, folder: Path, kind: str, origin: Origin) -> Manifest:
     parameters: dict[str, int | str] = {"factory": factory, "faiss": require("faiss", "search").__version__}
     path = folder / f"{kind}.faiss"
     write_index(index, path)
-    manifest = Manifest(kind, parameters, METRIC, origin, FileRecord(**files.describe(path)))
+    manifest = Manifest(kind, parameters, METRIC, origin, _FileRecord(**files.describe(path)))
     manifest.write(folder)
     for other in folder.glob("*.faiss*"):
         if other != path:  # an earlier kind; until the line before, the manifest was about it, and it was whole
@@ -167,10 +167,7 @@ class VectorShards:
     made again. Every kind of index is built from these files and from nothing else; a build that was killed ten times
     gives the bytes of one that was not.
 
-    Args:
-        folder: where they are, or shall be.
-        origin: of which corpus and which encoder.
-        shard_size: documents per file, if the folder is new; else it keeps its own.
+    `shard_size` is the number of documents per file of a new folder; one that is there keeps its own.
 
     Raises:
         ConfigError: if the folder holds vectors of another corpus or encoder.
@@ -180,13 +177,13 @@ class VectorShards:
         self.folder, self.origin = folder, origin
         header = folder / _HEADER
         if header.exists():
-            found = read_record(header, "vectors", _Header)
+            found = files.read_record(header, "vectors", _Header)
             found.origin.check_corpus(origin.corpus, origin.count, folder)
             found.origin.check_encoder(origin.encoder, origin.probe, folder)
             shard_size = found.shard_size
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            write_record(header, "vectors", asdict(_Header(origin, shard_size)))
+            files.write_record(header, "vectors", asdict(_Header(origin, shard_size)))
         self.shard_size = shard_size
         self._paths: dict[int, Path] = {}
 
@@ -194,11 +191,10 @@ class VectorShards:
         return -(-self.origin.count // self.shard_size)
 
     def span(self, shard: int) -> range:
-        """The positions whose vectors the file holds."""
         return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.origin.count))
 
     def missing(self) -> list[int]:
-        """Read what is there; return the numbers of the files that still have to be made."""
+        """Verify what is there; return the numbers of the files that still have to be made."""
         self._paths = {}
         for path in sorted(self.folder.glob("*.npy")):
             number, _, checksum = path.stem.partition("-")
@@ -209,8 +205,7 @@ class VectorShards:
         return [shard for shard in range(len(self)) if shard not in self._paths]
 
     def write(self, shard: int, vectors: Vectors) -> None:
-        """Write one file."""
-        partial = self.folder / _PARTIAL
+        partial = self.folder / "shard.partial"
         with partial.open("wb") as file:
             np.save(file, vectors.astype(np.float16))
         path = self.folder / f"{shard:06}-{files.sha256_of(partial)[:16]}.npy"
@@ -218,13 +213,12 @@ class VectorShards:
         self._paths[shard] = path
 
     def read(self, start: int, stop: int) -> Vectors:
-        """Return the vectors of the positions from start to stop; only these are read."""
         shards = range(start // self.shard_size, -(-stop // self.shard_size))
         parts = [self._open(s)[max(start - self.span(s).start, 0) : stop - self.span(s).start] for s in shards]
         return np.concatenate(parts, dtype=np.float32)
 
     def pick(self, positions: Sequence[int] | NDArray[np.int64]) -> Vectors:
-        """Return the vectors of some positions, which must ascend."""
+        """Return the vectors of ascending positions."""
         places = np.asarray(positions)
         picked = np.empty((len(places), self.origin.encoder.dimension), np.float32)
         shards = places // self.shard_size
@@ -241,3 +235,93 @@ class VectorShards:
                 f"{self._paths[shard]} has shape {vectors.shape}, not {expected}; delete it and build again"
             )
         return vectors
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where vectors come from.
+
+    Attributes:
+        corpus: checksum of the corpus.
+        count: its documents, and so the vectors.
+        encoder: what decides their encoder.
+        probe: what that encoder makes of two fixed texts (`agent_gym.search.encoder.probe`).
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    corpus: str
+    count: int
+    encoder: EncoderSpec
+    probe: list[float]
+
+    @classmethod
+    def of(cls, checksum: str, count: int, encoder: Encoder) -> Self:
+        return cls(checksum, count, encoder.spec, probe(encoder))
+
+    def check_corpus(self, checksum: str, count: int, where: Path) -> None:
+        """Raise `ConfigError` for another corpus."""
+        if (checksum, count) != (self.corpus, self.count):
+            raise ConfigError(
+                f"{where} belongs to a corpus of {self.count:,} documents with the checksum {self.corpus[:12]}, and "
+                f"the given corpus has {count:,} and {checksum[:12]}; give that corpus, or build an index of this one "
+                "in another folder"
+            )
+
+    def check_encoder(self, encoder: EncoderSpec, probe: list[float], where: Path) -> None:
+        """Raise `ConfigError` for another encoder. Its name may differ (a model can be moved), what it does may not."""
+        cure = "give that encoder, or build an index with this one in another folder"
+        for name, expected in asdict(self.encoder).items():
+            found = getattr(encoder, name)
+            if name != "name" and found != expected:
+                raise ConfigError(
+                    f"{where} was made by the encoder {self.encoder.name!r} with {name}={expected!r}, and "
+                    f"{encoder.name!r} has {found!r}; {cure}"
+                )
+        if not probes_agree(self.probe, probe):
+            raise ConfigError(
+                f"{where} was made by the encoder {self.encoder.name!r}, and {encoder.name!r} gives the same text "
+                f"another vector, so it is another model or a later state of it; {cure}"
+            )
+
+
+@dataclass(frozen=True)
+class _FileRecord:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an index is.
+
+    `index` is its kind (`agent_gym.search.index.KINDS`), and `metric` says what a score is.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    index: str
+    parameters: dict[str, int | str]
+    metric: str
+    origin: Origin
+    file: _FileRecord
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.index}.faiss"
+
+    def check_file(self, folder: Path, *, verify: bool = True) -> None:
+        cure = "build the index again (build_index with the same arguments; the vectors are kept)"
+        files.check(folder / self.file_name, asdict(self.file), cure, verify=verify)
+
+    def write(self, folder: Path) -> None:
+        # After this, and not before, there is an index.
+        files.write_record(folder / MANIFEST, "index", asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        if not (folder / MANIFEST).is_file():
+            raise ConfigError(
+                f"{folder} holds no index ({MANIFEST}), or one whose build was not finished; build it with build_index"
+            )
+        return files.read_record(folder / MANIFEST, "index", cls)

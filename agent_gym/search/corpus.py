@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ MANIFEST = "corpus.json"
 _FORMAT = 1
 _TEXTS = "corpus.jsonl"
 _OFFSETS = "offsets.npy"
-_PARTIAL = _TEXTS + ".partial"
 
 
 class Corpus(Sequence[Document]):
@@ -61,20 +59,16 @@ class Corpus(Sequence[Document]):
     def build(cls, folder: str | Path, documents: Iterable[Document], *, progress: bool = False) -> Self:
         """Write a corpus. Memory stays at 16 bytes per document.
 
-        After a kill, the same call goes on where it stopped and gives the same bytes: what is there already is compared
-        with the documents instead of being believed, so that two sources cannot be mixed into one corpus.
+        A build that was killed leaves no corpus; the same call begins again and gives the same bytes.
 
         Args:
             folder: where to; made if it is missing.
             documents: what to write, for example a `Source`; its order is the order of the corpus.
             progress: whether to show a progress bar.
 
-        Returns:
-            The corpus.
-
         Raises:
-            ConfigError: for no documents at all, an id that occurs twice, a folder with another corpus or the beginning
-                of one, and whatever the source of the documents complains about.
+            ConfigError: for no documents at all, an id that occurs twice, a folder with a corpus, and what the source
+                of the documents complains about.
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +88,6 @@ class Corpus(Sequence[Document]):
     def __getitem__(self, position: slice) -> list[Document]: ...
 
     def __getitem__(self, position: int | slice) -> Document | list[Document]:
-        """Read the document at a position, or those of a slice."""
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
         i = int(position) + (len(self) if position < 0 else 0)
@@ -135,53 +128,28 @@ def _line(document: Document, n: int) -> bytes:
 
 
 def _write(folder: Path, documents: Iterable[Document], progress: bool) -> None:
-    if (folder / _TEXTS).exists():  # the build was killed between the last two renames
-        os.replace(folder / _TEXTS, folder / _PARTIAL)
-    (folder / _PARTIAL).touch()
     offsets, keys, digest = array("q", [0]), array("Q"), hashlib.sha256()
-    with (folder / _PARTIAL).open("r+b") as file:
-        comparing = True
+    texts, places = folder / (_TEXTS + ".partial"), folder / (_OFFSETS + ".partial")
+    with texts.open("w+b") as file:
         for n, document in enumerate(tqdm(documents, desc="corpus", unit=" documents", disable=not progress)):
             line = _line(document, n)
-            if comparing:
-                comparing = _is_next(file, line, folder)
-            if not comparing:
-                file.write(line)
+            file.write(line)
             digest.update(line)
             offsets.append(offsets[-1] + len(line))
             keys.append(int.from_bytes(hashlib.blake2b(document.id.encode("utf-8", "replace"), digest_size=8).digest()))
-        if comparing and file.read(1):
-            raise _other_corpus(folder)
         if not keys:
             raise ConfigError("there are no documents to write; check the source")
         file.flush()
         _refuse_duplicates(documents, file, np.frombuffer(offsets, np.int64), np.frombuffer(keys, np.uint64))
-    partial = folder / (_OFFSETS + ".partial")
-    with partial.open("wb") as target:
+    with places.open("wb") as target:
         np.save(target, np.frombuffer(offsets, np.int64))
-    files.replace(partial, folder / _OFFSETS)
-    files.replace(folder / _PARTIAL, folder / _TEXTS)
-    texts = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
-    described = {_TEXTS: texts, _OFFSETS: files.describe(folder / _OFFSETS)}
+    files.replace(places, folder / _OFFSETS)
+    files.replace(texts, folder / _TEXTS)
+    described = {
+        _TEXTS: {"bytes": offsets[-1], "sha256": digest.hexdigest()},
+        _OFFSETS: files.describe(folder / _OFFSETS),
+    }
     files.write_json(folder / MANIFEST, {"kind": "corpus", "format": _FORMAT, "count": len(keys), "files": described})
-
-
-def _is_next(file: BinaryIO, line: bytes, folder: Path) -> bool:
-    """Whether the file goes on with this line; else make it end here, if its end is only the beginning of the line."""
-    kept = file.readline()
-    if kept == line:
-        return True
-    if not line.startswith(kept):
-        raise _other_corpus(folder)
-    file.seek(-len(kept), os.SEEK_CUR)
-    file.truncate()
-    return False
-
-
-def _other_corpus(folder: Path) -> ConfigError:
-    return ConfigError(
-        f"{folder} holds the beginning of another corpus ({_PARTIAL}); delete it, or give another folder"
-    )
 
 
 def _refuse_duplicates(documents: Iterable[Document], file: BinaryIO, offsets: np.ndarray, keys: np.ndarray) -> None:

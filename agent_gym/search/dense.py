@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, Hit, checked
+from agent_gym.search.build import Manifest
 from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder, probe
 from agent_gym.search.index import EXACT, KINDS, Searcher, read_index
-from agent_gym.search.manifest import Manifest
 from agent_gym.shared import Shared
 
 # The batch that a query comes in moves the last bits of its scores, so what agrees to so many digits counts as equal.
@@ -45,7 +45,6 @@ class DenseRetriever(Shared):
         device: where to search; "cpu", or "cuda" for an exact scan on a GPU (`to_gpu`).
         ef: how many vectors a search in an HNSW graph keeps in view; None for the default.
         nprobe: how many lists a search in an IVF index reads; None for the default.
-        mmap: whether to map the index into memory, so that processes share it.
         verify: whether to read the whole index once and compare its checksum, about a second per gigabyte; a server
             that has just done so can let its workers skip it.
 
@@ -65,24 +64,17 @@ class DenseRetriever(Shared):
         device: str = "cpu",
         ef: int | None = None,
         nprobe: int | None = None,
-        mmap: bool = True,
         verify: bool = True,
     ) -> None:
         self.folder = Path(folder).expanduser()
         self.manifest = Manifest.read(self.folder)
         origin = self.manifest.origin
         origin.check_corpus(corpora.checksum(corpus), len(corpus), self.folder)
-        self.corpus, self.encoder = (
-            corpus,
-            encoder
-            or make_encoder(
-                origin.encoder.name,
-                query_prefix=origin.encoder.query_prefix,
-                document_prefix=origin.encoder.document_prefix,
-            ),
-        )
+        spec = origin.encoder
+        prefixes = {"query_prefix": spec.query_prefix, "document_prefix": spec.document_prefix}
+        self.corpus, self.encoder = corpus, encoder or make_encoder(spec.name, **prefixes)
         origin.check_encoder(self.encoder.spec, probe(self.encoder), self.folder)
-        self._device, self._mmap, self._effort = device, mmap, {"ef": ef, "nprobe": nprobe}
+        self._device, self._effort = device, {"ef": ef, "nprobe": nprobe}
         self._searcher = self._open(verify=verify)
         super().__init__()
 
@@ -134,7 +126,7 @@ class DenseRetriever(Shared):
         if kind not in KINDS:
             raise ConfigError(f"{self.folder} holds an index of kind {kind!r}; this version knows {', '.join(KINDS)}")
         self.manifest.check_file(self.folder, verify=verify)
-        index = read_index(self.folder / self.manifest.file_name, mmap=self._mmap)
+        index = read_index(self.folder / self.manifest.file_name)
         if (index.ntotal, index.d) != (origin.count, origin.encoder.dimension):
             raise ConfigError(
                 f"{self.folder / self.manifest.file_name} holds {index.ntotal} vectors of {index.d} numbers, and its "
@@ -147,14 +139,6 @@ class DenseRetriever(Shared):
 
 def to_gpu(index: Any, kind: str, device: str) -> Any:
     """Copy an index to a GPU, block by block, so that one that is mapped into memory is never in memory as a whole.
-
-    Args:
-        index: of kind flat or sqfp16.
-        kind: its kind.
-        device: "cuda" or "cuda:1".
-
-    Returns:
-        A GPU index.
 
     Raises:
         ConfigError: for another kind, a FAISS without GPU support, a GPU that is not there or too full.

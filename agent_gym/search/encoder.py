@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,20 +65,14 @@ class EncoderSpec:
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors of length 1. Need not be safe to call from several threads."""
+    """Turns texts into vectors of length 1, float32 of (texts, dimension). Not necessarily safe for several threads."""
 
     @property
-    def spec(self) -> EncoderSpec:
-        """What decides its vectors."""
-        ...
+    def spec(self) -> EncoderSpec: ...
 
-    def encode_queries(self, queries: Sequence[str]) -> Vectors:
-        """Encode queries; float32 of shape (queries, dimension)."""
-        ...
+    def encode_queries(self, queries: Sequence[str]) -> Vectors: ...
 
-    def encode_documents(self, documents: Sequence[Document]) -> Vectors:
-        """Encode passages; float32 of shape (documents, dimension)."""
-        ...
+    def encode_documents(self, documents: Sequence[Document]) -> Vectors: ...
 
 
 def document_text(document: Document) -> str:
@@ -118,8 +111,7 @@ def checked_vectors(vectors: Vectors, count: int, spec: EncoderSpec) -> Vectors:
 def probe(encoder: Encoder) -> list[float]:
     """Encode two fixed texts, a query and a passage: a fingerprint of the model, its prefixes and its pooling.
 
-    Returns:
-        The first numbers of both vectors, at most 32 of each, rounded to 5 digits.
+    It is the first numbers of both vectors, at most 32 of each, rounded to 5 digits.
     """
     both = np.concatenate([encoder.encode_queries([_PROBE_QUERY]), encoder.encode_documents([_PROBE_DOCUMENT])])
     return [round(float(number), 5) for number in checked_vectors(both, 2, encoder.spec)[:, :32].ravel()]
@@ -136,20 +128,13 @@ def probes_agree(one: Sequence[float], other: Sequence[float]) -> bool:
 # Whether this process was forked, because then FAISS and PyTorch may not use several threads. The threads of OpenMP do
 # not survive a fork, and its GNU version waits for them forever: an environment in a worker of a vector environment
 # would hang in its first search, if the main process had searched before. One thread needs no others.
-_forked = False
+_forks: list[bool] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(True))
 
 
 def forked() -> bool:
     """Whether this process, or one it comes from, was made by a fork of Python's."""
-    return _forked
-
-
-def _remember() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_remember)
+    return bool(_forks)
 
 
 def make_encoder(
@@ -197,8 +182,6 @@ def _family(name: str, patterns: Sequence[str]) -> str | None:
 
 
 class _ModelEncoder:
-    """What both kinds share: loading errors, prefixes, float32 and length 1 in the end."""
-
     spec: EncoderSpec
 
     def __init__(
@@ -236,13 +219,12 @@ class _ModelEncoder:
             require("torch", "bge").set_num_threads(1)
         return normalised(self._forward([encodable(text) for text in texts], prefix))
 
-    @abstractmethod
     def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
         """Load the model; return its dimension, pooling, longest input and the prefixes its own files name."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _forward(self, texts: list[str], prefix: str) -> Vectors:
-        """Encode, in the order of the texts."""
+        raise NotImplementedError
 
 
 class _FlagEncoder(_ModelEncoder):

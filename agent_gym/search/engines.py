@@ -1,39 +1,42 @@
-"""Engines by the names that settings and command lines give them: "bm25", the folder of an index, an address.
+"""Engines by the names that settings and command lines give them, and engines around engines.
 
-The engine of an episode is made when it is first asked for, and shared by all environments of the process.
+A name is "bm25", the folder of an index, or the address of a server. The engine of an episode is made when it is first
+asked for, and shared by all environments of the process. Around engines: several fused into one, results kept, queries
+of many threads in one call. The batcher has no thread of its own: the first caller of a batch waits for others and then
+searches for all of them. So there is nothing to start or close, and nothing that could keep a program from ending.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-from agent_gym.errors import ConfigError, require
-from agent_gym.search import bm25, manifest
+from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.search import bm25, build
 from agent_gym.search import corpus as corpora
-from agent_gym.search.base import Document, Retriever
+from agent_gym.search.base import Document, Hit, Retriever, checked
 from agent_gym.search.bm25 import BM25Retriever
-from agent_gym.search.corpus import Corpus
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
 from agent_gym.search.index import EXACT
 from agent_gym.search.remote import RemoteRetriever
-from agent_gym.search.sources import open_source
+from agent_gym.search.sources import documents_of
 from agent_gym.shared import Shared
+
+# How far down each engine is asked. A document that both rank 40th beats one that a single engine ranks first only by
+# a constant larger than the paper's, so that deeper ranks change little but their own order.
+_DEPTH = 50
 
 
 class Engines(Shared):
-    """Keeps engines by key, the last used ones of them.
+    """Keeps the `maxsize` engines that were used last, by key.
 
-    Args:
-        maxsize: how many; a run visits the worlds of a split over and over, and an index of one takes a megabyte.
+    A run visits the worlds of a split over and over, and an index of one takes a megabyte.
     """
 
     live: ClassVar[tuple[str, ...]] = ("_lock",)
@@ -47,12 +50,9 @@ class Engines(Shared):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], Retriever], owner: Any = None) -> Retriever:
-        """Return the engine of a key, after making it if need be, once even if several threads ask.
+        """Return the engine of a key; it is made once, even if several threads ask.
 
-        Args:
-            key: what distinguishes this engine from others.
-            make: makes it.
-            owner: kept alive as long as the engine, for keys that are made of its `id`.
+        `owner` is kept alive as long as the engine, for keys that are made of its `id`.
         """
         with self._lock:
             if key not in self._engines:
@@ -94,44 +94,10 @@ def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriev
     return retriever
 
 
-@functools.lru_cache(maxsize=8)
-def open_documents(name: str) -> Iterable[Document]:
-    """Open a corpus folder, a file of documents (BEIR's corpus.jsonl) or of questions, or a data set of the hub.
-
-    Raises:
-        ConfigError: if there is no such thing.
-    """
-    folder = Path(name).expanduser()
-    return Corpus(folder) if (folder / corpora.MANIFEST).is_file() else open_source(name)
-
-
-def documents_of(corpus: Iterable[Document]) -> Sequence[Document]:
-    """Read a source into memory; a corpus folder stays on disk."""
-    return corpus if isinstance(corpus, Corpus) else list(corpus)
-
-
-@contextmanager
-def open_corpus(name: str | Path, *, progress: bool = False) -> Iterator[Corpus]:
-    """Open a corpus folder, or what `open_source` reads, which is written to a temporary one.
-
-    Raises:
-        ConfigError: if there is no such thing, or it is broken.
-    """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        yield Corpus(folder)
-        return
-    with TemporaryDirectory(prefix="agent-gym-corpus-") as temporary:
-        yield Corpus.build(temporary, open_source(name), progress=progress)
-
-
 def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu") -> Retriever:
-    """Open the engine of an index.
+    """Open the index in a folder that `build_index` or `BM25Retriever.save` filled, or build "bm25" in memory.
 
-    Args:
-        name: a folder that `build_index` or `BM25Retriever.save` filled, or "bm25" to build that one in memory.
-        corpus: the corpus it was built from.
-        device: where a dense index encodes queries, "cpu" or "cuda"; a GPU also holds the index, if it is an exact one.
+    A dense index encodes queries on the device, "cpu" or "cuda"; a GPU also holds the index, if it is an exact one.
 
     Raises:
         ConfigError: if the folder holds no index, or one that does not belong to the corpus.
@@ -141,19 +107,213 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
     folder = Path(name).expanduser()
     if (folder / bm25.MANIFEST).is_file():
         return BM25Retriever.load(folder, corpus)
-    if (folder / manifest.MANIFEST).is_file():
-        return _open_dense(folder, corpus, device)
+    if (folder / build.MANIFEST).is_file():
+        manifest = build.Manifest.read(folder)
+        spec = manifest.origin.encoder
+        encoder = make_encoder(
+            spec.name, device=device, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix
+        )
+        return DenseRetriever(corpus, folder, encoder, device=device if manifest.index in EXACT else "cpu")
     raise ConfigError(
-        f"{folder} holds no index ({manifest.MANIFEST} or {bm25.MANIFEST})"
+        f"{folder} holds no index ({build.MANIFEST} or {bm25.MANIFEST})"
         + (", only a corpus; give that as the corpus" if (folder / corpora.MANIFEST).is_file() else "")
         + '; name a folder with one, or "bm25"'
     )
 
 
-def _open_dense(folder: Path, corpus: Sequence[Document], device: str) -> Retriever:
-    read = manifest.Manifest.read(folder)
-    spec = read.origin.encoder
-    encoder = make_encoder(
-        spec.name, device=device, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix
-    )
-    return DenseRetriever(corpus, folder, encoder, device=device if read.index in EXACT else "cpu")
+class HybridRetriever(Shared):
+    """Fuses rankings by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009): 1 / (k_constant + rank), added up.
+
+    Words find names, vectors find meanings, and what both find is most likely right. Only ranks count, so that engines
+    with scores of different kinds can be mixed without tuning.
+
+    Documents are the same where their ids are. Equal sums are ordered by the ranking of the first engine, then of the
+    second, and so on. The larger `k_constant` (60 in the paper), the less the first ranks count against later ones.
+
+    Raises:
+        ConfigError: for no engines or a constant below 0.
+    """
+
+    def __init__(self, retrievers: Sequence[Retriever], k_constant: float = 60) -> None:
+        if not retrievers:
+            raise ConfigError("there are no retrievers to fuse; give at least one")
+        if not 0 <= k_constant < math.inf:
+            raise ConfigError(f"k_constant is {k_constant}; it must be at least 0, and is usually 60")
+        self.retrievers = tuple(retrievers)
+        self.k_constant = k_constant
+        super().__init__()
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        queries = checked(queries, k)
+        rankings = [retriever.search(queries, max(k, _DEPTH)) for retriever in self.retrievers]
+        return [fuse(of_query, self.k_constant)[:k] for of_query in zip(*rankings, strict=True)]
+
+
+def fuse(rankings: Sequence[Sequence[Hit]], k_constant: float = 60) -> list[Hit]:
+    """Fuse the rankings of one query, one per engine, best first; their scores are not looked at.
+
+    Returns:
+        Every document once, best first, with the sum of 1 / (k_constant + rank) over the rankings that have it, where
+        ranks start at 1.
+    """
+    documents: dict[str, Document] = {}
+    ranks: dict[str, list[float]] = {}
+    for n, ranking in enumerate(rankings):
+        for rank, hit in enumerate(ranking, 1):
+            documents.setdefault(hit.document.id, hit.document)
+            of_document = ranks.setdefault(hit.document.id, [math.inf] * len(rankings))
+            of_document[n] = min(of_document[n], rank)
+    # fsum rounds once, at the end: equal sets of ranks give equal sums, whichever engine they come from.
+    sums = {id: math.fsum(1 / (k_constant + rank) for rank in of_document) for id, of_document in ranks.items()}
+    return [Hit(documents[id], sums[id]) for id in sorted(sums, key=lambda id: (-sums[id], ranks[id]))]
+
+
+class CachedRetriever(Shared):
+    """Keeps the results of the searches that were made last. Safe to call from several threads.
+
+    The episodes of a group begin with the same questions. Of a call, only what is not known goes on to the engine, and
+    each query once. A failure is not kept.
+
+    Args:
+        retriever: the engine behind it.
+        size: how many results (of one query and one k) to keep; with 5 passages of 500 bytes, some 4 kilobytes each.
+
+    Raises:
+        ConfigError: for a size below 1.
+    """
+
+    live = ("_lock",)
+
+    def __init__(self, retriever: Retriever, size: int = 10_000) -> None:
+        if size < 1:
+            raise ConfigError(f"size is {size}; a cache holds at least 1 result")
+        self.retriever = retriever
+        self.size = size
+        self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
+        super().__init__()
+
+    def renew(self) -> None:
+        # What is kept stays, unless a fork caught another thread in the middle of a change to it.
+        lock = getattr(self, "_lock", None)
+        if lock is not None and lock.locked():
+            self._kept = OrderedDict()
+        self._lock = threading.Lock()
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        queries = checked(queries, k)
+        known: dict[str, tuple[Hit, ...]] = {}
+        with self._lock:
+            for query in queries:
+                if (query, k) in self._kept:
+                    self._kept.move_to_end((query, k))
+                    known[query] = self._kept[query, k]
+        missing = [query for query in dict.fromkeys(queries) if query not in known]
+        if missing:
+            # Without the lock, or one search would hold up all those whose results are there.
+            found = self.retriever.search(missing, k)
+            known.update((query, tuple(hits)) for query, hits in zip(missing, found, strict=True))
+            with self._lock:
+                for query in missing:
+                    self._kept[query, k] = known[query]
+                    self._kept.move_to_end((query, k))
+                while len(self._kept) > self.size:
+                    self._kept.popitem(last=False)
+        return [list(known[query]) for query in queries]
+
+
+class _Batch:
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+        self.full = threading.Event()
+        self.done = threading.Event()
+        self.found: list[list[Hit]] = []
+        self.error: BaseException | None = None
+
+
+class MicroBatcher(Shared):
+    """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
+
+    The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or
+    `max_wait_s` is over; callers that come in the meantime join. Equal queries are searched for once. An exception of
+    the engine is raised in every caller of the batch.
+
+    Args:
+        retriever: the engine behind it; it is never called by two threads at once.
+        max_batch: queries per call of the engine.
+        max_wait_s: seconds to wait for others. A lone caller pays them with each search.
+
+    Raises:
+        ConfigError: for a batch below 1 or a negative time.
+    """
+
+    live = ("_lock", "_engine", "_open")
+
+    def __init__(self, retriever: Retriever, max_batch: int = 64, max_wait_s: float = 0.002) -> None:
+        if max_batch < 1 or not 0 <= max_wait_s < threading.TIMEOUT_MAX:
+            raise ConfigError(f"max_batch is {max_batch} and max_wait_s {max_wait_s}; at least 1 query and 0 seconds")
+        self.retriever = retriever
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_s
+        super().__init__()
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+        self._engine = threading.Lock()
+        # One batch per k: with an approximate index, the first 5 of 10 need not be the first 5.
+        self._open: dict[int, _Batch] = {}
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        queries = checked(queries, k)
+        found: list[list[Hit]] = []
+        for start in range(0, len(queries), self.max_batch):
+            found += self._join(queries[start : start + self.max_batch], k)
+        return found
+
+    def _join(self, queries: list[str], k: int) -> list[list[Hit]]:
+        with self._lock:
+            batch = self._open.get(k)
+            if batch is not None and len(batch.queries) + len(queries) > self.max_batch:
+                self._close(batch, k)
+                batch = None
+            leads = batch is None
+            if batch is None:
+                batch = self._open[k] = _Batch()
+            start = len(batch.queries)
+            batch.queries += queries
+            if len(batch.queries) == self.max_batch:
+                self._close(batch, k)
+        if leads:
+            self._lead(batch, k)
+        else:
+            batch.done.wait()
+        if batch.error is not None:
+            raise batch.error
+        return [list(hits) for hits in batch.found[start : start + len(queries)]]
+
+    def _close(self, batch: _Batch, k: int) -> None:
+        # The lock is held.
+        if self._open.get(k) is batch:
+            del self._open[k]
+        batch.full.set()
+
+    def _lead(self, batch: _Batch, k: int) -> None:
+        try:
+            with self._engine:
+                # Only now: those whose batch has just ended ask again in a moment, and belong into this one. Else two
+                # halves of the callers would wait for each other's searches for ever.
+                batch.full.wait(self.max_wait_s)
+                with self._lock:
+                    self._close(batch, k)
+                unique = list(dict.fromkeys(batch.queries))
+                found = dict(zip(unique, self.retriever.search(unique, k), strict=True))
+            batch.found = [found[query] for query in batch.queries]
+        except Exception as error:
+            batch.error = error
+        except BaseException:
+            # Ctrl-C reaches one thread only; the others must neither hang nor take it for theirs.
+            batch.error = EnvFailure("the search was interrupted in the thread that ran it for several")
+            raise
+        finally:
+            with self._lock:
+                self._close(batch, k)
+            batch.done.set()

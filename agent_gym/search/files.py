@@ -12,9 +12,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from agent_gym.errors import ConfigError
+
+_FORMAT = 1
+_Read = TypeVar("_Read")
 
 
 def sha256_of(path: Path) -> str:
@@ -29,16 +34,10 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def check(path: Path, described: Mapping[str, Any], cure: str, *, verify: bool = True) -> None:
-    """Compare a file with what the manifest says about it.
-
-    Args:
-        path: the file.
-        described: what `describe` returned when it was written.
-        cure: what to do about a broken file, for the message.
-        verify: whether to read it all and compare the checksum; else only the size is compared.
+    """Compare a file with what `describe` returned when it was written; without `verify` only its size.
 
     Raises:
-        ConfigError: if it is missing or another one.
+        ConfigError: if it is missing or another one; the message ends with the cure.
     """
     if not path.is_file():
         raise ConfigError(f"{path} is missing; {cure}")
@@ -88,13 +87,7 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
 
 
 def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...], cure: str) -> dict[str, Any]:
-    """Read a manifest and check that it is the one for this purpose.
-
-    Args:
-        path: the file.
-        expected: entries it must have with exactly these values, for example its kind and version.
-        keys: further entries it must have.
-        cure: what to do about one that does not fit, for the message.
+    """Read a manifest that has the `expected` entries, for example its kind and version, and further `keys`.
 
     Raises:
         ConfigError: if it is missing, is no JSON object, or does not fit.
@@ -107,6 +100,36 @@ def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...]
         if manifest[key] != value:
             raise ConfigError(f"{path} was written for {key} {manifest[key]!r}, and this is {value!r}; {cure}")
     return manifest
+
+
+def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Write a manifest that says what it is and in which format."""
+    write_json(path, {"kind": kind, "format": _FORMAT, **content})
+
+
+def read_record(path: Path, kind: str, shape: type[_Read]) -> _Read:
+    """Read what `write_record` wrote.
+
+    Raises:
+        ConfigError: if it cannot be read, is of a newer format, or has fields that are missing, wrong or unknown.
+    """
+    cure = f"delete {path} and build the index again"
+    content = read_json(path, cure)
+    written, version = content.pop("kind", None), content.pop("format", None)
+    if isinstance(version, int) and version > _FORMAT:
+        raise ConfigError(
+            f"{path} has format {version}, and this version of agent-gym reads up to {_FORMAT}; update agent-gym, or "
+            "build the index again"
+        )
+    if (written, version) != (kind, _FORMAT):
+        raise ConfigError(f"{path} is {written!r} of format {version!r}; expected {kind!r} of format {_FORMAT}; {cure}")
+    try:
+        # Strictly, so that no "3" passes for 3; as JSON again, since only there a dataclass may come as an object.
+        return TypeAdapter(shape).validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path} is damaged at {place!r}: {first['msg']}; {cure}") from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""FAISS indexes by name: which kinds there are, how one is made, and how it is searched.
+"""FAISS indexes by name: which kinds there are, what they take, how one is made, and how it is searched.
 
 | kind       | bytes per vector of d numbers | what it is |
 |------------|-------------------------------|------------|
@@ -43,26 +43,19 @@ EXACT = ("flat", "sqfp16")
 HNSW_LINKS, HNSW_BUILD_EFFORT = 32, 64
 _CENTROIDS = 256  # of product quantisation: what a byte can name
 _TRAINING_VECTORS = 65_536
-_PQ_TRAINING_VECTORS, _PQ_ROUNDS = (
-    16_384,
-    10,
-)  # a quarter and less than half of FAISS's own; an hour less, as much recall
+# A quarter and less than half of FAISS's own: an hour less, as much recall.
+_PQ_TRAINING_VECTORS, _PQ_ROUNDS = 16_384, 10
+ADD_AT_ONCE = 65_536  # vectors that are in memory as float32 while they are added
 _PER_CENTROID = 40  # FAISS warns below 39: centroids of fewer vectors follow their noise
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of index.
+    """A kind of index."""
 
-    Attributes:
-        factory: count and dimension to FAISS's own description.
-        minimum: vectors that training needs.
-        search: the parameter of a search and its default: more finds more and takes longer.
-    """
-
-    factory: Callable[[int, int], str]
-    minimum: int = 1
-    search: Mapping[str, int] = field(default_factory=dict)
+    factory: Callable[[int, int], str]  # count and dimension to FAISS's own description
+    minimum: int = 1  # vectors that training needs
+    search: Mapping[str, int] = field(default_factory=dict)  # the parameter of a search: more finds more, takes longer
 
 
 def lists(count: int) -> int:
@@ -165,11 +158,7 @@ def write_index(index: Any, path: Path) -> None:
 
 
 def read_index(path: Path, *, mmap: bool = True) -> Any:
-    """Read an index.
-
-    Args:
-        path: its file, which must not change while the index is in use.
-        mmap: whether to map it into memory: it opens at once, and all processes share its pages.
+    """Read an index; mapped into memory it opens at once, all processes share it, and its file must not change.
 
     Raises:
         ConfigError: if FAISS cannot read it.
@@ -186,14 +175,8 @@ def read_index(path: Path, *, mmap: bool = True) -> Any:
 class Searcher:
     """An index with its settings, safe to search from several threads.
 
-    Args:
-        index: of FAISS, on the CPU or a GPU.
-        kind: what it is.
-        ef: vectors that an HNSW search keeps in view; None for the default.
-        nprobe: lists that an IVF search reads; None for the default.
-
     Raises:
-        ConfigError: if the parameter is not one of this kind, or below 1.
+        ConfigError: if `ef` or `nprobe` is given to a kind that has none, or below 1.
     """
 
     def __init__(self, index: Any, kind: str, *, ef: int | None = None, nprobe: int | None = None) -> None:
@@ -222,10 +205,91 @@ class Searcher:
             return self.index.search(vectors, k)
 
     def _parameters(self) -> Any:
-        # Made for each call: they are the caller's, and attributes of the index would be everybody's.
+        # Made for each call: attributes of the index would be those of all threads.
         faiss = require("faiss", "search")
         if "ef" in self.settings:
             return faiss.SearchParametersHNSW(efSearch=self.settings["ef"])
         if "nprobe" in self.settings:
             return faiss.SearchParametersIVF(nprobe=self.settings["nprobe"])
         return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an index takes, in bytes: the layouts of FAISS 1.15, which the tests compare with real indexes.
+
+    Attributes:
+        kind: of index.
+        index: the file, and as much memory once all of it has been looked at (it is mapped, so processes share it).
+        vectors: the folder with the vectors it is built from, which may be deleted afterwards.
+        building: memory that training and adding take at most, the index included.
+        gpu: memory on a GPU for a search there; None for kinds that are searched on the CPU only.
+    """
+
+    kind: str
+    index: int
+    vectors: int
+    building: int
+    gpu: int | None
+
+
+def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
+    """Compute what an index takes.
+
+    Raises:
+        ConfigError: for a kind that cannot be made of this many vectors.
+    """
+    kind = choose_kind(kind, count, dimension)
+    per_vector, fixed = _layout(kind, count, dimension)
+    index = round(count * per_vector) + fixed
+    growth = 2 if kind.startswith("ivf") else 1  # each list doubles its array when it is full
+    in_float32 = 4 * dimension * max(min(ADD_AT_ONCE, count), training_vectors(kind, count))
+    return Plan(
+        kind=kind,
+        index=index,
+        vectors=2 * dimension * count,
+        building=growth * index + in_float32,
+        gpu=2 * dimension * count if kind in EXACT else None,
+    )
+
+
+def plan_table(count: int, dimension: int) -> str:
+    """Return the plans of all kinds as a table, with a star at what "auto" chooses."""
+    auto = choose_kind("auto", count, dimension)
+    lines = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
+    for kind in KINDS:
+        if count < KINDS[kind].minimum or (kind == "pq" and dimension % 4):
+            continue
+        each = plan(count, dimension, kind)
+        star = "*" if each.kind == auto else " "
+        gpu = "-" if each.gpu is None else _gib(each.gpu)
+        lines.append(f"{star} {each.kind:<9}{_gib(each.index):>19}{_gib(each.building):>11}{gpu:>12}")
+    return "\n".join([*lines, f"and {_gib(2 * dimension * count)} on disk for the vectors; * is kind='auto'"])
+
+
+def _layout(kind: str, count: int, d: int) -> tuple[float, int]:
+    """Bytes per vector, and bytes that do not depend on their number."""
+    ranges = 2 * 4 * d  # smallest and largest value of each of the numbers that become a byte
+    if kind == "flat":
+        return 4 * d, 0
+    if kind == "sqfp16":
+        return 2 * d, 0
+    if kind == "sq8":
+        return d, ranges
+    if kind == "hnsw_sq8":
+        # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one
+        # in 32 squared on the next and so on; and each has an offset into the links and a number of levels.
+        return d + 4 * (2 * HNSW_LINKS + HNSW_LINKS / (HNSW_LINKS - 1)) + 8 + 4, ranges
+    if kind in ("ivf_flat", "ivf_sq8"):
+        # A code and a position per vector; a centroid and a length per list.
+        code, fixed = (4 * d, 0) if kind == "ivf_flat" else (d, ranges)
+        return code + 8, fixed + lists(count) * (4 * d + 8)
+    if kind == "pq":
+        return d // 4, 4 * 256 * d
+    if kind == "rabitq4":
+        return d / 2 + 20, 4 * d
+    raise AssertionError(kind)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.2f} MiB"

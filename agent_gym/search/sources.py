@@ -1,4 +1,4 @@
-"""Where documents come from: files of JSON lines or parquet, HotpotQA's contexts, data sets of the Hugging Face hub.
+"""Where documents come from: files of JSON lines or parquet, HotpotQA's contexts, data sets of the hub, corpora.
 
 A source is read as a stream, as often as needed, and knows in which file and line each document stands, since a corpus
 can be larger than the memory (`agent_gym.data` loads the tasks of an environment and holds them). Nothing is kept in
@@ -12,14 +12,19 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from agent_gym.errors import ConfigError, require
+from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document
+from agent_gym.search.corpus import Corpus
 
 Row = Mapping[str, Any]
 
@@ -31,16 +36,11 @@ _MAX_EXAMPLE = 1 << 26
 
 @dataclass(frozen=True)
 class Source:
-    """Documents that can be read again and again.
-
-    Args:
-        read: starts a pass, which gives documents with their places, such as "corpus.jsonl, line 3".
-    """
+    """Documents that can be read again and again; `read` gives them with places, such as "corpus.jsonl, line 3"."""
 
     read: Callable[[], Iterator[tuple[str, Document]]]
 
     def __iter__(self) -> Iterator[Document]:
-        """Read the documents."""
         return (document for _, document in self.read())
 
     def place(self, n: int) -> str:
@@ -51,14 +51,13 @@ class Source:
 def read_documents(path: str | Path, *, id: str = "_id", title: str = "title", text: str = "text") -> Source:
     """Read a file with one document per row, by default BEIR's `corpus.jsonl` or `corpus.jsonl.gz`.
 
+    Reading raises `ConfigError` with the file and line of what is wrong.
+
     Args:
         path: a file that ends in .jsonl, .json (a list) or .parquet; the first two may be compressed, then with .gz.
         id: name of the column with the id, a text or a whole number.
         title: name of the column with the title; documents may lack it.
         text: name of the column with the text.
-
-    Returns:
-        The documents. Reading raises `ConfigError` with the file and line of what is wrong.
     """
     path = existing(path)
     return Source(lambda: ((place, _document(place, row, id, title, text)) for place, row in read_rows(path)))
@@ -75,13 +74,7 @@ def read_dataset(
 ) -> Source:
     """Read a data set of the hub, for example `read_dataset("BeIR/hotpotqa", "corpus")`.
 
-    Args:
-        name: its name.
-        config: its configuration.
-        split: its split; may be left out where there is one only.
-        id: name of the column with the id.
-        title: name of the column with the title.
-        text: name of the column with the text.
+    The split may be left out where there is one only; `id`, `title` and `text` name the columns.
 
     Raises:
         ConfigError: if it cannot be loaded, or the split has to be named.
@@ -109,27 +102,17 @@ def read_dataset(
 
 
 def read_hotpotqa(*files: str | Path) -> Source:
-    """Read the paragraphs of HotpotQA's questions (distractor setting), each once.
-
-    Args:
-        files: the official .json lists, or the hub's rows as .jsonl or .parquet.
-
-    Returns:
-        The paragraphs in the order of their first occurrence, as `hotpotqa_paragraphs` makes them.
-    """
+    """Read the paragraphs of HotpotQA's questions: official .json lists, or the hub's rows as .jsonl or .parquet."""
     paths = [existing(file) for file in files]
     return Source(lambda: _paragraphs(chain.from_iterable(map(read_rows, paths))))
 
 
 def hotpotqa_paragraphs(examples: Iterable[Row]) -> Source:
-    """Collect the paragraphs of questions that are already in memory.
+    """Collect the paragraphs of questions (distractor setting) that are in memory, each once, in their order.
 
     A paragraph's id is its title, with " (2)" and so on where the title occurs with another text. Its text is its
-    sentences with single spaces between.
-
-    Args:
-        examples: rows whose `context` is the official `[[title, [sentence, ...]], ...]` or the hub's
-            `{"title": [...], "sentences": [[...], ...]}`.
+    sentences with single spaces between. The `context` of a question is the official `[[title, [sentence, ...]], ...]`
+    or the hub's `{"title": [...], "sentences": [[...], ...]}`.
     """
     return Source(lambda: _paragraphs((f"example {n}", row) for n, row in enumerate(examples)))
 
@@ -142,6 +125,37 @@ def open_source(name: str | Path) -> Source:
             return read_dataset(str(name))
     _, first = next(read_rows(existing(path)), ("", {}))
     return read_hotpotqa(path) if "context" in first else read_documents(path)
+
+
+@lru_cache(maxsize=8)
+def open_documents(name: str) -> Iterable[Document]:
+    """Open a corpus folder, a file of documents (BEIR's corpus.jsonl) or of questions, or a data set of the hub.
+
+    Raises:
+        ConfigError: if there is no such thing.
+    """
+    folder = Path(name).expanduser()
+    return Corpus(folder) if (folder / corpora.MANIFEST).is_file() else open_source(name)
+
+
+def documents_of(corpus: Iterable[Document]) -> Sequence[Document]:
+    """Read a source into memory; a corpus folder stays on disk."""
+    return corpus if isinstance(corpus, Corpus) else list(corpus)
+
+
+@contextmanager
+def open_corpus(name: str | Path, *, progress: bool = False) -> Iterator[Corpus]:
+    """Open a corpus folder, or what `open_source` reads, which is written to a temporary one.
+
+    Raises:
+        ConfigError: if there is no such thing, or it is broken.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        yield Corpus(folder)
+        return
+    with TemporaryDirectory(prefix="agent-gym-corpus-") as temporary:
+        yield Corpus.build(temporary, open_source(name), progress=progress)
 
 
 def _document(place: str, row: Row, id: str, title: str, text: str) -> Document:
@@ -183,29 +197,19 @@ def _context(place: str, row: Row) -> list[tuple[str, list[str]]]:
             pairs = list(zip(context["title"], context["sentences"], strict=True))
         else:
             pairs = [(title, sentences) for title, sentences in context]  # type: ignore[union-attr]
-        whole = all(
-            isinstance(title, str)
-            and title
-            and isinstance(sentences, list)
-            and all(isinstance(s, str) for s in sentences)
-            for title, sentences in pairs
-        )
+        for title, sentences in pairs:
+            if not (title and isinstance(sentences, list) and all(isinstance(s, str) for s in (title, *sentences))):
+                raise ValueError(title)
     except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
         raise ConfigError(
             f"{place}: context must be [[title, [sentence, ...]], ...] or "
             f"{{'title': [...], 'sentences': [[...], ...]}}, and is {str(context)[:100]!r}"
-        )
+        ) from None
     return pairs
 
 
 def existing(path: str | Path) -> Path:
-    """Check that this is a file that can be read.
-
-    Raises:
-        ConfigError: if it is not there, or its name does not show what it holds.
-    """
+    """Return the path, or raise `ConfigError` if no file is there, or its name does not show what it holds."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise ConfigError(f"no such file: {str(path)!r}")
@@ -215,11 +219,7 @@ def existing(path: str | Path) -> Path:
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Read the rows of a file, each with its place, for example "corpus.jsonl, line 3".
-
-    Raises:
-        ConfigError: with the place, where the file cannot be read or a row is no object.
-    """
+    """Read the rows of a file with their places; raise `ConfigError` for a row that is no object or cannot be read."""
     reader = next(reader for suffix, reader in _READERS.items() if path.name.endswith(suffix))
     last = str(path)
     try:

@@ -3,6 +3,12 @@
 The page is viewer.html with viewer.css, the scripts and the data put in. Whatever a model wrote is untrusted text. It
 gets into the page in one place only, a JSON block in which every `<` is escaped, and onto the screen only as text
 nodes; a content security policy that allows this one script, by its hash, and no connection at all is the second lock.
+
+A record repeats itself: the same prompt in every member of a group, the same few hundred tokens everywhere, logprobs of
+0 where nothing was sampled, and each text a second time in its tokens. In the page's JSON (`compact`, read by data.js
+alone) tokens and long texts are written once and then named by number, a text that its tokens spell is a place in them,
+logprobs are kept for sampled tokens only, and what is constant over a turn more often than not (advantages, values) as
+runs. So 100 short episodes stay well below a megabyte.
 """
 
 from __future__ import annotations
@@ -11,14 +17,26 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from agent_gym.viewer.compact import Records, compact
+from agent_gym.images import text_of
 
 SCRIPTS = ("data.js", "list.js", "tokens.js", "chat.js", "timeline.js", "episode.js", "keys.js")
 """The page's script in the order in which it runs; the last one starts it."""
+
+_SOURCES = ("system", "user", "agent", "env")
+_ENDED = ("success", "terminated", "truncated", "truncation", "failure", "failure_details")
+_KEPT = ("task_id", "reward", "reward_terms", *_ENDED, "seconds")
+_KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
+_RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows", "images"}
+_PER_TOKEN = ("advantages", "values")
+
+Records = Iterable[Mapping[str, Any]]
 
 
 def render_html(records: Records | Mapping[str, Records], title: str = "Trajectories") -> str:
@@ -63,3 +81,126 @@ def write_html(path: str | Path, records: Records | Mapping[str, Records], title
 
 def _asset(name: str) -> str:
     return resources.files("agent_gym.viewer").joinpath(name).read_text(encoding="utf-8")
+
+
+class _Table:
+    """Numbers each distinct value, in order of first use."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        if value not in self._numbers:
+            self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return self._numbers[value]
+
+
+def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, Any]:
+    """Condense the records of one run, or of several by name, to a JSON-ready object; numbers not finite become null."""
+    runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
+    tokens, texts, images = _Table(), _Table(), _Table()
+    episodes = [
+        {"run": number, **_episode(record, tokens, texts, images)}
+        for number, played in enumerate(runs.values())
+        for record in played
+    ]
+    data = {"title": title, "runs": list(runs), "tokens": tokens.values, "texts": texts.values, "episodes": episodes}
+    return _clean({**data, "images": images.values} if images.values else data)
+
+
+def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _Table) -> dict[str, Any]:
+    opening = []
+    shown = [images.number(url) for url in record.get("images", ())]
+    for message in record["messages"]:
+        if message["role"] == "assistant":
+            break
+        entry = [message["role"], texts.number(_plain(message["content"]))]
+        seen = [shown[part["image"]] for part in _parts(message) if isinstance(part.get("image"), int)]
+        opening.append([*entry, seen] if seen else entry)
+    return {
+        **{key: record.get(key) for key in _KEPT},
+        "spec": record["spec"],
+        "extra": {key: value for key, value in record.items() if key not in _RECORDED and value != {}},
+        "opening": opening,
+        "tools": [tool["function"]["name"] for tool in record["tools"]],
+        "steps": [_step(k, step, record["rows"][step["row"]], texts, shown) for k, step in enumerate(record["steps"])],
+        "rows": [
+            _row(row, [step for step in record["steps"] if step["row"] == i], tokens)
+            for i, row in enumerate(record["rows"])
+        ],
+    }
+
+
+def _plain(content: Any) -> str:
+    return text_of(content) if isinstance(content, list) else str(content)
+
+
+def _parts(message: Mapping[str, Any]) -> list[Any]:
+    return message["content"] if isinstance(message["content"], list) else []
+
+
+def _step(
+    number: int, step: Mapping[str, Any], row: Mapping[str, Any], texts: _Table, images: Sequence[int]
+) -> dict[str, Any]:
+    # Files written before there were summaries or process rewards do not hold them.
+    entry = {key: step[key] for key in _KEPT_OF_STEPS} | {"kind": step.get("kind", "act")}
+    if step.get("process_reward"):
+        entry["process_reward"] = step["process_reward"]
+    answers = [(a, b) for a, b, source, k in row["spans"] if k == number and source != "agent"]
+    shown = [images[i] for i, start, _ in row.get("images", ()) if any(a <= start < b for a, b in answers)]
+    if shown:
+        entry["images"] = shown
+    for name, of_policy in (("action", True), ("observation", False)):
+        spans = [(a, b) for a, b, source, k in row["spans"] if k == number and (source == "agent") == of_policy]
+        spelled = "".join(text for a, b in spans for text in row["tokens"][a:b]) if "tokens" in row else ""
+        entry[name] = _place(step[name], spelled) or texts.number(step[name])
+    return entry
+
+
+def _place(text: str, spelled: str) -> list[int] | None:
+    """Return start and length of a text within the text of tokens, or None if it has to be written out.
+
+    It has to where a character is spread over several tokens, each of which decodes to a replacement character. Behind
+    U+FFFF Python and JavaScript disagree about what a length is.
+    """
+    at = spelled.find(text)
+    return None if at < 0 or max(spelled, default="") > "\uffff" else [at, len(text)]
+
+
+def _row(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], tokens: _Table) -> dict[str, Any]:
+    names = row.get("tokens") or [None] * len(row["token_ids"])
+    sampled = [i for start, stop, source, _ in row["spans"] if source == "agent" for i in range(start, stop)]
+    entry: dict[str, Any] = {
+        "tokens": [tokens.number(pair) for pair in zip(row["token_ids"], names, strict=True)],
+        "spans": [[stop - start, _SOURCES.index(source), step] for start, stop, source, step in row["spans"]],
+        "logprobs": [_short(row["logprobs"][i]) for i in sampled],
+    }
+    for name in _PER_TOKEN:
+        if name in row:
+            entry[name] = _runs([_short(row[name][i]) for i in sampled])
+    versions = [list(run) for step in steps for run in step.get("versions", ())]
+    if any(version for version, _ in versions):
+        entry["versions"] = versions
+    return entry
+
+
+def _runs(values: Sequence[float]) -> list[list[float]]:
+    return [[value, len(list(group))] for value, group in groupby(values)]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _clean(value: Any) -> Any:
+    """Replace what JSON or UTF-8 cannot hold: numbers that are not finite, and lone surrogates."""
+    if isinstance(value, float):
+        # A whole number is written without ".0": there are thousands of them.
+        return None if not math.isfinite(value) else int(value) if value.is_integer() else value
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_clean(str(key)): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value

@@ -40,12 +40,7 @@ def plain(text: Any, style: str = "") -> Text:
 
 
 def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = None) -> Table:
-    """List episodes, one a line.
-
-    Args:
-        records: what `agent_gym.rollout.read_trajectories` yields.
-        numbers: which of them, counted from 1; by default all.
-    """
+    """List episodes, one a line: all records of a file, or those with the given numbers, counted from 1."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("#", "", "reward", "turns", "tokens", "task", "question"):
         right = name in ("#", "reward", "turns", "tokens")
@@ -55,16 +50,16 @@ def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = Non
         record = records[number - 1]
         mark, colour = _OUTCOMES[_outcome(record)]
         question = next((text_of(m["content"]) for m in reversed(_opening(record))), "")
-        cells: list[Any] = [number, Text(mark, colour), _number(record["reward"]), len(_acts(record)), _sampled(record)]
-        cells.append(record["task_id"] or record["spec"]["env_id"])
         asked = plain(" ".join(str(question).split()))
         asked.no_wrap, asked.overflow = True, "ellipsis"
-        table.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in cells), asked)
+        turns = sum(step.get("kind", "act") == "act" for step in record["steps"])
+        facts = [_number(record["reward"]), turns, _sampled(record), record["task_id"] or record["spec"]["env_id"]]
+        table.add_row(str(number), Text(mark, colour), *map(plain, facts), asked)
     return table
 
 
 def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
-    """Show one episode: the opening, then each turn with what it earned, coloured by who said it."""
+    """Show one episode: the opening, then each turn with what it earned, coloured by its source."""
     spec, (mark, colour) = record["spec"], _OUTCOMES[_outcome(record)]
     ending = (
         "the task ended" if record["terminated"] else f"cut off: {record['truncation']}" if record["truncated"] else ""
@@ -77,30 +72,24 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
         plain("  ".join(str(fact) for fact in facts if fact), "dim"),
     ]
     for message in _opening(record):
-        parts += _said(message["role"], text_of(message["content"]))
+        parts += _speech(message["role"], text_of(message["content"]))
     turns = 0
     for step in record["steps"]:
         is_turn = step.get("kind", "act") == "act"
         turns += is_turn
         name = f"turn {turns}" if is_turn else "summary"
         parts += [Text(), Text(f"{name}  {_number(step['reward'])}  ") + _terms(step["reward_terms"])]
-        parts += _said("policy", step["action"])
+        parts += _speech("policy", step["action"])
         parts += [plain(f"  error: {step['error']}", "red")] if step["error"] else []
-        parts += _said("world", step["observation"]) if step["observation"] else []
+        parts += _speech("world", step["observation"]) if step["observation"] else []
     if record["failure"]:
         details = record.get("failure_details", {})
-        parts += _said("failed", "\n".join([record["failure"], *filter(None, [details.get("traceback")])]))
+        parts += _speech("failed", "\n".join([record["failure"], *filter(None, [details.get("traceback")])]))
     return Group(*parts)
 
 
 def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str] = input) -> None:
-    """Show the list, then whatever is asked for, until "q" or the end of the input.
-
-    Args:
-        records: the episodes.
-        console: where they are shown.
-        ask: shows a prompt and returns a line.
-    """
+    """Show the list, then what is asked for, until "q" or the end of the input; `ask` prompts for a line."""
     shown, found = 0, list(range(1, len(records) + 1))
     console.print(episode_table(records))
     while True:
@@ -130,12 +119,9 @@ def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str
             console.print(plain(f"what is {line!r}? The episodes are 1 to {len(records)}"))
 
 
-def _said(name: str, text: Any) -> list[RenderableType]:
-    # No word is broken at the edge of a pipe, where nobody sees an edge.
-    return [
-        plain(name, STYLES.get(name, "")),
-        Padding(plain(str(text).rstrip(), STYLES.get(name, "").replace("bold ", "")), (0, 0, 0, 2)),
-    ]
+def _speech(name: str, text: Any) -> list[RenderableType]:
+    style = STYLES.get(name, "")
+    return [plain(name, style), Padding(plain(str(text).rstrip(), style), (0, 0, 0, 2))]
 
 
 def _terms(terms: Mapping[str, float]) -> Text:
@@ -151,10 +137,6 @@ def _opening(record: Record) -> list[Mapping[str, Any]]:
     return record["messages"][: roles.index("assistant") if "assistant" in roles else None]
 
 
-def _acts(record: Record) -> list[Any]:
-    return [step for step in record["steps"] if step.get("kind", "act") == "act"]
-
-
 def _sampled(record: Record) -> int:
     return sum(stop - start for row in record["rows"] for start, stop, source, _ in row["spans"] if source == "agent")
 
@@ -164,5 +146,5 @@ def _number(value: float | None) -> str:
 
 
 def _all_text(record: Record) -> str:
-    said = [text_of(message["content"]) for message in record["messages"]]
-    return "\n".join([record["task_id"], record["spec"]["env_id"], *said]).lower()
+    texts = [text_of(message["content"]) for message in record["messages"]]
+    return "\n".join([record["task_id"], record["spec"]["env_id"], *texts]).lower()

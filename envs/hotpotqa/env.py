@@ -16,7 +16,7 @@ from agent_gym.formats import Parser
 from agent_gym.formats.react import ReActParser
 from agent_gym.rewards import answer_format, tagged_answer
 from agent_gym.search import Document, Retriever
-from agent_gym.search.token_limit import TokenLimit
+from agent_gym.search.base import TokenLimit
 from agent_gym.tool_env import ToolEnv
 
 TOOLS = ("search", "lookup")

@@ -11,9 +11,9 @@ from agent_gym.envs.hotpotqa.data import official
 from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.errors import ConfigError
 from agent_gym.search import BM25Retriever, Document, Retriever
-from agent_gym.search.engines import ENGINES, documents_of, open_documents, open_retriever
-from agent_gym.search.sources import hotpotqa_paragraphs
-from agent_gym.search.token_limit import TokenLimit
+from agent_gym.search.base import TokenLimit
+from agent_gym.search.engines import ENGINES, open_retriever
+from agent_gym.search.sources import documents_of, hotpotqa_paragraphs, open_documents
 from agent_gym.tools import TextTool, ToolResult, same_text
 
 Find = Callable[[Sequence[str], int], list[list[Document]]]

@@ -15,8 +15,8 @@ from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search, citation
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, tagged_answer
 from agent_gym.search import BM25Retriever, Retriever
+from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
-from agent_gym.search.token_limit import TokenLimit
 from agent_gym.tool_env import ToolEnv
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from agent_gym.envs.papersearch.papers import Library, Paper
-from agent_gym.search.token_limit import TokenLimit
+from agent_gym.search.base import TokenLimit
 from agent_gym.tools import TextTool, ToolResult
 
 NO_CITATIONS = "No paper here is cited by it or cites it."

@@ -13,8 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from . import confine, landlock, libc, program, repl, seccomp
-from .jobs import Start
+from . import Start, kernel, program, rooms, seccomp
 
 _NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
@@ -22,29 +21,18 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "
 
 @dataclass
 class Confinement:
-    """What the fork server prepared for all programs.
+    """What the fork server prepared for all programs."""
 
-    Attributes:
-        ruleset: descriptor of Landlock's rules, or None without Landlock.
-        filter: the filter of system calls, without the process id.
-        address_space: bytes of address space that a program starts with.
-        threads: the limit of threads.
-        users: ids of which a program gets one of its own, or None without the right to give them.
-        keep_effective: see `confine.become_nobody`.
-        flags: memory shared with the children, one byte each: 1 from when it is confined.
-        pid: of the fork server.
-        modules: names of our own modules. To look for them among a thousand others would write to the pages of all of
-            their names, and cost each program 2 ms of copying.
-    """
-
-    ruleset: int | None
-    filter: bytes
-    address_space: int
-    threads: confine.ThreadLimit
-    users: range | None
-    keep_effective: bool
-    flags: mmap.mmap
-    pid: int
+    ruleset: int | None  # descriptor of Landlock's rules, or None without Landlock
+    filter: bytes  # of system calls, without the process id
+    address_space: int  # bytes that a program starts with
+    threads: kernel.ThreadLimit
+    users: range | None  # ids of which a program gets one of its own, or None without the right to give them
+    keep_effective: bool  # see `kernel.become_nobody`
+    flags: mmap.mmap  # memory shared with the children, one byte each: 1 from when it is confined
+    pid: int  # of the fork server
+    # Names of our own modules. To look for them among a thousand others would write to the pages of all of their names,
+    # and cost each program 2 ms of copying.
     modules: list[str]
 
 
@@ -70,7 +58,7 @@ def run(job: Job, confinement: Confinement) -> None:
     code, anything = 1, BaseException  # a program may take even this name away
     try:
         if request["session"]:
-            repl.serve(3, request["seed"])
+            program.serve(3, request["seed"])
             code = 0
         else:
             code = program.run(source, request["seed"])
@@ -83,26 +71,25 @@ def run(job: Job, confinement: Confinement) -> None:
 
 
 def _confine(job: Job, confinement: Confinement) -> bytes:
-    """Take every right away, and return the source of the program."""
     request = job.request
     os.setsid()
     os.nice(_NICE)
-    confine.no_new_privileges()
+    kernel.no_new_privileges()
     if confinement.ruleset is not None:
-        landlock.apply(confinement.ruleset)
+        rooms.apply(confinement.ruleset)
     source = _arrange_descriptors(job)
     threads = confinement.threads.now()
     # Nothing of the server's stays open: sockets, the descriptors of other programs, the rules.
     first_unused = 4 if request["session"] else 3
-    libc.close_from(first_unused)
+    kernel.close_from(first_unused)
     backstop = None if request["session"] else int(request["cpu_seconds"]) + 2
     memory = confinement.address_space + request["memory_bytes"]
-    confine.limit(memory, request["output_bytes"], backstop, threads)
+    kernel.limit(memory, request["output_bytes"], backstop, threads)
     if confinement.users is not None:
-        confine.become_nobody(confinement.users, confinement.keep_effective)
-    confine.drop_capabilities()
-    confine.undumpable()
-    confine.die_with(confinement.pid)
+        kernel.become_nobody(confinement.users, confinement.keep_effective)
+    kernel.drop_capabilities()
+    kernel.undumpable()
+    kernel.die_with(confinement.pid)
     _tidy(confinement.modules)
     seccomp.apply(seccomp.for_process(confinement.filter, os.getpid()))
     confinement.flags[job.flag] = 1

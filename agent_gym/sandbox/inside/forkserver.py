@@ -20,8 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import child, confine, landlock, preload, rooms, seccomp
-from .jobs import MAX_MESSAGE_BYTES, Exit, Message, Setup, Start
+from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, Start, child, kernel, preload, rooms, seccomp
 
 _CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
 _LOOK_S = 0.02  # no clock is looked at more often
@@ -57,18 +56,18 @@ def _prepare(server: socket.socket) -> child.Confinement:
     libraries = preload.libraries()  # of the interpreter; those of packages lie beside them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
-    ruleset, version = None, landlock.abi() if setup["landlock"] else 0
+    ruleset, version = None, rooms.abi() if setup["landlock"] else 0
     if not version:
         notes["landlock"] = "not supported by this kernel" if setup["landlock"] else "switched off"
-    users = confine.free_users()
-    threads = confine.ThreadLimit(own_user=users is not None)
+    users = kernel.free_users()
+    threads = kernel.ThreadLimit(own_user=users is not None)
     if users is None and os.getuid() == 0:
         notes["threads"] = "not limited: the kernel does not count those of root, and there is no CAP_SETUID"
     address_space = _address_space()
     if namespaces:
         _or_give_up(server, lambda: rooms.furnish(readable, setup["hidden"], _DEVICES))
     if version:
-        ruleset = landlock.ruleset(_rules(readable, setup["hidden"]))
+        ruleset = rooms.ruleset(_rules(readable, setup["hidden"]))
     prepared = child.Confinement(
         ruleset=ruleset,
         filter=seccomp.template(landlock=version > 0),
@@ -80,8 +79,8 @@ def _prepare(server: socket.socket) -> child.Confinement:
         pid=os.getpid(),
         modules=[name for name in sys.modules if name.partition(".")[0] == __package__],
     )
-    confine.drop_bounding_set()
-    confine.undumpable()  # last, because it takes from this process most of /proc/self; there is no child before
+    kernel.drop_bounding_set()
+    kernel.undumpable()  # last, because it takes from this process most of /proc/self; there is no child before
     os.chdir("/")
     # What is frozen is never looked at by the children's collectors, so that its pages stay shared.
     gc.collect()
@@ -280,16 +279,16 @@ def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
         if path in hidden and path not in readable:
             return
         if any(folder.startswith(path + "/") for folder in hidden):
-            rules.append((path, landlock.READ_DIR))  # rules reach all that is beneath, so this one tells names only
+            rules.append((path, rooms.READ_DIR))  # rules reach all that is beneath, so this one tells names only
             for entry in os.scandir(path):
                 visit(entry.path)
         else:
-            rules.append((path, landlock.READ_FILE | landlock.READ_DIR))
+            rules.append((path, rooms.READ_FILE | rooms.READ_DIR))
 
     for path in readable:
         visit(path)
-    devices = [(path, landlock.READ_FILE) for path in _DEVICES]
-    devices[0] = (_DEVICES[0], landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE)
+    devices = [(path, rooms.READ_FILE) for path in _DEVICES]
+    devices[0] = (_DEVICES[0], rooms.READ_FILE | rooms.WRITE_FILE | rooms.TRUNCATE)
     return rules + devices
 
 

@@ -3,10 +3,18 @@
 The interpreter's own way needs a file and ends with taking all modules apart, which takes longer than most programs.
 So what a user can see of it is done here: what is printed for exceptions (without our own frames), `sys.exit`, threads
 that still run, functions registered with atexit, and objects with `__del__` that live to the end.
+
+In a session programs run one after the other in one namespace, each shown the value of its last expression. The caller
+sends a token of 8 bytes, a length of 4 and the source, and gets the token back with one byte, the exit code. Between
+two calls it stops this process, so that threads that a program left behind stand still. By the token a late or made up
+answer is told from that to the call. It is no secret from programs: all calls share one interpreter, so that an earlier
+one can read the socket before this file does, or replace what this file calls, and answer in its place. That concerns
+the session alone; the caller takes nothing from an answer but text and an exit code.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import builtins
 import gc
@@ -17,8 +25,10 @@ import random
 import signal
 import sys
 import threading
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
+
+from . import TOKEN_BYTES
 
 NAME = "main.py"
 _SOURCES: set[str] = set()  # names of programs that are no files
@@ -209,7 +219,52 @@ def _shift_recursion_limit(frames: int) -> None:
     sys.setrecursionlimit = lambda limit: set_(limit + frames)
 
 
-def code_of(tree: Any, name: str, mode: str) -> CodeType:
-    """Compile a syntax tree without the features that this file imports from the future."""
-    made: CodeType = compile(tree, name, mode, dont_inherit=True)
-    return made
+def serve(control: int, seed: int) -> None:
+    """Answer calls until the caller hangs up."""
+    namespace = prepare(seed).__dict__
+    call = 0
+    while (received := _receive(control)) is not None:
+        token, source = received
+        call += 1
+        code = flush(_run_cell(source, f"cell_{call}.py", namespace))
+        os.write(control, token + bytes([code & 0xFF]))
+
+
+def _run_cell(source: bytes, name: str, namespace: dict[str, Any]) -> int:
+    remember_source(name, source)
+    try:
+        _execute_cell(source, name, namespace)
+        return 0
+    except BaseException as error:
+        raised = error
+    return conclude(raised, name)
+
+
+def _execute_cell(source: bytes, name: str, namespace: dict[str, Any]) -> None:
+    """Run it; if the last statement is an expression, print its value as the interactive interpreter does.
+
+    That is read off the syntax tree. Wrapping the last line of the text into `print(...)`, as some tools do, breaks
+    programs that end in a loop, an assignment, a comment or a bracket.
+    """
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    if isinstance(last, ast.Expr):
+        shown = ast.Expression(last.value)
+        sys.displayhook(eval(compile(shown, name, "eval", dont_inherit=True), namespace))
+
+
+def _receive(control: int) -> tuple[bytes, bytes] | None:
+    head = _read(control, TOKEN_BYTES + 4)
+    source = None if head is None else _read(control, int.from_bytes(head[TOKEN_BYTES:], "little"))
+    return None if head is None or source is None else (head[:TOKEN_BYTES], source)
+
+
+def _read(control: int, length: int) -> bytes | None:
+    data = b""
+    while len(data) < length:
+        piece = os.read(control, length - len(data))
+        if not piece:
+            return None
+        data += piece
+    return data

@@ -1,4 +1,7 @@
-"""Limits and identity of a process that is about to run a policy's program."""
+"""What this process asks of Linux, by ctypes where Python has no function: rights, limits, identity.
+
+The rights and limits are those of a process that is about to run a policy's program.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import ctypes
 import os
 import resource
 import signal
-
-from . import libc
+from typing import Any
 
 # Bits of Linux's capabilities, from linux/capability.h.
 CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 5, 6, 7, 21
@@ -16,6 +18,73 @@ _OPEN_FILES = 64
 _STACK_BYTES = 8 << 20
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long  # each function below raises OSError with what the kernel answered
+
+
+def failed(what: str) -> OSError:
+    """Make the error of the call that has just failed."""
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """Call by number. Whole numbers are passed as 64 bits, as the kernel reads them."""
+    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    result: int = _libc.syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        raise failed(f"system call {number}")
+    return result
+
+
+def prctl(option: int, *arguments: int) -> None:
+    """Change a property of this process."""
+    words = [ctypes.c_ulong(one) for one in (*arguments, 0, 0, 0, 0)[:4]]
+    if _libc.prctl(option, *words) < 0:
+        raise failed(f"prctl {option}")
+
+
+def capabilities(function: str, header: ctypes.Structure, sets: ctypes.Array[Any]) -> None:
+    """Call capget or capset."""
+    if getattr(_libc, function)(ctypes.byref(header), ctypes.byref(sets)) < 0:
+        raise failed(function)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces that the flags name for new ones."""
+    if _libc.unshare(flags) < 0:
+        raise failed("unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """Mount a file system, or change how one is mounted."""
+    texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
+    if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) < 0:
+        raise failed(f"mount {target}")
+
+
+def unmount(target: str) -> None:
+    """Take a mount away; it goes when nobody uses it any more."""
+    detach = 2
+    if _libc.umount2(target.encode(), detach) < 0:
+        raise failed(f"umount {target}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Make `new` the root of this mount namespace and put the old one at `old`."""
+    # glibc has no wrapper; the number is looked up here because no filter ever needs it.
+    number = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
+    syscall(number, ctypes.c_char_p(new.encode()), ctypes.c_char_p(old.encode()))
+
+
+def close_from(first: int) -> None:
+    """Close all descriptors from a number on."""
+    close_range = 436
+    try:
+        syscall(close_range, first, 0xFFFFFFFF, 0)
+    except OSError:  # before Linux 5.9
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 class _CapabilityHeader(ctypes.Structure):
@@ -33,7 +102,7 @@ _NO_CAPABILITIES = (_CapabilitySet * 2)()
 def capable(capability: int) -> bool:
     """Whether this process has a capability."""
     sets = (_CapabilitySet * 2)()
-    libc.capabilities("capget", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), sets)
+    capabilities("capget", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), sets)
     return bool(sets[capability >> 5].effective >> (capability & 31) & 1)
 
 
@@ -41,41 +110,37 @@ def drop_bounding_set() -> None:
     """Let no program that this process starts gain a capability. Needs one itself, and does nothing without."""
     for capability in range(64):
         try:
-            libc.prctl(_PR_CAPBSET_DROP, capability)
+            prctl(_PR_CAPBSET_DROP, capability)
         except OSError:
             return
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities.
-
-    Raises:
-        OSError: if the kernel does not let go.
-    """
+    """Give up all capabilities."""
     clear_all = 4
-    libc.prctl(_PR_CAP_AMBIENT, clear_all)
-    libc.capabilities("capset", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), _NO_CAPABILITIES)
+    prctl(_PR_CAP_AMBIENT, clear_all)
+    capabilities("capset", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), _NO_CAPABILITIES)
 
 
 def undumpable() -> None:
     """Close this process to debuggers, and its files in /proc to other processes of the same user."""
-    libc.prctl(_PR_SET_DUMPABLE, 0)
+    prctl(_PR_SET_DUMPABLE, 0)
 
 
 def no_new_privileges() -> None:
     """Make what follows work without privilege: Landlock and seccomp ask for it."""
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with(parent: int) -> None:
     """Be killed when the parent ends, however it ends. Comes after changes of the user, which reset it."""
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) -> None:
-    """Set the limits of the kernel.
+    """Set the limits of the kernel, unless a lower one is in force that cannot be raised.
 
     Args:
         memory: bytes of address space. A true bound, because a program cannot fork.
@@ -83,27 +148,22 @@ def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) ->
         cpu_seconds: a backstop; the fork server looks at the clock more finely.
         threads: how many the user may have.
     """
-    for kind, value in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, file_size),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_NPROC, threads),
-    ):
-        _lower(kind, value, value)
-    _lower(resource.RLIMIT_STACK, _STACK_BYTES, _STACK_BYTES)
+    limits = {
+        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_FSIZE: file_size,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_NPROC: threads,
+        resource.RLIMIT_STACK: _STACK_BYTES,
+    }
     if cpu_seconds is not None:
-        _lower(resource.RLIMIT_CPU, cpu_seconds, cpu_seconds)
-
-
-def _lower(kind: int, soft: int, hard: int) -> None:
-    """Set a limit, unless a lower one is in force that cannot be raised."""
-    ceiling = resource.getrlimit(kind)[1]
-    if ceiling != resource.RLIM_INFINITY:
-        soft, hard = min(soft, ceiling), min(hard, ceiling)
-    resource.setrlimit(kind, (soft, hard))
+        limits[resource.RLIMIT_CPU] = cpu_seconds
+    for kind, value in limits.items():
+        ceiling = resource.getrlimit(kind)[1]
+        lowest = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
+        resource.setrlimit(kind, (lowest, lowest))
 
 
 class ThreadLimit:
@@ -120,7 +180,6 @@ class ThreadLimit:
         self._load = None if own_user else os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
     def now(self) -> int:
-        """The limit for a program that starts now."""
         if self._load is None:
             return self.THREADS
         running_of_all = os.pread(self._load, 200, 0).split()[3]
