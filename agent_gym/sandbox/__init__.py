@@ -16,10 +16,11 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from agent_gym.errors import ConfigError
-from agent_gym.sandbox.base import Execution, Limits, Sandbox, SandboxError, SandboxUnavailable, Session
+from agent_gym.sandbox.base import Execution, Limits, Sandbox, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.local import LocalSandbox, shared_sandbox
 from agent_gym.sandbox.remote import RemoteSandbox
 from agent_gym.sandbox.selftest import PROPERTIES
+from agent_gym.sandbox.session import Session
 
 __all__ = [
     "PROPERTIES",

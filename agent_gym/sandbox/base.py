@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError, EnvFailure
+
+if TYPE_CHECKING:
+    from agent_gym.sandbox.session import Session
 
 Status = Literal["ok", "error", "cpu_limit", "wall_limit", "memory_limit", "output_limit", "killed"]
 
@@ -17,12 +19,7 @@ class SandboxError(EnvFailure):
 
 
 class SandboxUnavailable(ConfigError):
-    """This machine cannot hold a program in the way that was asked for.
-
-    Args:
-        property_: what would not hold, one of `agent_gym.sandbox.PROPERTIES`, or "everything".
-        reason: why.
-    """
+    """This machine cannot hold a program: `property`, one of `agent_gym.sandbox.PROPERTIES` or "everything", fails."""
 
     def __init__(self, property_: str, reason: str) -> None:
         self.property, self.reason = property_, reason
@@ -103,34 +100,7 @@ class Execution:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself, in time, with exit code 0."""
         return self.status == "ok"
-
-
-class Session(Protocol):
-    """Programs that share their names, like the cells of a notebook. Also a context that closes it.
-
-    The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
-    limit or a crash the session is over: the names are lost, and further calls say so with the status "killed".
-
-    All calls are one trust domain: what one leaves behind, such as a thread or a changed builtin, can read a later
-    call, keep it from running and make up its result. Other sessions and `Sandbox.run` are out of its reach. So no call
-    may judge what an earlier one of the policy has done.
-    """
-
-    def run(self, code: str) -> Execution:
-        """Run the next program."""
-        ...
-
-    def close(self) -> None:
-        """End it; nothing happens if it has ended."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
 
 
 @runtime_checkable
@@ -138,23 +108,11 @@ class Sandbox(Protocol):
     """Runs Python programs that nobody has read. Safe to call from several threads."""
 
     def run(self, code: str, *, seed: int = 0) -> Execution:
-        """Run a program with nothing of earlier ones.
-
-        Args:
-            code: the program; whatever is wrong with it is a matter of the result.
-            seed: of `random` and `numpy.random`.
-
-        Raises:
-            SandboxError: if the sandbox failed, and not the program.
-        """
+        """Run a program with nothing of earlier ones; see `LocalSandbox.run`."""
         ...
 
     def session(self, *, seed: int = 0) -> Session:
-        """Begin a session.
-
-        Raises:
-            SandboxError: if the sandbox failed.
-        """
+        """Begin a session; see `Session`."""
         ...
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnava
 from agent_gym.sandbox.inside import Exit, Setup, seccomp
 from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, readable_paths
 from agent_gym.sandbox.selftest import PROPERTIES, check
-from agent_gym.sandbox.session import LocalSession
+from agent_gym.sandbox.session import Session
 
 _MOST_SERVERS = 8
 _SLACK_S = 30.0  # by so much a fork server may be late with a kill before it counts as stuck
@@ -38,7 +38,7 @@ class LocalSandbox:
     Args:
         limits: of each program.
         packages: installed packages that programs can import, with what these import; others are not there for them.
-            All are imported once, in this order, before the first program. Those that are missing or fail are told in
+            All are imported once, in this order, before the first program. Those that are missing or fail are in
             `report["missing_packages"]`.
         servers: fork servers. By default one per core, at most 8.
         slots: programs that run at the same time; others wait, and their clocks do not run. By default two per core.
@@ -133,23 +133,19 @@ class LocalSandbox:
                     continue
                 if ended["confined"]:
                     return streams.judge(files, ended, limits)
-                said = os.pread(files.stderr, 1000, 0).decode(errors="replace")
-                if attempt == _ATTEMPTS or said:
-                    raise SandboxError(f"a program could not be confined, and did not run: {said or 'fork failed'}")
+                reason = os.pread(files.stderr, 1000, 0).decode(errors="replace")
+                if attempt == _ATTEMPTS or reason:
+                    raise SandboxError(f"a program could not be confined, and did not run: {reason or 'fork failed'}")
         raise AssertionError("the last attempt returns or raises")
 
-    def session(self, *, seed: int = 0) -> LocalSession:
-        """Begin a session; see `agent_gym.sandbox.Session`.
-
-        Raises:
-            SandboxError: if the sandbox failed.
-        """
+    def session(self, *, seed: int = 0) -> Session:
+        """Begin a session; see `agent_gym.sandbox.Session`."""
         for _ in range(_ATTEMPTS - 1):
             try:
-                return LocalSession(self, seed)
+                return Session(self, seed)
             except Lost:
                 continue
-        return LocalSession(self, seed)
+        return Session(self, seed)
 
     def close(self) -> None:
         """End all programs and fork servers. The next program starts them again."""
@@ -159,7 +155,6 @@ class LocalSandbox:
         _end(pool)
 
     def request(self, seed: int, limits: Limits, session: bool) -> dict[str, Any]:
-        """Make the request for a program or a session."""
         return {
             "op": "start",
             "id": next(self._ids),
@@ -211,7 +206,6 @@ class LocalSandbox:
         return ended
 
     def _verify(self) -> None:
-        """Have a program try what it must not be able to do."""
         try:
             report = dict(self.server().report)
             enforced, reasons = check(self, landlock=report["landlock"] > 0)
@@ -228,7 +222,6 @@ class LocalSandbox:
                 raise SandboxUnavailable(name, f"{reasons.get(name, 'a test program succeeded')}; {report['notes']}")
 
     def _renew(self) -> None:
-        """Make what belongs to this process alone."""
         self._lock = threading.RLock()
         self._pool: list[ForkServer] = []
         self._finalizer = weakref.finalize(self, _end, self._pool)

@@ -12,6 +12,7 @@ import sysconfig
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,9 +54,6 @@ class ForkServer:
 
     It is a fresh interpreter and no fork of this process: that may hold threads, a GPU, gigabytes, and secrets.
 
-    Args:
-        setup: what it is to be.
-
     Raises:
         NoNamespaces: if it was to have some, and cannot.
         SandboxError: if it does not start.
@@ -66,67 +64,62 @@ class ForkServer:
         self._waiting: dict[int, Future[Exit]] = {}
         self._started: dict[int, Future[int]] = {}
         self.alive = True
-        try:
-            errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        except OSError as error:
-            raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
-        try:
-            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:
-            os.close(errors)
-            raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
-        try:
-            code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
-            self._process = subprocess.Popen(
-                # -S: what .pth files would run at the start is for the installation, not for programs.
-                [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
-                env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the caller
-            )
-            self._socket.settimeout(_START_S)
-            reason = "it ended"
+        with ExitStack() as here:
             try:
-                theirs.close()
-                self._socket.send(json.dumps(setup).encode())
-                answer = self._socket.recv(MAX_MESSAGE_BYTES)
+                errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+                here.callback(os.close, errors)
+                self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                here.callback(theirs.close)
+                failed = here.enter_context(ExitStack())
+                failed.callback(self._socket.close)
+                self._process = self._launch(theirs.fileno(), errors)
             except OSError as error:
-                answer, reason = b"", str(error)
-            if not answer:
-                self._process.kill()
-                self._process.wait()
-                said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
-                raise SandboxError(f"the fork server of the sandbox did not start ({reason}): {said}")
-        except OSError as error:
-            self._socket.close()
-            raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
-        except BaseException:
-            self._socket.close()
-            raise
-        finally:
-            os.close(errors)
+                raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
             theirs.close()
-        told = json.loads(answer)
-        if "no_namespaces" in told:
-            self._socket.close()
-            self._process.wait()
-            raise NoNamespaces(told["no_namespaces"])
-        self.report: dict[str, Any] = told["ready"]
+            answer = self._greet(setup, errors)
+            if "no_namespaces" in answer:
+                self._process.wait()
+                raise NoNamespaces(answer["no_namespaces"])
+            failed.pop_all()
+        self.report: dict[str, Any] = answer["ready"]
         self._socket.settimeout(None)
         threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
 
+    def _launch(self, descriptor: int, errors: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            # -S: what .pth files would run at the start is for the installation, not for programs.
+            [sys.executable, "-S", "-s", "-P", "-B", "-c", _CODE.format(str(Path(__file__).parent), descriptor)],
+            env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[descriptor],
+            start_new_session=True,  # Ctrl-C is for the caller
+        )
+
+    def _greet(self, setup: Setup, errors: int) -> dict[str, Any]:
+        reason = "it ended"
+        try:
+            self._socket.settimeout(_START_S)
+            self._socket.send(json.dumps(setup).encode())
+            answer = self._socket.recv(MAX_MESSAGE_BYTES)
+        except OSError as error:
+            answer, reason = b"", str(error)
+        if not answer:
+            self._process.kill()
+            self._process.wait()
+            printed = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            raise SandboxError(f"the fork server of the sandbox did not start ({reason}): {printed}")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
     def load(self) -> int:
-        """How many programs run in it."""
         return len(self._waiting)
 
     def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> Future[Exit]:
@@ -156,21 +149,14 @@ class ForkServer:
             self._started.pop(id_, None)
         return clock
 
-    def tell(self, request: dict[str, Any]) -> None:
-        """Send a request that has no answer.
-
-        Raises:
-            Lost: if the fork server has ended.
-        """
+    def order(self, request: dict[str, Any]) -> None:
         self._send(request, ())
 
     def close(self) -> None:
         """End it and all that runs in it."""
         self.alive = False
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -215,7 +201,6 @@ class ForkServer:
         self._process.wait()
 
     def _fail(self) -> None:
-        """Tell everybody who waits that no answer will come."""
         with self._lock:
             self.alive = False
             lost: list[Future[Any]] = [*self._waiting.values(), *self._started.values()]
@@ -277,5 +262,4 @@ def readable_paths(packages: Sequence[str]) -> Paths:
 
 
 def _real(candidates: Iterable[str]) -> list[str]:
-    """The real paths of those that exist."""
     return sorted({os.path.realpath(path) for path in candidates if path and os.path.exists(path)})

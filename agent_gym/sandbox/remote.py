@@ -14,7 +14,8 @@ from typing import Any
 from agent_gym.client import RETRIES, JsonClient
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
-from agent_gym.sandbox.base import Execution, Limits, SandboxError, Session
+from agent_gym.sandbox.base import Execution, Limits, SandboxError
+from agent_gym.sandbox.session import Session
 from agent_gym.shared import Shared
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")

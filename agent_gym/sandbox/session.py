@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 import weakref
-from types import TracebackType
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from agent_gym.sandbox import streams
@@ -22,8 +22,16 @@ _SLACK_S = 30.0
 _OVER = "the session is over: its names are lost\n"
 
 
-class LocalSession:
-    """See `agent_gym.sandbox.Session`. One call at a time; made by `LocalSandbox.session`."""
+class Session:
+    """Programs that share their names, like the cells of a notebook. Also a context that closes it. One call at a time.
+
+    The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
+    limit or a crash the session is over: the names are lost, and further calls say so with the status "killed".
+
+    All calls are one trust domain: what one leaves behind, such as a thread or a changed builtin, can read a later
+    call, keep it from running and make up its result. Other sessions and `Sandbox.run` are out of its reach. So no call
+    may judge what an earlier one of the policy has done.
+    """
 
     def __init__(self, sandbox: LocalSandbox, seed: int) -> None:
         self._sandbox, self._limits = sandbox, sandbox.limits
@@ -52,11 +60,7 @@ class LocalSession:
         self._over = False
 
     def run(self, code: str) -> Execution:
-        """Run the next program.
-
-        Raises:
-            SandboxError: if the sandbox failed, or the session belongs to another process.
-        """
+        """Run the next program; raise `SandboxError` if the sandbox failed or the session is another process's."""
         if os.getpid() != self._maker:
             raise SandboxError("a session cannot be used in a forked process; begin one there")
         if self._over:
@@ -74,7 +78,7 @@ class LocalSession:
         limits = self._limits
         before = self._cpu_seconds()
         go = {"op": "go", "id": self._id, "cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds}
-        self._server.tell(go)
+        self._server.order(go)
         token = secrets.token_bytes(TOKEN_BYTES)
         try:
             self._control.settimeout(limits.wall_seconds + _SLACK_S)
@@ -84,14 +88,14 @@ class LocalSession:
             self.close()
             raise SandboxError("the fork server of a session does not answer") from error
         except OSError:
-            answer = b""  # the process has ended, which the fork server tells
+            answer = b""  # the process has ended, which the fork server reports
         if answer and answer[:TOKEN_BYTES] != token:
             self.close()
             return Execution(
                 "killed", "", "a program wrote to the session's control socket\n" + _OVER, None, 0.0, False
             )
         if answer:
-            self._server.tell({"op": "stop", "id": self._id})
+            self._server.order({"op": "stop", "id": self._id})
             ended: Exit = {
                 "id": self._id,
                 "code": answer[-1],
@@ -112,7 +116,6 @@ class LocalSession:
         return result
 
     def _receive(self, length: int) -> bytes:
-        """Read an answer; nothing if the process ends before it is complete."""
         data = b""
         while len(data) < length:
             piece = self._control.recv(length - len(data))
@@ -129,9 +132,9 @@ class LocalSession:
             self.close()
             raise SandboxError("the fork server of a session does not answer") from error
         if not ended["confined"]:
-            said = os.pread(self._files.stderr, 1000, 0).decode(errors="replace")
+            reason = os.pread(self._files.stderr, 1000, 0).decode(errors="replace")
             self.close()
-            raise SandboxError(f"a session could not be confined, and did not run: {said}")
+            raise SandboxError(f"a session could not be confined, and did not run: {reason}")
         return ended
 
     def _cpu_seconds(self) -> float:
@@ -143,16 +146,13 @@ class LocalSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _end(maker: int, server: ForkServer, id_: int, control: socket.socket, files: streams.Streams) -> None:
-    """Kill the process of a session, unless it is that of another process's."""
     if os.getpid() == maker:
-        try:
-            server.tell({"op": "kill", "id": id_})
-        except Lost:
-            pass
+        with suppress(Lost):
+            server.order({"op": "kill", "id": id_})
     control.close()
     files.close()

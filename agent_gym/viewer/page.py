@@ -98,7 +98,7 @@ class _Table:
 
 
 def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, Any]:
-    """Condense the records of one run, or of several by name, to a JSON-ready object; numbers not finite become null."""
+    """Condense the records of one run, or of several by name, to JSON without NaN or infinity (null instead)."""
     runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
     tokens, texts, images = _Table(), _Table(), _Table()
     episodes = [
