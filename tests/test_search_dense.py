@@ -119,12 +119,6 @@ def _shared(factory, made=[]):  # noqa: B006  a fixture would be made anew for e
     return made[0]
 
 
-@pytest.mark.parametrize("k", [0, -1, True, 2.0])
-def test_k_must_be_a_positive_number(retriever, k):
-    with pytest.raises(ConfigError, match="k is"):
-        retriever.search(["Arlen"], k)
-
-
 @pytest.mark.parametrize("kind", ["flat", "sqfp16", "hnsw_sq8"])
 @pytest.mark.parametrize("k", [1, 3, 20, 70])
 def test_equal_scores_come_in_the_order_of_the_corpus(tmp_path, kind, k):
@@ -325,15 +319,6 @@ def test_an_index_that_is_another_one_than_its_manifest_says(folder, tmp_path):
         DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
 
 
-def test_a_gpu_has_to_be_there(folder):
-    import faiss
-
-    if hasattr(faiss, "StandardGpuResources"):
-        pytest.skip("this FAISS has GPU support")
-    with pytest.raises(ConfigError, match="finds 0 GPUs"):
-        DenseRetriever(DOCUMENTS, folder, HashEncoder(), device="cuda")
-
-
 def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     for make in (
@@ -345,8 +330,9 @@ def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
 
 
 def test_search_needs_none_of_its_optional_packages_to_be_imported():
-    heavy = {"torch", "faiss", "FlagEmbedding", "sentence_transformers", "transformers", "bm25s"}
-    modules = "bm25, build, dense, encoder, engines, index, manifest, plan, remote, wrappers"
-    code = f"import sys; from agent_gym.search import {modules}; print(*sys.modules.keys() & {heavy})"
+    heavy = {"torch", "faiss", "FlagEmbedding", "sentence_transformers", "transformers", "bm25s", "Stemmer", "numba"}
+    heavy |= {"pyarrow", "datasets"}
+    modules = "agent_gym.search.engines, agent_gym.search.remote, agent_gym.cli.serve"
+    code = f"import sys, {modules}; print(*sys.modules.keys() & {heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

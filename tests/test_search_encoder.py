@@ -18,7 +18,7 @@ from tiny_encoder import DIMENSION, make_documents, make_tiny_encoder
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document
-from agent_gym.search.encoder import EncoderSpec, checked_vectors, document_text, make_encoder, probe, probes_agree
+from agent_gym.search.encoder import EncoderSpec, checked_vectors, make_encoder, probe, probes_agree
 
 INSTRUCTION = "Represent this sentence for searching relevant passages: "
 TEXTS = ["Who makes glass in Arlen?", "bells", "", "a much longer text about cheese, rope and clocks " * 5]
@@ -99,11 +99,6 @@ def test_prefixes(models, name, given, query, document):
     )
 
 
-def test_a_document_is_its_title_and_its_text():
-    assert document_text(Document("1", "Arlen", "A town.")) == "Arlen A town."
-    assert document_text(Document("1", "", "A town.")) == "A town."
-
-
 @pytest.mark.parametrize("name", ["bge", "mean"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_vectors_have_length_one_in_float32(models, name, dtype):
@@ -172,6 +167,7 @@ def test_a_probe_tells_models_apart_and_not_precisions(models):
         ),
         ({"name": "intfloat/e5-base-v2"}, "cannot load the encoder"),
         ({"name": "./nowhere"}, "the folder nowhere does not exist"),
+        ({"name": "./tests"}, "cannot load the encoder"),
         ({"device": "cuda"}, "finds no GPU"),
         ({"dtype": "float16"}, "'auto', 'float32' or 'bfloat16'"),
         ({"batch_size": 0}, "batch_size is 0"),
@@ -184,13 +180,6 @@ def test_what_cannot_work_is_a_clear_error(models, arguments, message):
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match=message):
         make_encoder(**{"name": str(models["mean"]), **arguments})
-
-
-def test_a_folder_without_a_model_is_a_clear_error(tmp_path):
-    for name in ("empty", "bge-small-en-empty"):
-        (tmp_path / name).mkdir()
-        with pytest.raises(ConfigError, match="cannot load the encoder"):
-            make_encoder(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(("module", "extra"), [("FlagEmbedding", "bge"), ("sentence_transformers", "bge")])

@@ -82,15 +82,6 @@ def test_recall(indexes, vectors, kind):
         np.testing.assert_allclose(scores, own, atol=0.02)
 
 
-# Without pq, which trains for seconds: test_search_build.py builds it twice, too.
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pq"])
-def test_the_same_vectors_give_the_same_bytes(indexes, vectors, tmp_path, kind):
-    write_index(indexes[kind], tmp_path / "one")
-    write_index(build(kind, vectors[0]), tmp_path / "two")
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mapped_index_answers_as_one_in_memory(indexes, vectors, tmp_path, kind):
     write_index(indexes[kind], tmp_path / "index")
@@ -261,8 +252,3 @@ def test_the_table_marks_what_auto_chooses():
     assert "19.95 GiB" in table and all(kind in table for kind in KINDS)
     small = plan_table(30, 384)
     assert "* flat" in small and "ivf_flat" not in small and "pq" not in small
-
-
-def test_a_kind_that_cannot_be_made_has_no_plan():
-    with pytest.raises(ConfigError, match="at least 10,240"):
-        plan(1000, 384, "pq")

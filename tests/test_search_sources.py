@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import pytest
-from search_tools import hotpotqa_sample
 
 from agent_gym.errors import ConfigError
 from agent_gym.search import Document
@@ -190,12 +189,3 @@ def test_contexts_of_another_form_are_refused(context):
     assert "example 1: context must be [[title, [sentence, ...]], ...]" in complaint(
         hotpotqa_paragraphs([OFFICIAL, {"context": context}])
     )
-
-
-def test_the_real_sample_is_a_corpus(tmp_path):
-    sample = hotpotqa_sample()
-    examples = json.loads(sample.read_text())
-    corpus = Corpus.build(tmp_path, open_source(sample))
-    assert len(corpus) == len({(title, "".join(text)) for example in examples for title, text in example["context"]})
-    titles = {document.title for document in corpus}
-    assert all(title in titles for example in examples for title, _ in example["supporting_facts"])
