@@ -71,8 +71,10 @@ class DenseRetriever(Shared):
         origin = self.manifest.origin
         origin.check_corpus(corpora.checksum(corpus), len(corpus), self.folder)
         spec = origin.encoder
-        prefixes = {"query_prefix": spec.query_prefix, "document_prefix": spec.document_prefix}
-        self.corpus, self.encoder = corpus, encoder or make_encoder(spec.name, **prefixes)
+        self.corpus, self.encoder = (
+            corpus,
+            encoder or make_encoder(spec.name, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix),
+        )
         origin.check_encoder(self.encoder.spec, probe(self.encoder), self.folder)
         self._device, self._effort = device, {"ef": ef, "nprobe": nprobe}
         self._searcher = self._open(verify=verify)

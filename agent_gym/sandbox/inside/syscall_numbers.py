@@ -1,4 +1,4 @@
-"""Numbers of the system calls that agent_gym.sandbox.inside.syscalls names, from the headers of Linux 6.
+"""Numbers of the system calls that agent_gym.sandbox.inside.seccomp names, from the headers of Linux 6.
 
 A call that an architecture does not have, because a newer one replaced it, has None.
 """
