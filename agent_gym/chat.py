@@ -12,11 +12,12 @@ and the generation prompt. If the policy sampled its own end-of-turn, the templa
 token of the world. Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue #30).
 
 The same deltas serve every template: nothing here knows a role header by name. Special tokens that stand in a text of
-the world are words there (special_tokens.py); those of the template are the only ones that the world writes.
+the world are words there (`SpecialTokens`); those of the template are the only ones that the world writes.
 """
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -24,15 +25,15 @@ from itertools import groupby
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.images import images_of, join, parts
-from agent_gym.special_tokens import SpecialTokens
-from agent_gym.vision import Vision
+from agent_gym.images import Vision, images_of, join, parts
 
 Message = dict[str, Any]
 """A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str or parts (images.py), ...}."""
 
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
+_MARK = "Qxbreakx"  # begins with the one capital in it, so that no text before it can make it begin earlier
+_TRUSTED = ("system", "assistant")
 _PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -63,7 +64,6 @@ class ChatRenderer:
         observation_role: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Probe the template once: which role carries observations, and whether it shows tool schemas."""
         self.source, template = tokenizer, _template_of(tokenizer)
         self.vision = Vision.of(tokenizer)
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
@@ -111,8 +111,7 @@ class ChatRenderer:
         self._special = SpecialTokens(self.tokenizer, self.eos_token_ids)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChatRenderer:
-        """Share instead of copying: `gym.make` deep-copies keyword arguments, and a vocabulary is large."""
-        return self
+        return self  # `gym.make` deep-copies keyword arguments, and a vocabulary is large
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Render the opening of an episode up to and including the generation prompt.
@@ -308,6 +307,65 @@ class ChatRenderer:
             if ids and ids[0] in specials:
                 return ids[0]
         return None
+
+
+class SpecialTokens:
+    """The special tokens of a tokenizer. In texts of the world they are words, which end no turn.
+
+    A program can print `<|im_end|>`, a web page can show it, and a tokenizer makes the real token of it wherever it
+    stands: the world would end turns and begin others in the policy's context, in any role. So a text of the world is
+    broken behind the first character of each special token in it, and the pieces are encoded apart. No tokenizer can
+    find what it never sees in one piece, and the ids decode to the same text. (`split_special_tokens=True` of
+    transformers would do it, but is a switch on the tokenizer that all threads share.) A text that has to go through a
+    chat template first gets a mark at each break, plain letters which the template hands on.
+
+    Left as they are on purpose: what the policy wrote, the system prompt, which is the trainer's, and added tokens that
+    are not special, such as Qwen's `<tool_call>`: markup which the template writes as text and which ends nothing.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        ends: ids that end a turn; they count as special, whatever the tokenizer calls them.
+    """
+
+    def __init__(self, tokenizer: Any, ends: Iterable[int] = ()) -> None:
+        added, ends = getattr(tokenizer, "added_tokens_decoder", {}), set(ends)
+        texts = {str(token) for i, token in added.items() if token.special or i in ends}
+        # A single character cannot be broken, and is no markup either.
+        texts = {text for text in texts | set(tokenizer.all_special_tokens) if len(text) > 1}
+        begin = "|".join(map(re.escape, sorted(texts))) or "(?!)"
+        self._begin = re.compile(f"(?={begin}).", re.DOTALL)
+
+    def pieces(self, text: str) -> list[str]:
+        """Break a text of the world; the pieces together are the text, and none has a special token."""
+        starts = [0, *(match.end() for match in self._begin.finditer(text))]
+        return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+    def mark(self, messages: Sequence[Mapping[str, Any]], *others: Any) -> tuple[list[dict[str, Any]], str]:
+        """Mark the breaks in messages of the world.
+
+        Args:
+            messages: those of the policy and of the trainer stay as they are.
+            *others: what else will be rendered with them.
+
+        Returns:
+            The messages, and the mark, which occurs in them at breaks only: `rendered.split(mark)` are the pieces.
+        """
+        mark = _MARK
+        while mark in str((messages, others)):
+            mark += "x"
+        marked = []
+        for message in messages:
+            content = message["content"]
+            if message["role"] not in _TRUSTED:
+                if isinstance(content, str):
+                    content = mark.join(self.pieces(content))
+                elif isinstance(content, list):
+                    content = [self._marked(part, mark) for part in content]
+            marked.append({**message, "content": content})
+        return marked, mark
+
+    def _marked(self, part: Mapping[str, Any], mark: str) -> dict[str, Any]:
+        return {**part, "text": mark.join(self.pieces(part["text"]))} if part["type"] == "text" else dict(part)
 
 
 def _template_of(source: Any) -> Any:

@@ -1,70 +1,37 @@
 """`TextEnv`: a `gymnasium.Env` that speaks text and reports who wrote what.
 
-The environment, not the trainer, keeps the transcript, because only the environment knows what it said. Every call
+The environment, not the trainer, keeps the transcript, because only the environment knows what it wrote. Every call
 returns in `info` what it appended: messages, character spans and, when a tokenizer is given, the token ids and
 token spans. A rollout concatenates these and has the exact context of the policy and the mask for its loss;
 nobody parses a finished conversation.
 
 make, reset, step and close of one environment happen in one thread, which is not the main thread in rollouts.
 
-A subclass defines `begin(task)` (the first messages) and `respond(action)` (the world's answer). Errors follow one
-rule: what the policy did wrong is a `Reply`, what our machinery did wrong is an `EnvFailure`.
+A subclass defines `begin(task)` (the first message) and `respond(action)` (the world's answer). What the policy did
+wrong is a `Reply`; what our machinery did wrong is an `EnvFailure`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
-from agent_gym.checks import (
-    MAX_OBSERVATION_CHARS,
-    MAX_REWARD,
-    check_action,
-    check_content,
-    check_reply,
-    check_type,
-    copied,
-    encodable,
-    plain_number,
-    plain_numbers,
-    truncate,
-)
 from agent_gym.data import choose_task, known_split
-from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
+from agent_gym.errors import MAX_REWARD, ConfigError, EnvFailure, plain_number, shown, unknown_arguments, whole_number
 from agent_gym.formats import ToolCall
-from agent_gym.images import Content, text_of
+from agent_gym.images import MAX_OBSERVATION_CHARS, Content, check_content, copied, is_content, text_of, truncate
 from agent_gym.spaces import Text
-from agent_gym.transcript import PROMPT_STEP, Transcript
+from agent_gym.transcript import PROMPT_STEP, Sampled, Transcript, plain_action
 
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that say what kind of task it is."""
-
-
-class Sampled(str):
-    """An action together with the ids that the policy sampled for it.
-
-    It is an ordinary string to everybody else, so that it passes through wrappers and vector environments.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-    def __new__(cls, text: str, token_ids: Sequence[int], logprobs: Sequence[float] = ()) -> Sampled:
-        """Attach ids (T,) and logprobs (T,), the latter optional, to the decoded text."""
-        action = super().__new__(cls, text)
-        action.token_ids = tuple(token_ids)
-        action.logprobs = tuple(logprobs)
-        return action
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        """Pickle text, ids and logprobs: worker processes get actions through a pipe."""
-        return str(self), self.token_ids, self.logprobs
 
 
 @dataclass(slots=True)
@@ -123,7 +90,7 @@ class TextEnv(gymnasium.Env[str, str]):
     inline: bool = False
     """Whether the world answers inside the policy's own turn instead of in a message of its own."""
     shows_images: bool = False
-    """Whether it answers with images, so that the model that is made for it on the spot has to read them."""
+    """Whether it answers with images, so that a model that is made for it on the spot has to read them."""
 
     def __init__(
         self,
@@ -137,7 +104,6 @@ class TextEnv(gymnasium.Env[str, str]):
         render_mode: str | None = None,
         **unknown: Any,
     ) -> None:
-        """Check the settings; nothing is drawn before `reset`."""
         if unknown:
             raise ConfigError(unknown_arguments(type(self), unknown))
         self.tasks = tasks
@@ -160,24 +126,22 @@ class TextEnv(gymnasium.Env[str, str]):
         self._over = True
 
     def _known_weights(self, given: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the weight of each reward term; see `__init__`."""
         name, defaults = type(self).__name__, type(self).reward_weights
         known = ", ".join(defaults) or "none"
         if not isinstance(given or {}, Mapping):
             raise ConfigError(f"reward_weights is {given!r:.80}; it must be a dict from reward terms to weights")
         if unknown := set(given or {}) - set(defaults):
             raise ConfigError(f"{name} has no reward term {sorted(map(str, unknown))}; known: {known}")
-        if strange := self.process_terms - set(defaults):
-            raise ConfigError(
-                f"process_terms of {name} names {sorted(strange)}, which reward_weights does not have; known: {known}"
-            )
+        if strange := sorted(self.process_terms - set(defaults)):
+            lacks = "which reward_weights does not have"
+            raise ConfigError(f"process_terms of {name} names {strange}, {lacks}; known: {known}")
         weights = {**defaults, **(given or {})}
         try:
             return {term: plain_number(weight, f"the weight of {term!r}", name) for term, weight in weights.items()}
         except EnvFailure as error:
             raise ConfigError(str(error)) from None
 
-    # What a subclass defines.
+    # What a subclass defines
 
     def begin(self, task: Any) -> Content:
         """Start the task and return what the user says first: a text, or parts with images (`images.parts`)."""
@@ -195,32 +159,28 @@ class TextEnv(gymnasium.Env[str, str]):
     def expert_action(self) -> str:
         """Return the next action of the environment's own expert.
 
-        It reads the gold answer, so it lives here and never in `info`. It makes demonstrations and checks that the
-        tasks can be solved at all.
+        It reads the gold answer, so it lives here and never in `info`.
         """
         raise ConfigError(f"{type(self).__name__} has no expert")
 
     def situation(self) -> list[Message]:
         """Describe where the episode stands, for rollouts that show each turn a prompt of its own (`rebuild`).
 
-        By default the opening with everything that happened as one block in the user's message. An environment with a
-        state (a web page, a room) describes the state instead.
+        By default the opening and what happened as one block. An environment with a state describes the state instead.
         """
-        segments = self.transcript.segments
-        opening: list[Message] = [{"role": s.source, "content": s.text} for s in segments if s.step == PROMPT_STEP]
-        history = self.history()
-        if history:
+        before = [one for one in self.transcript.segments if one.step == PROMPT_STEP]
+        opening: list[Message] = [{"role": one.source, "content": one.text} for one in before]
+        if history := self.history():
             opening[-1]["content"] += f"\n\n{HISTORY_HEADING}\n{history}"
         return opening
 
     def history(self) -> str:
-        """Tell what happened so far, one numbered step after the other; "" at the start."""
-        texts = {(segment.source, segment.step): segment.text for segment in self.transcript.segments}
-        return "\n".join(
-            f"{turn + 1}. You: {texts['agent', turn]}\n   Answer: {texts['env', turn]}" for turn in range(self._turn)
-        )
+        """Return what happened so far, one numbered step after the other; "" at the start."""
+        texts = {(one.source, one.step): one.text for one in self.transcript.segments}
+        steps = [(turn, texts["agent", turn], texts["env", turn]) for turn in range(self._turn)]
+        return "\n".join(f"{turn + 1}. You: {action}\n   Answer: {answer}" for turn, action, answer in steps)
 
-    # Gymnasium's API.
+    # Gymnasium's API
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode.
@@ -237,8 +197,7 @@ class TextEnv(gymnasium.Env[str, str]):
             ConfigError: for unknown options, an unknown split or an index out of range, or if `begin` returns neither a
                 text nor parts.
         """
-        if seed is not None:  # without one it does nothing
-            super().reset(seed=seed)
+        super().reset(seed=seed)
         task, self.task_id = choose_task(self.tasks, self.split, options, self.np_random)
         self.transcript = Transcript()
         self._turn = 0
@@ -282,19 +241,18 @@ class TextEnv(gymnasium.Env[str, str]):
             TypeError: for an action that is no text.
             ConfigError: if `respond` returns something else than a `Reply`, wrong types in it, or an unknown term.
             EnvFailure: when the machinery behind the environment breaks, or a reward term or a metric is no finite
-                number, or a reward is larger than `checks.MAX_REWARD`.
+                number, or a reward is larger than `errors.MAX_REWARD`.
         """
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        text, turn = encodable(check_action(action)), self._turn
+        text, turn = plain_action(action), self._turn
         reply = self.respond(text)
         self._over = True  # also where one of the checks raises: the world went on and the transcript did not
-        check_type(reply, Reply, f"{type(self).__name__}.respond")
         check_reply(reply, f"{type(self).__name__}.respond", self.weights)
         where = self.place
-        terms = self._weighted(reply.terms, where)
+        terms = {name: self._paid(name, value, where) for name, value in reply.terms.items()}
         reward = plain_number(sum(terms.values()), "the reward", where, MAX_REWARD)
-        metrics = plain_numbers(reply.metrics, "metric", where)
+        metrics = {name: plain_number(value, f"metric {name!r}", where) for name, value in reply.metrics.items()}
         self._turn += 1
         terminated = bool(reply.terminated)
         truncated = not terminated and self._turn >= self.max_turns
@@ -308,7 +266,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "messages": [{"role": "assistant", "content": text}, *answers],
             "spans": [agent, world],
             "reward_terms": terms,
-            "process_reward": sum((paid for name, paid in terms.items() if name in self.process_terms), 0.0),
+            "process_reward": sum([paid for name, paid in terms.items() if name in self.process_terms], 0.0),
             "tool_calls": [{**call.record, "arguments": copied(call.arguments)} for call in reply.tool_calls],
             "metrics": metrics,
             "error": reply.error,
@@ -325,8 +283,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
         if self.render_mode is None:
             return None
-        blocks = [f"[{segment.source}]\n{segment.text}" for segment in self.transcript.segments if segment.text]
-        return "\n\n".join(blocks)
+        return "\n\n".join(f"[{one.source}]\n{one.text}" for one in self.transcript.segments if one.text)
 
     @property
     def place(self) -> str:
@@ -343,23 +300,17 @@ class TextEnv(gymnasium.Env[str, str]):
         """The schemas that a chat template is given: those of `tool_schemas`, where it asks for the right format."""
         return self.tool_schemas
 
-    # Machinery.
-
     def opening_system_prompt(self) -> str:
         """Return the system prompt of the episode that is starting."""
         return self.system_prompt
 
-    def _weighted(self, raw: Mapping[str, Any], where: str) -> dict[str, float]:
-        """Return what each reward term pays: its raw value times its weight."""
-        terms: dict[str, float] = {}
-        for name, value in raw.items():
-            what, weight = f"reward term {name!r}", self.weights[name]
-            paid = weight * plain_number(value, what, where) + 0.0  # which makes 0.0 of -0.0
-            terms[name] = plain_number(paid, f"{what} of weight {weight:g}", where, MAX_REWARD)
-        return terms
+    def _paid(self, term: str, value: Any, where: str) -> float:
+        """Return what a reward term pays: its raw value times its weight."""
+        weight = self.weights[term]
+        paid = weight * plain_number(value, f"reward term {term!r}", where) + 0.0  # which makes 0.0 of -0.0
+        return plain_number(paid, f"reward term {term!r} of weight {weight:g}", where, MAX_REWARD)
 
     def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
-        """Return ids and logprobs of an action; none without a tokenizer."""
         if self.renderer is None:
             return (), ()
         if isinstance(action, Sampled):
@@ -372,7 +323,6 @@ class TextEnv(gymnasium.Env[str, str]):
     def _answer_ids(
         self, sampled: Sequence[int], answers: list[Message], observation: str, terminated: bool
     ) -> Sequence[int]:
-        """Return the ids of the world's answer, template included; none without a tokenizer."""
         if self.renderer is None or (terminated and not observation):
             return ()
         if self.inline:
@@ -381,7 +331,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return self.renderer.reply(sampled, answers, final=terminated)
 
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
-        """Return the world's answer as messages, and the same as one text."""
+        """Return the world's answer as messages and as one text."""
         if reply.messages is not None:
             return truncate([copied(dict(message)) for message in reply.messages], "\n")
         if reply.tool_calls and not reply.text:
@@ -396,3 +346,54 @@ class TextEnv(gymnasium.Env[str, str]):
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
         return truncate([{"role": role, "content": copied(reply.text)}], "")
+
+
+def check_type(value: Any, wanted: type, method: str) -> None:
+    """Raise `ConfigError` unless a method returned what it has to, a `Reply` or a `ToolResult`."""
+    if not isinstance(value, wanted):
+        raise ConfigError(f"{method} returned {shown(value)}; it must return an agent_gym.{wanted.__name__}")
+
+
+def check_reply(reply: Any, method: str, weights: Mapping[str, float]) -> None:
+    """Raise `ConfigError` unless a method ("MyEnv.respond") returned a `Reply` with fields of the right types."""
+    check_type(reply, Reply, method)
+    for name, (fits, allowed) in _FIELDS.items():
+        value = getattr(reply, name)
+        if not fits(value):
+            raise ConfigError(f"{name} in the Reply of {method} is {shown(value)}; it must be {allowed}")
+    for term in reply.terms:
+        if term not in weights:
+            known = ", ".join(weights) or "none"
+            raise ConfigError(f"term {term!r} is not in reward_weights of {method.partition('.')[0]}; allowed: {known}")
+    for message in reply.messages or ():
+        check_content(message.get("content"), f"the content of a message in the Reply of {method}")
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether this is a bool of Python, numpy or torch."""
+    return isinstance(value, bool) or (str(getattr(value, "dtype", "")).endswith("bool") and not value.ndim)
+
+
+def _is_named(values: Any) -> bool:
+    return isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
+
+
+def _is_list_of(kind: type, values: Any) -> bool:
+    return isinstance(values, (list, tuple)) and all(isinstance(value, kind) for value in values)
+
+
+def _is_chat(values: Any) -> bool:
+    return values is None or (_is_list_of(Mapping, values) and all(isinstance(one.get("role"), str) for one in values))
+
+
+# Field of a `Reply`: whether a value of it is fine, and what is allowed.
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (is_content, "a text, or what agent_gym.images.parts makes"),
+    "terminated": (_is_bool, "True or False"),
+    "success": (_is_bool, "True or False"),
+    "error": (lambda value: value is None or isinstance(value, str), "a text or None"),
+    "terms": (_is_named, "a dict from names to numbers"),
+    "metrics": (_is_named, "a dict from names to numbers"),
+    "tool_calls": (partial(_is_list_of, ToolCall), "a list of ToolCall"),
+    "messages": (_is_chat, "None or a list of chat messages, dicts with role and content"),
+}

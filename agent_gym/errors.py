@@ -11,11 +11,16 @@ import difflib
 import errno
 import inspect
 import operator
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+MAX_REWARD = 1e15
+"""The largest size of a reward. Trainers sum squares of rewards in float32, which ends at 3.4e38: with a larger reward
+advantages become 0 or infinite without a warning."""
 
 
 class AgentGymError(Exception):
@@ -105,11 +110,53 @@ def unknown_arguments(made: type, given: Iterable[str]) -> str:
         allowed |= dict.fromkeys(name for name in names if name not in ("args", "kwargs", "unknown"))
         if all(one.kind is not one.VAR_KEYWORD for one in parameters):
             break
-    said = []
+    words = []
     for name in given:
         near = difflib.get_close_matches(name, allowed, n=1)
-        said.append(repr(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
-    return f"{made.__name__} takes no argument {', '.join(said)}; allowed: {', '.join(allowed)}"
+        words.append(repr(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
+    return f"{made.__name__} takes no argument {', '.join(words)}; allowed: {', '.join(allowed)}"
+
+
+def plain_number(value: Any, what: str, where: str, most: float = sys.float_info.max) -> float:
+    """Return a number of Python, numpy or torch as a float.
+
+    Args:
+        value: the number; an array or tensor must have no dimensions.
+        what: its name, for the message.
+        where: environment and task, for the message.
+        most: the largest size that is allowed.
+
+    Raises:
+        EnvFailure: if no finite float can be made of it, or it is too large. The world gave it, not the policy.
+    """
+    number = value if isinstance(value, float) else _as_float(value)
+    if abs(number) <= most:  # NaN is not
+        return float(number)
+    allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
+    raise EnvFailure(f"{what} is {shown(value)} in {where}; it must be {allowed}")
+
+
+def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str, float]:
+    """Return numbers by name as floats in a new dict; see `plain_number`."""
+    return {name: plain_number(value, f"{what} {name!r}", where) for name, value in values.items()}
+
+
+def _as_float(value: Any) -> float:
+    """Return a number of any class as a float; NaN for what is no number."""
+    try:
+        plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
+        return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
+    except Exception:  # a class of its own may raise anything
+        return float("nan")
+
+
+def shown(value: Any) -> str:
+    """Return a value and its type for a message: one line of bounded length, also if its repr raises."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # such as an integer of more digits than Python prints
+        text = "a value"
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
 @contextmanager

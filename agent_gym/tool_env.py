@@ -23,9 +23,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.checks import check_type, plain_number, shown
-from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described, whole_number
+from agent_gym.env import Reply, TextEnv, check_type
+from agent_gym.errors import ConfigError, EnvFailure, described, plain_number, shown, whole_number
 from agent_gym.formats import Parser, ToolCall
 from agent_gym.formats.hermes import HermesParser
 from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
@@ -137,24 +136,20 @@ class ToolEnv(TextEnv):
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Run the calls, those of one tool together, and return what each gave."""
-        results = [self._refusal(call) for call in calls]
-        places: dict[str, list[int]] = {}
+        results: dict[int, ToolResult] = {}
+        batches: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
-            if results[place] is None:
-                places.setdefault(call.name, []).append(place)
-        for name, of_tool in places.items():
-            answers = self._run_batch(name, [calls[place].arguments for place in of_tool])
-            for place, answer in zip(of_tool, answers, strict=True):
-                results[place] = answer
-        return results  # type: ignore[return-value]  # none is None any more
-
-    def _refusal(self, call: ToolCall) -> ToolResult | None:
-        if call.error:
-            return ToolResult(f"Error: {call.error}", error=True)
-        if call.name not in self.tools:
-            known = ", ".join(self.tools)
-            return ToolResult(f"Error: unknown tool {call.name[:80]!r}; available: {known}", error=True)
-        return None
+            if call.error:
+                results[place] = ToolResult(f"Error: {call.error}", error=True)
+            elif call.name not in self.tools:
+                known = ", ".join(self.tools)
+                results[place] = ToolResult(f"Error: unknown tool {call.name[:80]!r}; available: {known}", error=True)
+            else:
+                batches.setdefault(call.name, []).append(place)
+        for name, places in batches.items():
+            answers = self._run_batch(name, [calls[place].arguments for place in places])
+            results.update(zip(places, answers, strict=True))
+        return [results[place] for place in range(len(calls))]
 
     def _run_batch(self, name: str, batch: list[Mapping[str, Any]]) -> list[ToolResult]:
         try:

@@ -1,20 +1,30 @@
 """Tools: a name, a description, a JSON schema, and something to call.
 
-`tool` makes one from a typed function (function_tool.py). Pydantic is imported when that happens for the first time,
-since it takes a third of what importing agent_gym takes, and most commands make no tool.
-
 A tool answers with a string, or with a `ToolResult` when it has more to say: a failure, a process reward for this
 one call, numbers for the log.
+
+`tool` makes one from a typed function. The schema is read from the signature and the `Args:` section of the docstring,
+and pydantic checks the arguments that a policy wrote against it, so that a wrong type is an observation that the policy
+can read ("count: Input should be a valid integer") and never an exception. Pydantic is imported when the first tool is
+made: it takes a third of what importing agent_gym takes.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from operator import attrgetter
+from typing import Annotated, Any, NotRequired
 
-if TYPE_CHECKING:
-    from agent_gym.function_tool import FunctionTool
+from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
+
+from agent_gym.errors import ConfigError
 
 
 @dataclass(slots=True)
@@ -46,7 +56,6 @@ class Tool:
     """
 
     def __init__(self, name: str, description: str, parameters: Mapping[str, Any]) -> None:
-        """Store what the policy is shown."""
         self.name = name
         self.description = description
         self.parameters = dict(parameters)
@@ -61,7 +70,7 @@ class Tool:
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
         """Run several calls at once; override it where that is cheaper than one by one."""
-        return [self.run(batch[0])] if len(batch) == 1 else list(map(self.run, batch))
+        return [self.run(arguments) for arguments in batch]
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -81,7 +90,6 @@ class TextTool(Tool):
     """
 
     def __init__(self, name: str, description: str, argument: str, about: str) -> None:
-        """Make the schema."""
         properties = {argument: {"type": "string", "description": about}}
         super().__init__(name, description, {"type": "object", "properties": properties, "required": [argument]})
         self.argument = argument
@@ -91,18 +99,64 @@ class TextTool(Tool):
         raise TypeError(f"{type(self).__name__} has to define answer(texts)")
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
-        """Answer calls, broken ones with what is wrong with them."""
         good = [arguments[self.argument] for arguments in batch if self._fits(arguments)]
         answers = iter(self.answer(good) if good else [])
         problem = f"Error: {self.name} takes one argument, {self.argument}, a text"
         return [next(answers) if self._fits(arguments) else ToolResult(problem, error=True) for arguments in batch]
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Answer one call."""
         return self.run_batch([arguments])[0]
 
     def _fits(self, arguments: Mapping[str, Any]) -> bool:
         return set(arguments) == {self.argument} and isinstance(arguments[self.argument], str)
+
+
+class FunctionTool(Tool):
+    """A tool made from a typed function; see `tool`."""
+
+    def __init__(self, function: Callable[..., str | ToolResult], name: str | None = None) -> None:
+        from pydantic import TypeAdapter, ValidationError
+
+        summary, documented = _read_docstring(function)
+        adapter = TypeAdapter(_argument_type(function, documented))
+        super().__init__(name or function.__name__, summary, _plain_schema(adapter))
+        self._function = function
+        self._validate = adapter.validator.validate_python
+        self._invalid = (ValidationError, RecursionError)
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        try:
+            checked = self._validate(arguments)
+        except self._invalid as error:
+            return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
+        result = self._function(**checked)
+        return result if isinstance(result, ToolResult) else ToolResult(str(result))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The function, or where to find it if the tool stands under its name, as a decorator puts it there.
+        function, found = self._function, self._function
+        with suppress(AttributeError, KeyError):
+            found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
+        if isinstance(found, FunctionTool) and found._function is function:
+            return {"place": (function.__module__, function.__qualname__), "name": self.name}
+        return {"function": function, "name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Read anew: what pydantic made of its arguments stays in its process.
+        function = state.get("function")
+        if function is None:
+            module, name = state["place"]
+            function = attrgetter(name)(import_module(module))._function
+        FunctionTool.__init__(self, function, state["name"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionTool:
+        # Shared, since it never changes, unless it is a method: that of a copied object is another one.
+        if not inspect.ismethod(self._function):
+            return self
+        return FunctionTool(copy.deepcopy(self._function, memo), self.name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
+        return self._function(*args, **kwargs)
 
 
 def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]) -> str | None:
@@ -133,6 +187,58 @@ def tool(function: Callable[..., str | ToolResult]) -> FunctionTool:
     Raises:
         ConfigError: if the function has no docstring, or an argument has no type hint or no name to pass it by.
     """
-    from agent_gym.function_tool import FunctionTool
-
     return FunctionTool(function)
+
+
+def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring into its summary paragraph and the descriptions of its arguments."""
+    name = getattr(function, "__name__", repr(function))
+    doc = inspect.getdoc(function)
+    if not doc:
+        raise ConfigError(f"tool {name!r} has no docstring: its first paragraph is what the policy reads")
+    head, _, rest = doc.partition("\nArgs:\n")
+    section = re.split(r"\n(?=\S)", rest)[0]
+    entries = re.findall(r"^ {4}(\w+)[^:\n]*: *(.*(?:\n {8,}.*)*)", section, re.MULTILINE)
+    arguments = {key: " ".join(text.split()) for key, text in entries}
+    return " ".join(head.strip().split("\n\n")[0].split()), arguments
+
+
+def _argument_type(function: Callable[..., Any], documented: Mapping[str, str]) -> Any:
+    # A `TypedDict`, whose keys may be any words: a model of pydantic keeps names such as `schema` and `_x` to itself.
+    from pydantic import ConfigDict, Field, with_config
+
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"argument {name!r} of tool {function.__name__!r} cannot be passed by name")
+        if parameter.annotation is inspect.Parameter.empty:
+            raise ConfigError(f"argument {name!r} of tool {function.__name__!r} has no type hint")
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[name] = Annotated[parameter.annotation, Field(default, description=documented.get(name))]
+        if default is not ...:
+            fields[name] = NotRequired[fields[name]]
+    arguments = TypedDict(function.__name__, fields)  # type: ignore[misc]
+    # Unknown arguments are refused: a policy that invents one believes that it does something.
+    return with_config(ConfigDict(extra="forbid"))(arguments)
+
+
+def _plain_schema(adapter: Any) -> dict[str, Any]:
+    """Pydantic's schema without its titles, which would only cost the policy tokens."""
+
+    def strip(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {k: strip(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
+        return [strip(item) for item in node] if isinstance(node, list) else node
+
+    schema = strip(adapter.json_schema())
+    schema.pop("additionalProperties", None)
+    return {"type": "object", "properties": {}, "required": [], **schema}
+
+
+def _explain(error: Any, limit: int = 300) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    # Only place and reason: pydantic's own text repeats the input, which may be a megabyte of digits.
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    text = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in found)
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from agent_gym.errors import shown
 
 Source = Literal["system", "user", "agent", "env"]
 
@@ -58,6 +60,41 @@ class Segment(NamedTuple):
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+
+
+class Sampled(str):
+    """An action together with the ids that the policy sampled for it.
+
+    It is an ordinary string to everybody else, so that it passes through wrappers and vector environments.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    def __new__(cls, text: str, token_ids: Sequence[int], logprobs: Sequence[float] = ()) -> Sampled:
+        """Attach ids (T,) and logprobs (T,), the latter optional, to the decoded text."""
+        action = super().__new__(cls, text)
+        action.token_ids = tuple(token_ids)
+        action.logprobs = tuple(logprobs)
+        return action
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        # Worker processes get actions through a pipe.
+        return str(self), self.token_ids, self.logprobs
+
+
+def plain_action(action: Any) -> str:
+    """Return an action as a plain `str` that can be encoded: lone surrogates are replaced.
+
+    Raises:
+        TypeError: if it is no text.
+    """
+    if not isinstance(action, str):
+        raise TypeError(
+            f"an action is the policy's text, a str, but step got {shown(action)}; decode token ids and bytes first, "
+            "or hand ids over beside their text as agent_gym.Sampled"
+        )
+    return str.encode(action, "utf-8", "replace").decode()
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from agent_gym.checks import check_action
 from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.transcript import plain_action
 from agent_gym.workers import Worker
 
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
@@ -159,7 +159,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             raise ConfigError(wanted)
         for ended, action in zip(self._over, actions, strict=True):
             if not ended:  # an environment that is reset ignores its action
-                check_action(action)
+                plain_action(action)
         if self.autoreset_mode is AutoresetMode.DISABLED and any(self._over):
             over = [slot for slot, ended in enumerate(self._over) if ended]
             raise gymnasium.error.ResetNeeded(f"the episodes of slots {over} are over: reset them by a reset_mask")

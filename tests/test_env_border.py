@@ -17,7 +17,7 @@ from toy_envs import CountingEnv
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, Sampled, TextEnv, Tool, ToolEnv, ToolResult
 from agent_gym.chat import ChatRenderer
-from agent_gym.checks import MAX_REWARD
+from agent_gym.errors import MAX_REWARD
 from agent_gym.formats.hermes import HermesParser
 from agent_gym.images import Image
 from agent_gym.policies import ScriptedPolicy

@@ -15,7 +15,7 @@ from toy_envs import BrokenEnv, CountingEnv, InlineEnv, TwoToolEnv, WorldEnv
 
 from agent_gym import ConfigError, EnvFailure, Reply, Sampled, Span, TextEnv
 from agent_gym.chat import ChatRenderer
-from agent_gym.checks import MAX_OBSERVATION_CHARS
+from agent_gym.images import MAX_OBSERVATION_CHARS
 
 
 def world(*replies: Reply, **kwargs: Any) -> tuple[WorldEnv, dict[str, Any]]:

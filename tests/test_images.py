@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import io
 import json
@@ -13,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image as pillow
 
 from agent_gym import ConfigError, Reply, TextEnv
-from agent_gym.checks import MAX_OBSERVATION_CHARS
-from agent_gym.images import Image, Shown, described, images_of, join, parts, text_of
+from agent_gym.images import MAX_OBSERVATION_CHARS, Image, Shown, described, images_of, join, parts, text_of
 from agent_gym.rollout.episode import Row
 from agent_gym.transcript import Span
 
@@ -34,9 +35,6 @@ def test_an_image_survives_every_road(height: int, width: int, seed: int) -> Non
 
 
 def test_its_url_is_a_png_for_everybody() -> None:
-    pillow = pytest.importorskip("PIL.Image")
-    import base64
-
     image = noise(13, 7)
     read = pillow.open(io.BytesIO(base64.b64decode(image.url().partition(",")[2])))
     read.load()  # checks the sums
@@ -64,14 +62,12 @@ def test_what_is_no_url_of_ours_is_named(url: str) -> None:
         Image.from_url(url)
 
 
-def test_a_foreign_png_is_refused_and_not_misread() -> None:
-    pillow = pytest.importorskip("PIL.Image")
-    import base64
-
+def test_a_png_of_others_is_read_in_rgb() -> None:
     buffer = io.BytesIO()
-    pillow.fromarray(noise(8, 8).pixels).convert("L").save(buffer, "PNG")
-    with pytest.raises(ConfigError):
-        Image.from_url("data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode())
+    grey = pillow.fromarray(noise(8, 8).pixels).convert("L")
+    grey.save(buffer, "PNG")
+    image = Image.from_url("data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode())
+    assert image == Image(np.asarray(grey.convert("RGB")))
 
 
 def test_contents_are_told_apart() -> None:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from toy_envs import WorldEnv
 
 from agent_gym import Reply, Sampled
-from agent_gym.chat import ChatRenderer
+from agent_gym.chat import ChatRenderer, SpecialTokens
 from agent_gym.search.base import TokenLimit
-from agent_gym.special_tokens import SpecialTokens
 
 pytest.importorskip("trl")
 from test_chat_templates import CASES, Case, every_template, renderer_of, tool_messages  # noqa: E402

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from agent_gym.errors import EnvFailure
-from agent_gym.images import Image, Shown, described
+from agent_gym.images import Image, Shown, Vision, described
 from agent_gym.rollout import Episode, EpisodeSpec
 from agent_gym.transcript import check_tiling
-from agent_gym.vision import Vision
 
 Batch = dict[str, Any]
 """Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""

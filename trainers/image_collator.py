@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import Row
-from agent_gym.vision import Vision
 
 
 class ImageCollator:

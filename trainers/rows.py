@@ -21,6 +21,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batching import Batch, take
@@ -31,7 +32,6 @@ from agent_gym.trainers.losses import PolicyLoss, cispo_loss, clipped_loss, kl_e
 from agent_gym.trainers.metrics import RunningMeans
 from agent_gym.trainers.micro_batches import micro_batches
 from agent_gym.trainers.packing import PackingCheck, pack, unpack
-from agent_gym.vision import Vision
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 

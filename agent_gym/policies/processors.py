@@ -17,7 +17,7 @@ from agent_gym.images import Image
 if TYPE_CHECKING:
     import torch
 
-    from agent_gym.vision import Vision
+    from agent_gym.images import Vision
 
 _VIDEO = "video_processor"
 

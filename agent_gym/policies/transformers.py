@@ -23,7 +23,7 @@ from agent_gym.policies.base import FinishReason, Generation, Request, SamplingP
 from agent_gym.policies.processors import image_inputs, rotary_positions
 
 if TYPE_CHECKING:
-    from agent_gym.vision import Vision
+    from agent_gym.images import Vision
 
 
 def seed_of(params: SamplingParams, stream: torch.Generator) -> int:

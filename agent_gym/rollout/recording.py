@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, SupportsFloat, get_args
 
 import gymnasium
 
-from agent_gym.checks import MAX_REWARD, plain_number, plain_numbers
-from agent_gym.errors import EnvFailure, described
+from agent_gym.errors import MAX_REWARD, EnvFailure, described, plain_number, plain_numbers
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation
 from agent_gym.rollout.contexts import AskSummary

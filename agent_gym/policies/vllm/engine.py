@@ -20,7 +20,7 @@ from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sa
 from agent_gym.policies.vllm.weights import replace_weights
 
 if TYPE_CHECKING:
-    from agent_gym.vision import Vision
+    from agent_gym.images import Vision
 
 
 class VLLMPolicy:
