@@ -94,7 +94,6 @@ def _label(name: str, results: Results) -> str:
 
 
 def _short(env_id: str) -> str:
-    """`AgentR1/GSM8K-v0` as `GSM8K`."""
     name = env_id.rpartition("/")[2]
     base, _, version = name.rpartition("-")
     return base if base and version[:1] == "v" else name

@@ -39,7 +39,6 @@ class EpisodeFile:
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False) -> None:
-        """Read what is there."""
         self.path = Path(path)
         self.asked = self.finished = 0
         self._records: list[dict[str, Any]] = []
@@ -130,7 +129,6 @@ class EpisodeFile:
             self.path.unlink()
 
     def _open(self) -> None:
-        """Open the file for this process alone."""
         file = self.path.open("ab", buffering=0)
         try:
             if self.path.is_file():

@@ -80,14 +80,8 @@ class LocalSandbox:
             raise SandboxUnavailable("everything", f"the system call {call} cannot be made: {error}") from error
         self.limits = limits or Limits()
         self.packages, self.waive, self.namespaces = tuple(packages), frozenset(waive), namespaces
-        self._settings = {
-            "limits": self.limits,
-            "packages": self.packages,
-            "servers": self.servers,
-            "slots": self.slots,
-            "namespaces": namespaces,
-            "waive": self.waive,
-        }
+        names = ("limits", "packages", "servers", "slots", "namespaces", "waive")
+        self._settings = {name: getattr(self, name) for name in names}
         self._ids = itertools.count(1)
         self._without_namespaces = ""
         self._renew()
@@ -167,11 +161,7 @@ class LocalSandbox:
         }
 
     def server(self) -> ForkServer:
-        """Return the fork server with the least to do; replace those that have ended.
-
-        Raises:
-            SandboxError: if one does not start.
-        """
+        """Return the fork server with the least to do; replace those that have ended."""
         with self._lock:
             if len(self._pool) < self.servers or not all(server.alive for server in self._pool):
                 self._pool[:] = [server for server in self._pool if server.alive]

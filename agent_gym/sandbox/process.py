@@ -123,11 +123,7 @@ class ForkServer:
         return len(self._waiting)
 
     def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> Future[Exit]:
-        """Start a program; the future knows how it ended.
-
-        Raises:
-            Lost: if the fork server has ended.
-        """
+        """Start a program; the future knows how it ended."""
         future: Future[Exit] = Future()
         with self._lock:
             if not self.alive:
@@ -153,7 +149,6 @@ class ForkServer:
         self._send(request, ())
 
     def close(self) -> None:
-        """End it and all that runs in it."""
         self.alive = False
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

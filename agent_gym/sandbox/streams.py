@@ -21,12 +21,7 @@ _OUT_OF_MEMORY = re.compile(r"[\w.]*MemoryError\b")
 
 
 class Streams:
-    """Source, input and outputs of one process; a context that closes them.
-
-    Args:
-        source: the program, or None for a session.
-        stdin: what the program can read.
-    """
+    """Source (None for a session), input and outputs of one process; a context that closes them."""
 
     def __init__(self, source: str | None, stdin: str = "") -> None:
         self._open: list[int] = []
@@ -34,21 +29,18 @@ class Streams:
             self.source = -1 if source is None else self._file("source", encode(source))
             self.stdin = self._file("stdin", encode(stdin))
             self.stdout, self.stderr = self._file("stdout"), self._file("stderr")
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise SandboxError(f"no file in memory can be made for a program: {error}") from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):
+                raise SandboxError(f"no file in memory can be made for a program: {error}") from error
             raise
 
     def clear(self) -> None:
-        """Empty the outputs, and begin again with the input."""
         os.lseek(self.stdin, 0, os.SEEK_SET)
         for file in (self.stdout, self.stderr):
             os.ftruncate(file, 0)
 
     def close(self) -> None:
-        """Close the files."""
         while self._open:
             os.close(self._open.pop())
 
@@ -104,13 +96,7 @@ def _joined(head: bytes, tail: bytes) -> str:
 
 
 def clean(data: bytes, cut_start: bool = False, cut_end: bool = False) -> str:
-    """Make text of whatever a program wrote; what is no text becomes U+FFFD.
-
-    Args:
-        data: the bytes.
-        cut_start: whether bytes before these are missing: half a character at the start is then left out.
-        cut_end: the same for the end.
-    """
+    """Make text of what a program wrote; what is no text becomes U+FFFD. Half a character at a cut is left out."""
     if cut_start:
         data = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", data)
     if cut_end:

@@ -74,11 +74,7 @@ class Retriever(Protocol):
 
 
 def checked(queries: Sequence[str], k: int) -> list[str]:
-    """Check the arguments of `search` and cut queries to `MAX_QUERY_CHARACTERS`.
-
-    Raises:
-        ConfigError: for k below 1, one text instead of several, or a query that is no text.
-    """
+    """Check the arguments of `search` and cut queries to `MAX_QUERY_CHARACTERS`."""
     if isinstance(queries, str):
         raise ConfigError(f"queries must be a sequence of texts and is the text {queries[:50]!r}; write [query]")
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:

@@ -75,11 +75,6 @@ class BM25Retriever(Shared):
     def load(cls, folder: str | Path, corpus: Sequence[Document], *, verify: bool = True) -> Self:
         """Open an index that `save` wrote; it is mapped into memory, and processes share its pages.
 
-        Args:
-            folder: the folder.
-            corpus: the documents it was built from.
-            verify: whether to compare checksums, about a second per gigabyte.
-
         Raises:
             ConfigError: if it is not there, damaged, of another corpus, or by another version of the libraries.
         """
@@ -100,11 +95,7 @@ class BM25Retriever(Shared):
         return self
 
     def save(self, folder: str | Path) -> None:
-        """Write the index; it appears under its name when it is complete.
-
-        Raises:
-            ConfigError: if the folder holds something already.
-        """
+        """Write the index; it appears under its name when it is complete."""
         folder = Path(folder).expanduser()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder} holds something already; delete it, or give another folder")
@@ -133,12 +124,7 @@ class BM25Retriever(Shared):
 
 
 def best(scores: np.ndarray, k: int) -> list[int]:
-    """Return the positions of the k highest scores above 0, the highest first, equal ones by position.
-
-    Args:
-        scores: float of shape (documents,).
-        k: how many at most.
-    """
+    """Return the positions of the k highest of (documents,) scores above 0, highest first, equal ones by position."""
     # Sorting a million numbers for five is slow. The k highest of the maxima of groups are k of the numbers, so that
     # what is below the lowest of these is out, and little is left to sort.
     groups = len(scores) // 64

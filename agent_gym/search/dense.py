@@ -140,11 +140,7 @@ class DenseRetriever(Shared):
 
 
 def to_gpu(index: Any, kind: str, device: str) -> Any:
-    """Copy an index to a GPU, block by block, so that one that is mapped into memory is never in memory as a whole.
-
-    Raises:
-        ConfigError: for another kind, a FAISS without GPU support, a GPU that is not there or too full.
-    """
+    """Copy an index to a GPU, block by block, so that one that is mapped into memory is never in memory as a whole."""
     if kind not in EXACT:
         raise ConfigError(
             f"an index of kind {kind!r} is searched on the CPU; for device={device!r} build 'flat' or 'sqfp16'"

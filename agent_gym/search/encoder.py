@@ -93,11 +93,7 @@ def normalised(vectors: NDArray[Any]) -> Vectors:
 
 
 def checked_vectors(vectors: Vectors, count: int, spec: EncoderSpec) -> Vectors:
-    """Return vectors that have the promised shape and are numbers; a NaN would never be found again in an index.
-
-    Raises:
-        EnvFailure: if they are not.
-    """
+    """Return vectors that have the promised shape and are numbers; a NaN would never be found again in an index."""
     if vectors.shape != (count, spec.dimension):
         raise EnvFailure(
             f"the encoder {spec.name!r} returned an array of shape {vectors.shape} for {count} texts; "

@@ -98,9 +98,6 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
     """Open the index in a folder that `build_index` or `BM25Retriever.save` filled, or build "bm25" in memory.
 
     A dense index encodes queries on the device, "cpu" or "cuda"; a GPU also holds the index, if it is an exact one.
-
-    Raises:
-        ConfigError: if the folder holds no index, or one that does not belong to the corpus.
     """
     if str(name) == "bm25":
         return BM25Retriever(corpus)

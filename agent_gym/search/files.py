@@ -34,11 +34,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def check(path: Path, described: Mapping[str, Any], cure: str, *, verify: bool = True) -> None:
-    """Compare a file with what `describe` returned when it was written; without `verify` only its size.
-
-    Raises:
-        ConfigError: if it is missing or another one; the message ends with the cure.
-    """
+    """Compare a file with what `describe` returned when it was written; without `verify` only its size."""
     if not path.is_file():
         raise ConfigError(f"{path} is missing; {cure}")
     size = path.stat().st_size
@@ -72,11 +68,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, cure: str) -> dict[str, Any]:
-    """Read a manifest of any kind.
-
-    Raises:
-        ConfigError: if it is missing or holds no JSON object.
-    """
+    """Read a manifest of any kind."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -87,11 +79,7 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
 
 
 def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...], cure: str) -> dict[str, Any]:
-    """Read a manifest that has the `expected` entries, for example its kind and version, and further `keys`.
-
-    Raises:
-        ConfigError: if it is missing, is no JSON object, or does not fit.
-    """
+    """Read a manifest that has the `expected` entries, for example its kind and version, and further `keys`."""
     manifest = read_json(path, cure)
     for key in (*expected, *keys):
         if key not in manifest:
@@ -108,11 +96,7 @@ def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path, kind: str, shape: type[_Read]) -> _Read:
-    """Read what `write_record` wrote.
-
-    Raises:
-        ConfigError: if it cannot be read, is of a newer format, or has fields that are missing, wrong or unknown.
-    """
+    """Read what `write_record` wrote."""
     cure = f"delete {path} and build the index again"
     content = read_json(path, cure)
     written, version = content.pop("kind", None), content.pop("format", None)
@@ -134,11 +118,7 @@ def read_record(path: Path, kind: str, shape: type[_Read]) -> _Read:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; the lock ends with the process, however that ends.
-
-    Raises:
-        ConfigError: if another process is writing to it.
-    """
+    """Keep other processes out of a folder; the lock ends with the process, however that ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:

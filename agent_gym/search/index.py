@@ -76,11 +76,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def choose_kind(kind: str, count: int, dimension: int, device: str = "cpu") -> str:
-    """Resolve `auto`, and check that the kind can be made of this many vectors.
-
-    Raises:
-        ConfigError: if there is no such kind, too few vectors to train it, or a dimension it cannot divide.
-    """
+    """Resolve `auto`, and check that the kind can be made of this many vectors."""
     if kind == "auto":
         scanned = "sqfp16" if device.startswith("cuda") else "hnsw_sq8"
         return "flat" if count <= AUTO_FLAT else scanned
@@ -158,11 +154,7 @@ def write_index(index: Any, path: Path) -> None:
 
 
 def read_index(path: Path, *, mmap: bool = True) -> Any:
-    """Read an index; mapped into memory it opens at once, all processes share it, and its file must not change.
-
-    Raises:
-        ConfigError: if FAISS cannot read it.
-    """
+    """Read an index; mapped into memory it opens at once, all processes share it, and its file must not change."""
     faiss = require("faiss", "search")
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mmap else 0)
@@ -234,11 +226,7 @@ class Plan:
 
 
 def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
-    """Compute what an index takes.
-
-    Raises:
-        ConfigError: for a kind that cannot be made of this many vectors.
-    """
+    """Compute what an index takes."""
     kind = choose_kind(kind, count, dimension)
     per_vector, fixed = _layout(kind, count, dimension)
     index = round(count * per_vector) + fixed

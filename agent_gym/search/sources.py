@@ -129,11 +129,7 @@ def open_source(name: str | Path) -> Source:
 
 @lru_cache(maxsize=8)
 def open_documents(name: str) -> Iterable[Document]:
-    """Open a corpus folder, a file of documents (BEIR's corpus.jsonl) or of questions, or a data set of the hub.
-
-    Raises:
-        ConfigError: if there is no such thing.
-    """
+    """Open a corpus folder, a file of documents (BEIR's corpus.jsonl) or of questions, or a data set of the hub."""
     folder = Path(name).expanduser()
     return Corpus(folder) if (folder / corpora.MANIFEST).is_file() else open_source(name)
 
@@ -145,11 +141,7 @@ def documents_of(corpus: Iterable[Document]) -> Sequence[Document]:
 
 @contextmanager
 def open_corpus(name: str | Path, *, progress: bool = False) -> Iterator[Corpus]:
-    """Open a corpus folder, or what `open_source` reads, which is written to a temporary one.
-
-    Raises:
-        ConfigError: if there is no such thing, or it is broken.
-    """
+    """Open a corpus folder, or what `open_source` reads, which is written to a temporary one."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         yield Corpus(folder)

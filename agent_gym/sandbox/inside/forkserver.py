@@ -41,7 +41,6 @@ def main(descriptor: int) -> None:
 
 
 def _prepare(server: socket.socket) -> child.Confinement:
-    """Set up what all programs share, and tell the caller what there is."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the thread that started us may have blocked some
     setup: Setup = json.loads(server.recv(MAX_MESSAGE_BYTES))
     notes: dict[str, str] = {}
@@ -186,7 +185,6 @@ class _Server:
         return None
 
     def _control(self, one: _Child, request: Message) -> None:
-        """Let a session go on with limits for one call, stop it after the call, or end it."""
         if request["op"] == "go":
             self._arm(one, one.cpu_seconds() + request["cpu_seconds"], request["wall_seconds"])
             self._signal(one, signal.SIGCONT)
@@ -242,21 +240,12 @@ class _Server:
         # A program that ends between two looks at its clock is judged like one that did not.
         if one.killed in (None, "wall") and cpu >= one.cpu_deadline > 0:
             one.killed = "cpu"
-        ended: Exit = {
-            "id": one.id,
-            "code": code,
-            "killed": one.killed,
-            "cpu_seconds": cpu,
-            "confined": confined,
-        }
-        self._send({"ended": ended})
+        self._send({"ended": Exit(id=one.id, code=code, killed=one.killed, cpu_seconds=cpu, confined=confined)})
 
     def _report_failure(self, id_: int, descriptors: list[int]) -> None:
-        """Say that no process could be made."""
         for descriptor in descriptors:
             os.close(descriptor)
-        ended: Exit = {"id": id_, "code": -1, "killed": None, "cpu_seconds": 0.0, "confined": False}
-        self._send({"ended": ended})
+        self._send({"ended": Exit(id=id_, code=-1, killed=None, cpu_seconds=0.0, confined=False)})
 
     def _send(self, message: Any) -> None:
         try:
@@ -272,7 +261,6 @@ class _Server:
 
 
 def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
-    """What Landlock lets a program read: `readable` without what lies in `hidden`, and the devices."""
     rules: list[tuple[str, int]] = []
 
     def visit(path: str) -> None:
@@ -304,7 +292,6 @@ def _anybody_may_read(path: str, namespaces: bool) -> bool:
 
 
 def _address_space() -> int:
-    """Bytes of address space that this process has."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * mmap.PAGESIZE
 

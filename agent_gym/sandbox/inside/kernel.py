@@ -142,15 +142,11 @@ def die_with(parent: int) -> None:
 def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) -> None:
     """Set the limits of the kernel, unless a lower one is in force that cannot be raised.
 
-    Args:
-        memory: bytes of address space. A true bound, because a program cannot fork.
-        file_size: bytes of each output.
-        cpu_seconds: a backstop; the fork server looks at the clock more finely.
-        threads: how many the user may have.
+    CPU seconds are a backstop; the fork server looks at the clock more finely.
     """
     limits = {
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_FSIZE: file_size,
+        resource.RLIMIT_AS: memory,  # a true bound, because a program cannot fork
+        resource.RLIMIT_FSIZE: file_size,  # of each output
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
@@ -205,12 +201,10 @@ def free_users() -> range | None:
 
 
 def become_nobody(users: range, keep_effective: bool) -> None:
-    """As root, take on a user of one's own.
+    """As root, take on one of `free_users`.
 
-    Args:
-        users: from `free_users`.
-        keep_effective: stay root to the file system, without capabilities, because others may not enter the folder
-            that the interpreter lies in. What is counted per user (threads) goes by the real one, and that changes.
+    With `keep_effective` stay root to the file system, without capabilities, because others may not enter the folder
+    that the interpreter lies in. What is counted per user (threads) goes by the real one, and that changes.
     """
     user = users[os.getpid() % len(users)]
     os.setgroups([])

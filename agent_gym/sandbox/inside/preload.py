@@ -66,9 +66,7 @@ class _Named(MetaPathFinder):
 def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Import the standard library, and those of `packages` that are there.
 
-    Args:
-        packages: names of installed packages. Nothing else can be imported, not even what they need.
-        search: the folders that they are installed in.
+    Nothing else can be imported, not even what they need. `search` are the folders that they are installed in.
 
     Returns:
         What could not be imported, by name, with the reason; and the files and folders of the rest.

@@ -93,12 +93,7 @@ def execute(source: bytes, name: str, namespace: dict[str, Any]) -> int:
 
 
 def conclude(error: BaseException, name: str) -> int:
-    """Print an exception that nobody caught, as the interpreter does, and return the exit code.
-
-    Args:
-        error: the exception.
-        name: the file name of the program; frames below its first one are ours, and are not shown.
-    """
+    """Print an uncaught exception as the interpreter does; return the exit code. Frames below `name`'s are ours."""
     if issubclass(type(error), SystemExit):
         return _exit_code(error)
     _forget_our_frames(error)

@@ -81,11 +81,7 @@ def apply(made: int) -> None:
 
 
 def leave_network() -> None:
-    """Move this process into namespaces of its own: network, IPC, host name, mounts, and users unless it is root.
-
-    Raises:
-        OSError: if that is not allowed here; this process must end then.
-    """
+    """Move this process into namespaces of its own: network, IPC, host name, mounts, and users unless it is root."""
     flags = _NEW_MOUNTS | _NEW_HOSTNAME | _NEW_IPC | _NEW_NETWORK
     user, group = os.getuid(), os.getgid()
     if kernel.capable(kernel.CAP_SYS_ADMIN):
@@ -103,13 +99,8 @@ def leave_network() -> None:
 def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[str]) -> None:
     """Make a root of which everything but `readable` is missing, read-only, and move into it.
 
-    Args:
-        readable: files and folders, by their real paths.
-        hidden: folders inside of these that are to be empty; what is readable inside of them stays.
-        devices: special files to keep, writable.
-
-    Raises:
-        OSError: if a mount fails. This process then has half a root, and must end.
+    `hidden` folders inside of these are to be empty; what is readable inside of them stays. Devices are kept writable.
+    If a mount fails this process has half a root, and must end.
     """
     kernel.mount("none", "/", None, _PRIVATE | _RECURSIVE)
     # The new root lies over /tmp, where something readable may lie as well: take hold of everything before.
