@@ -13,7 +13,6 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import gymnasium
 import pytest
 from open_files import held
 from process_tools import alive
@@ -244,23 +243,6 @@ def test_a_sandbox_that_nothing_refers_to_ends_its_fork_servers():
     del session
     gc.collect()
     assert len(pids) == 2 and not any(map(alive, pids))
-
-
-def test_environments_that_are_pickled_and_dropped_leave_nothing():
-    env = gymnasium.make("AgentR1/MathPython-v0", sandbox=LocalSandbox(LIMITS, servers=1))
-    call = '<tool_call>{"name": "code_interpreter", "arguments": {"code": "print(1)"}}</tool_call>'
-    env.reset(seed=0)
-    before = {str(server.pid) for server in env.unwrapped.tools["code_interpreter"]._sandbox._pool}
-    descriptors = len(os.listdir("/proc/self/fd"))
-    for _ in range(4):
-        other = pickle.loads(pickle.dumps(env.unwrapped))
-        assert other.step(call)[0].startswith("1")
-        other.close()
-    used = {str(server.pid) for server in other.tools["code_interpreter"]._sandbox._pool}
-    assert used == before and len(os.listdir("/proc/self/fd")) <= descriptors
-    del env, other
-    gc.collect()
-    assert not any(map(alive, before))
 
 
 def test_close_ends_everything_and_the_next_program_begins_anew():

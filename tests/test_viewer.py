@@ -279,13 +279,13 @@ def test_a_browser_shows_tokens_in_each_colour(browser: Browser, page: Path) -> 
         seen.add(browser.js(colour))
     assert len(seen) == 5
     browser.click("#episode .token.agent")
-    told = browser.texts("#tip")[0]
-    assert "advantage\n+0.5" in told and "value\n\u22120.25" in told and "in the loss\nyes" in told
-    position = browser.js("Number(document.querySelector('.token.told').token.position)")
-    assert told.endswith("weights\nafter step 3")
+    tip = browser.texts("#tip")[0]
+    assert "advantage\n+0.5" in tip and "value\n\u22120.25" in tip and "in the loss\nyes" in tip
+    position = browser.js("Number(document.querySelector('.token.selected').token.position)")
+    assert tip.endswith("weights\nafter step 3")
     browser.press("ArrowRight")
     assert browser.texts("#tip")[0].endswith("weights\nafter step 4")
-    assert browser.js("Number(document.querySelector('.token.told').token.position)") == position + 1
+    assert browser.js("Number(document.querySelector('.token.selected').token.position)") == position + 1
     browser.press("Escape")
     assert browser.js("$('tip').hidden")
     browser.press("t")

@@ -1,4 +1,4 @@
-"""What a sandbox is, whoever runs it: programs in, what they printed and how they ended out."""
+"""What a sandbox is, local or remote: programs in, what they printed and how they ended out."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Execution:
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs Python programs that nobody has read. Safe to call from several threads."""
+    """Runs Python programs that were not reviewed. Safe to call from several threads."""
 
     def run(self, code: str, *, seed: int = 0) -> Execution:
         """Run a program with nothing of earlier ones; see `LocalSandbox.run`."""

@@ -55,7 +55,7 @@ class Session:
             raise
         finally:
             theirs.close()
-        # A session that nobody closes would keep its memory until this process ends.
+        # A session that is not closed would keep its memory until this process ends.
         self._finalizer = weakref.finalize(self, _end, self._maker, self._server, self._id, self._control, self._files)
         self._over = False
 

@@ -1,6 +1,6 @@
 """The files through which a program is given its source and input and gives its output, and how the output is read.
 
-They are files in memory (memfd). A pipe would have to be emptied while the program runs, by somebody who is in time; a
+They are files in memory (memfd). A pipe would have to be emptied in time while the program runs; a
 file of limited size is read once, when all is over, and what was written before a kill is in it.
 """
 

@@ -27,7 +27,7 @@ function cut(text) {
   return parts;
 }
 
-function said(text) {
+function chatText(text) {
   return el("div", "text", ...cut(text).filter((part) => part.tag || part.text.trim()).map(({ tag, text: inner }) => {
     if (!tag) return el("span", "", inner);
     if (/^think/.test(tag)) return fold(inner, tag, true);

@@ -95,7 +95,7 @@ function context(episode, row, i) {
     parts.push(el("h3", "context", "context " + (i + 1) + " of " + episode.rows.length,
       el("small", "", count(row.tokens.length, "token") + ", " + sampled + " sampled")));
     if (i > 0) {
-      // Rewritten for this context: what it quotes of earlier turns is no longer anybody's action.
+      // Rewritten for this context: what it quotes of earlier turns is no action here.
       const prompt = promptTokens(row);
       const summary = "the prompt of this context (" + count(prompt.length, "token") + ")";
       const draw = () => SHOWN.tokens ? tokenLine(prompt) : el("div", "text", prompt.map((token) => token.text).join(""));
@@ -122,7 +122,7 @@ function turn(episode, row, number) {
   // Where a character is spread over tokens, these alone do not show it.
   const spelled = typeof step.action !== "number";
   section.append(block("agent", "policy", showsTokens(action) ? tokenLine(action) : null,
-    showsTokens(action) ? (spelled ? null : el("div", "text", text)) : said(text)));
+    showsTokens(action) ? (spelled ? null : el("div", "text", text)) : chatText(text)));
   if (step.tool_calls.length) section.append(el("ul", "calls", ...step.tool_calls.map(toolCall)));
   else if (step.error) section.append(el("p", "error", step.error));
   const answer = tokens(false);

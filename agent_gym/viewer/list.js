@@ -26,7 +26,7 @@ const ORDERS = {
   long: (a, b) => sampledTokens(b) - sampledTokens(a) || a.number - b.number,
 };
 
-// What episodes can be told apart by: a menu for each property that takes a few values.
+// What episodes differ in: a menu for each property that takes a few values.
 const MOST_CHOICES = 60;
 function facets() {
   const properties = { run: (e) => RUNS[e.run], environment: (e) => e.spec.env_id, split: (e) => e.spec.split };

@@ -49,7 +49,7 @@ function timeline(episode) {
 function bars(step, i, wide, y) {
   const ends = [0, 0]; // of the stacks above and below zero
   const group = svg("g", { class: "bar" });
-  const told = [step.turn ? "turn " + step.turn : "summary"];
+  const lines = [step.turn ? "turn " + step.turn : "summary"];
   for (const [name, value] of earned(step)) {
     const side = value > 0 ? 0 : 1;
     const from = ends[side];
@@ -57,14 +57,14 @@ function bars(step, i, wide, y) {
     const top = Math.min(y(from), y(ends[side]));
     const height = Math.max(1, Math.abs(y(from) - y(ends[side])));
     group.append(svg("rect", { class: termClass(name), x: i * wide + wide * 0.2, width: wide * 0.6, y: top, height }));
-    told.push(name + " " + signed(value));
+    lines.push(name + " " + signed(value));
   }
   if (step.process_reward) {
     const [x, at] = [(i + 0.5) * wide, y(step.process_reward)];
     group.append(svg("path", { class: "process", d: "M" + x + " " + (at - 4) + "l4 4l-4 4l-4 -4z" }));
-    told.push("process reward " + signed(step.process_reward));
+    lines.push("process reward " + signed(step.process_reward));
   }
-  group.append(svg("rect", { class: "reach", x: i * wide, width: wide, y: 0, height: HEIGHT }), svg("title", {}, told.join("\n")));
+  group.append(svg("rect", { class: "reach", x: i * wide, width: wide, y: 0, height: HEIGHT }), svg("title", {}, lines.join("\n")));
   group.addEventListener("click", (event) => {
     const turns = event.target.closest(".column").querySelectorAll(".turn");
     if (turns[i]) turns[i].scrollIntoView({ behavior: "smooth" });

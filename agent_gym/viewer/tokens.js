@@ -71,9 +71,9 @@ function drawLegend() {
 function tell(node) {
   const tip = $("tip");
   tip.hidden = !node;
-  document.querySelectorAll(".token.told").forEach((other) => other.classList.remove("told"));
+  document.querySelectorAll(".token.selected").forEach((other) => other.classList.remove("selected"));
   if (!node) return;
-  node.classList.add("told");
+  node.classList.add("selected");
   const { position, id, text, source, step, trained, logprob, advantages, values, versions } = node.token;
   const rows = [["token", JSON.stringify(text)], ["id", id], ["position", position], ["source", SOURCES[source]]];
   rows.push(["step", step < 0 ? "prompt" : step], ["in the loss", trained ? "yes" : "no"]);
@@ -99,7 +99,7 @@ function walkTokens(event) {
   const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!line || !by) return false;
   const tokens = [...line.children];
-  const next = tokens[tokens.findIndex((token) => token.classList.contains("told")) + by] || tokens[by > 0 ? 0 : tokens.length - 1];
+  const next = tokens[tokens.findIndex((token) => token.classList.contains("selected")) + by] || tokens[by > 0 ? 0 : tokens.length - 1];
   next.scrollIntoView({ block: "nearest" });
   tell(next);
   return true;

@@ -65,7 +65,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
 
 
 def unmount(target: str) -> None:
-    """Take a mount away; it goes when nobody uses it any more."""
+    """Take a mount away; it goes when it is no longer in use."""
     detach = 2
     if _libc.umount2(target.encode(), detach) < 0:
         raise failed(f"umount {target}")
@@ -183,7 +183,7 @@ class ThreadLimit:
 
 
 def free_users() -> range | None:
-    """User and group ids that nobody has, of which each program gets one; None if this process may not take any.
+    """Unused user and group ids, of which each program gets one; None if this process may not take any.
 
     So nothing that the kernel counts per user is counted over several programs, and none can signal another.
     """

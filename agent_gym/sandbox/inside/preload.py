@@ -87,7 +87,7 @@ def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, s
             exec(compile(_WARM_UP.get(name, ""), f"<warm-up of {name}>", "exec", dont_inherit=True), {})
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
-    # From here on only what has been imported is there; a program is told that there is no other module.
+    # From here on only what has been imported is there; other modules do not exist for a program.
     sys.meta_path.remove(finder)
     sys.path_importer_cache.clear()
     return failed, _places(packages)

@@ -6,10 +6,10 @@ that still run, functions registered with atexit, and objects with `__del__` tha
 
 In a session programs run one after the other in one namespace, each shown the value of its last expression. The caller
 sends a token of 8 bytes, a length of 4 and the source, and gets the token back with one byte, the exit code. Between
-two calls it stops this process, so that threads that a program left behind stand still. By the token a late or made up
-answer is told from that to the call. It is no secret from programs: all calls share one interpreter, so that an earlier
-one can read the socket before this file does, or replace what this file calls, and answer in its place. That concerns
-the session alone; the caller takes nothing from an answer but text and an exit code.
+two calls it stops this process, so that threads that a program left behind stand still. By the token the caller knows a
+late or made up answer from the one to its call. It is no secret from programs: all calls share one interpreter, so that
+an earlier one can read the socket before this file does, or replace what this file calls, and answer in its place. That
+concerns the session alone; the caller takes nothing from an answer but text and an exit code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(source: bytes, seed: int) -> int:
         atexit._run_exitfuncs()
     except BaseException as error:
         report(error)
-    # Whoever still holds the module's names may be in a cycle with them; `__del__` and `finally` run in here.
+    # What still holds the module's names may be in a cycle with them; `__del__` and `finally` run in here.
     sys.modules.pop("__main__", None)
     del module
     gc.collect()
