@@ -98,8 +98,7 @@ def _finished(folder: Path, kind: str, origin: Origin) -> Manifest | None:
     if not (folder / MANIFEST).exists():
         return None
     manifest = Manifest.read(folder)
-    manifest.origin.check_corpus(origin.corpus, origin.count, folder)
-    manifest.origin.check_encoder(origin.encoder, origin.probe, folder)
+    manifest.origin.check(origin, folder)
     if manifest.index != kind:
         return None
     try:
@@ -164,13 +163,8 @@ class VectorShards:
 
     They are float16, which for vectors of length 1 is finer than the bfloat16 the encoder computed in. A file is
     renamed to its name when it is complete, and the name carries its checksum: so it is complete and right, or it is
-    made again. Every kind of index is built from these files and from nothing else; a build that was killed ten times
-    gives the bytes of one that was not.
-
-    `shard_size` is the number of documents per file of a new folder; one that is there keeps its own.
-
-    Raises:
-        ConfigError: if the folder holds vectors of another corpus or encoder.
+    made again. Every kind of index is built from these files alone; a build that was killed ten times gives the bytes
+    of one that was not. A folder that is there keeps its own `shard_size`, and must be of this corpus and encoder.
     """
 
     def __init__(self, folder: Path, origin: Origin, shard_size: int) -> None:
@@ -178,8 +172,7 @@ class VectorShards:
         header = folder / _HEADER
         if header.exists():
             found = files.read_record(header, "vectors", _Header)
-            found.origin.check_corpus(origin.corpus, origin.count, folder)
-            found.origin.check_encoder(origin.encoder, origin.probe, folder)
+            found.origin.check(origin, folder)
             shard_size = found.shard_size
         else:
             folder.mkdir(parents=True, exist_ok=True)
@@ -239,49 +232,37 @@ class VectorShards:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where vectors come from.
-
-    Attributes:
-        corpus: checksum of the corpus.
-        count: its documents, and so the vectors.
-        encoder: what decides their encoder.
-        probe: what that encoder makes of two fixed texts (`agent_gym.search.encoder.probe`).
-    """
+    """Where vectors come from."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    corpus: str
+    corpus: str  # its checksum
     count: int
     encoder: EncoderSpec
-    probe: list[float]
+    probe: list[float]  # what the encoder makes of two fixed texts
 
     @classmethod
     def of(cls, checksum: str, count: int, encoder: Encoder) -> Self:
         return cls(checksum, count, encoder.spec, probe(encoder))
 
-    def check_corpus(self, checksum: str, count: int, where: Path) -> None:
-        """Raise `ConfigError` for another corpus."""
-        if (checksum, count) != (self.corpus, self.count):
+    def check(self, given: Origin, where: Path) -> None:
+        """Raise `ConfigError` for another corpus or encoder. A model may be moved; what it does may not change."""
+        if (given.corpus, given.count) != (self.corpus, self.count):
             raise ConfigError(
                 f"{where} belongs to a corpus of {self.count:,} documents with the checksum {self.corpus[:12]}, and "
-                f"the given corpus has {count:,} and {checksum[:12]}; give that corpus, or build an index of this one "
-                "in another folder"
+                f"the given corpus has {given.count:,} and {given.corpus[:12]}; give that corpus, or build an index of "
+                "this one in another folder"
             )
-
-    def check_encoder(self, encoder: EncoderSpec, probe: list[float], where: Path) -> None:
-        """Raise `ConfigError` for another encoder. Its name may differ (a model can be moved), what it does may not."""
         cure = "give that encoder, or build an index with this one in another folder"
+        made = f"{where} was made by the encoder {self.encoder.name!r}"
         for name, expected in asdict(self.encoder).items():
-            found = getattr(encoder, name)
+            found = getattr(given.encoder, name)
             if name != "name" and found != expected:
-                raise ConfigError(
-                    f"{where} was made by the encoder {self.encoder.name!r} with {name}={expected!r}, and "
-                    f"{encoder.name!r} has {found!r}; {cure}"
-                )
-        if not probes_agree(self.probe, probe):
+                raise ConfigError(f"{made} with {name}={expected!r}, and {given.encoder.name!r} has {found!r}; {cure}")
+        if not probes_agree(self.probe, given.probe):
             raise ConfigError(
-                f"{where} was made by the encoder {self.encoder.name!r}, and {encoder.name!r} gives the same text "
-                f"another vector, so it is another model or a later state of it; {cure}"
+                f"{made}, and {given.encoder.name!r} gives the same text another vector, so it is another model or a "
+                f"later state of it; {cure}"
             )
 
 
@@ -293,10 +274,7 @@ class _FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an index is.
-
-    `index` is its kind (`agent_gym.search.index.KINDS`), and `metric` says what a score is.
-    """
+    """What an index is: of which kind (`agent_gym.search.index.KINDS`), from where, and the bytes of its file."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

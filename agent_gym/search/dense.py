@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, Hit, checked
-from agent_gym.search.build import Manifest
-from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder, probe
+from agent_gym.search.build import Manifest, Origin
+from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder
 from agent_gym.search.index import EXACT, KINDS, Searcher, read_index
 from agent_gym.shared import Shared
 
@@ -68,14 +68,12 @@ class DenseRetriever(Shared):
     ) -> None:
         self.folder = Path(folder).expanduser()
         self.manifest = Manifest.read(self.folder)
-        origin = self.manifest.origin
-        origin.check_corpus(corpora.checksum(corpus), len(corpus), self.folder)
-        spec = origin.encoder
-        self.corpus, self.encoder = (
-            corpus,
-            encoder or make_encoder(spec.name, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix),
-        )
-        origin.check_encoder(self.encoder.spec, probe(self.encoder), self.folder)
+        spec = self.manifest.origin.encoder
+        if encoder is None:
+            encoder = make_encoder(spec.name, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix)
+        self.corpus, self.encoder = corpus, encoder
+        origin = Origin.of(corpora.checksum(corpus), len(corpus), self.encoder)
+        self.manifest.origin.check(origin, self.folder)
         self._device, self._effort = device, {"ef": ef, "nprobe": nprobe}
         self._searcher = self._open(verify=verify)
         super().__init__()

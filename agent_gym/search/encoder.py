@@ -51,8 +51,6 @@ class EncoderSpec:
         name: of the model on the hub, or its folder.
         dimension: numbers per vector.
         pooling: how the vectors of the tokens become one: "cls" (the first token's), "mean", and so on.
-        query_prefix: what is put in front of a query.
-        document_prefix: what is put in front of a passage.
         max_length: tokens that are read; the rest of a text is cut off.
     """
 

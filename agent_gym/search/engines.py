@@ -169,11 +169,7 @@ class CachedRetriever(Shared):
     """Keeps the results of the searches that were made last. Safe to call from several threads.
 
     The episodes of a group begin with the same questions. Of a call, only what is not known goes on to the engine, and
-    each query once. A failure is not kept.
-
-    Args:
-        retriever: the engine behind it.
-        size: how many results (of one query and one k) to keep; with 5 passages of 500 bytes, some 4 kilobytes each.
+    each query once. A failure is not kept. `size` is in results of one query and one k, of 4 kilobytes for 5 passages.
 
     Raises:
         ConfigError: for a size below 1.
@@ -231,13 +227,9 @@ class MicroBatcher(Shared):
     """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
 
     The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or
-    `max_wait_s` is over; callers that come in the meantime join. Equal queries are searched for once. An exception of
-    the engine is raised in every caller of the batch.
-
-    Args:
-        retriever: the engine behind it; it is never called by two threads at once.
-        max_batch: queries per call of the engine.
-        max_wait_s: seconds to wait for others. A lone caller pays them with each search.
+    `max_wait_s` is over, which a lone caller pays with each search; callers that come in the meantime join. Equal
+    queries are searched for once. An exception of the engine is raised in every caller of the batch. The engine is
+    never called by two threads at once.
 
     Raises:
         ConfigError: for a batch below 1 or a negative time.

@@ -258,25 +258,20 @@ def plan_table(count: int, dimension: int) -> str:
 def _layout(kind: str, count: int, d: int) -> tuple[float, int]:
     """Bytes per vector, and bytes that do not depend on their number."""
     ranges = 2 * 4 * d  # smallest and largest value of each of the numbers that become a byte
-    if kind == "flat":
-        return 4 * d, 0
-    if kind == "sqfp16":
-        return 2 * d, 0
-    if kind == "sq8":
-        return d, ranges
-    if kind == "hnsw_sq8":
-        # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one
-        # in 32 squared on the next and so on; and each has an offset into the links and a number of levels.
-        return d + 4 * (2 * HNSW_LINKS + HNSW_LINKS / (HNSW_LINKS - 1)) + 8 + 4, ranges
-    if kind in ("ivf_flat", "ivf_sq8"):
-        # A code and a position per vector; a centroid and a length per list.
-        code, fixed = (4 * d, 0) if kind == "ivf_flat" else (d, ranges)
-        return code + 8, fixed + lists(count) * (4 * d + 8)
-    if kind == "pq":
-        return d // 4, 4 * 256 * d
-    if kind == "rabitq4":
-        return d / 2 + 20, 4 * d
-    raise AssertionError(kind)
+    of_lists = lists(count) * (4 * d + 8)  # a centroid and a length each; a vector has a position beside its code
+    # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one in 32
+    # squared on the next and so on; and each has an offset into the links and a number of levels.
+    links = 4 * (2 * HNSW_LINKS + HNSW_LINKS / (HNSW_LINKS - 1)) + 8 + 4
+    return {
+        "flat": (4 * d, 0),
+        "sqfp16": (2 * d, 0),
+        "sq8": (d, ranges),
+        "hnsw_sq8": (d + links, ranges),
+        "ivf_flat": (4 * d + 8, of_lists),
+        "ivf_sq8": (d + 8, ranges + of_lists),
+        "pq": (d // 4, 4 * _CENTROIDS * d),
+        "rabitq4": (d / 2 + 20, 4 * d),
+    }[kind]
 
 
 def _gib(size: int) -> str:
