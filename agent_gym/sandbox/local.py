@@ -14,8 +14,8 @@ from typing import Any, Self
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
-from agent_gym.sandbox.inside import Exit, Setup, seccomp
-from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, readable_paths
+from agent_gym.sandbox.inside import Exit, seccomp
+from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, make_setup
 from agent_gym.sandbox.selftest import PROPERTIES, check
 from agent_gym.sandbox.session import Session
 
@@ -88,15 +88,7 @@ class LocalSandbox:
         _alive.add(self)
         self.report: Mapping[str, Any] = {}
         """What is enforced, and by what."""
-        paths = readable_paths(self.packages)
-        self._setup: Setup = {
-            "packages": list(self.packages),
-            "search": paths.search,
-            "readable": paths.readable,
-            "hidden": paths.hidden,
-            "namespaces": namespaces,
-            "landlock": True,
-        }
+        self._setup = make_setup(self.packages, namespaces)
         self._verify()
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:

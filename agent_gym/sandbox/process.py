@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_gym.sandbox.base import SandboxError
 from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Setup
@@ -216,16 +216,8 @@ _SYSTEM = (
 _INSTALLED = ("site-packages", "dist-packages")  # the second is Debian's
 
 
-class Paths(NamedTuple):
-    """Real paths for the fork server."""
-
-    readable: list[str]
-    hidden: list[str]  # folders of installed packages, which may lie inside of readable ones
-    search: list[str]  # where the packages are installed that are imported at once
-
-
-def readable_paths(packages: Sequence[str]) -> Paths:
-    """Find what a program may read: the standard library and the packages that were asked for.
+def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
+    """Find what programs may read: the standard library and the packages that were asked for.
 
     The fork server adds the folders of the shared libraries that these load. Nothing else of the installation is
     readable. A folder site-packages also holds agent_gym with its generators of tasks and answers, and perhaps data
@@ -253,7 +245,13 @@ def readable_paths(packages: Sequence[str]) -> Paths:
         if spec is not None and spec.origin is not None:
             place = os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
             search.append(os.path.realpath(os.path.dirname(place)))
-    return Paths(readable, hidden, list(dict.fromkeys(search)))
+    return {
+        "packages": list(packages),
+        "search": list(dict.fromkeys(search)),
+        "readable": readable,
+        "hidden": hidden,
+        "namespaces": namespaces,
+    }
 
 
 def _real(candidates: Iterable[str]) -> list[str]:

@@ -21,11 +21,10 @@ class Setup(TypedDict):
     """The first message: what the fork server is to be."""
 
     packages: list[str]
-    search: list[str]
-    readable: list[str]
-    hidden: list[str]
+    search: list[str]  # where the packages are installed
+    readable: list[str]  # files and folders, by their real paths
+    hidden: list[str]  # folders of installed packages, which may lie inside of readable ones
     namespaces: bool
-    landlock: bool
 
 
 class Start(TypedDict):

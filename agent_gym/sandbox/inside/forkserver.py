@@ -55,9 +55,9 @@ def _prepare(server: socket.socket) -> child.Confinement:
     libraries = preload.libraries()  # of the interpreter; those of packages lie beside them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
-    ruleset, version = None, rooms.abi() if setup["landlock"] else 0
+    ruleset, version = None, rooms.abi()
     if not version:
-        notes["landlock"] = "not supported by this kernel" if setup["landlock"] else "switched off"
+        notes["landlock"] = "not supported by this kernel"
     users = kernel.free_users()
     threads = kernel.ThreadLimit(own_user=users is not None)
     if users is None and os.getuid() == 0:
