@@ -15,7 +15,7 @@ import pytest
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
 from agent_gym.envs.alfworld.embedded.generator import write_embedded
-from agent_gym.prepare import RECIPES, archive, download, env_kwargs, forecast, prepare
+from agent_gym.prepare import RECIPES, env_kwargs, forecast, pieces, prepare
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_the_default_folder_is_found_by_name(games: Path, tmp_path: Path, monkey
 
 
 def test_a_preparation_that_was_killed_goes_on(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, write, calls = packed(games, tmp_path / "a.zip"), archive._write, []
+    source, write, calls = packed(games, tmp_path / "a.zip"), pieces.shutil.copyfileobj, []
 
     def killed(*arguments: Any) -> None:
         calls.append(arguments)
@@ -78,7 +78,7 @@ def test_a_preparation_that_was_killed_goes_on(games: Path, tmp_path: Path, monk
         write(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(archive, "_write", killed)
+        patch.setattr(pieces.shutil, "copyfileobj", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare("alfworld", source=[str(source)], output=tmp_path / "out")
     assert not (tmp_path / "out" / "json_2.1.1").exists()
@@ -115,12 +115,12 @@ def test_without_a_source_the_official_archive_is_fetched(
     folder, lines = forecast("alfworld", output=tmp_path / "out")
     assert not folder.exists() and [line.what for line in lines] == [official.url, "json_2.1.1"]
 
-    def fetch(url: str, path: Path, **_: object) -> None:
+    def retrieve(url: str, known_hash: None, name: str, folder: Path, **_: object) -> None:
         assert url == official.url
-        path.parent.mkdir(parents=True)
-        packed(games, path)
+        folder.mkdir(parents=True)
+        packed(games, folder / name)
 
-    monkeypatch.setattr("agent_gym.prepare.run.fetch", fetch)
+    monkeypatch.setattr("pooch.retrieve", retrieve)
     assert main(["prepare", "alfworld", "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"json_2\.1\.1 +7 +[\d,]+  written", printed)
@@ -130,13 +130,13 @@ def test_without_a_source_the_official_archive_is_fetched(
 
 
 def test_out_of_reach_one_line_says_how_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_PAUSES_S", ())
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError("no route")))
+    official = dataclasses.replace(RECIPES["alfworld"].archive, url="http://127.0.0.1:9/games.zip")  # type: ignore[type-var]
+    monkeypatch.setitem(RECIPES, "alfworld", dataclasses.replace(RECIPES["alfworld"], archive=official))
     with pytest.raises(ConfigError) as caught:
         prepare("alfworld", output=tmp_path / "out")
     message = str(caught.value)
     assert (
-        "no route" in message
+        "Connection refused" in message
         and "instead of the address" in message
         and 'data="embedded"' in message
         and "\n" not in message
@@ -155,7 +155,7 @@ def test_archives_that_cannot_be_unpacked_or_hold_too_much(games: Path, tmp_path
             prepare("alfworld", source=[str(tmp_path / f"{name}.zip")], output=tmp_path / name)
     small = dataclasses.replace(RECIPES["alfworld"].archive, unpacked=1000)
     with pytest.raises(ConfigError, match="more than 4 times the bytes expected"):
-        archive.UnpackedPiece(small, (source,)).make(tmp_path, progress=False)
+        pieces.unpack(small, source, tmp_path / "small", False)
     with pytest.raises(ConfigError, match="once more; give each file in one source"):
         prepare("alfworld", source=[str(source), str(games)], output=tmp_path / "both")
 

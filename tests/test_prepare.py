@@ -22,7 +22,7 @@ from prepare_tools import (
     write_list,
 )
 
-import agent_gym.prepare.tables as tables
+import agent_gym.prepare.rows as prepared_rows
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, forecast, prepare
 from agent_gym.search import Corpus, Document
@@ -39,7 +39,7 @@ def questions(env: Any, split: str) -> list[str]:
 
 
 def test_word_problems_become_a_file_per_split_that_the_environment_reads(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(prepared_rows, "ROWS_AT_ONCE", 4)
     rows = word_problems(11)
     source = write_lines(tmp_path / "source" / "train.jsonl", rows).parent
     write_lines(source / "test.jsonl", rows[:3])

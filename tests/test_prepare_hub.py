@@ -20,7 +20,7 @@ from fake_hub import FakeHub
 from prepare_tools import as_on_the_hub, contents, multi_hop_rows, musique_rows, read_table, word_problems, write_lines
 
 from agent_gym.errors import ConfigError
-from agent_gym.prepare import RECIPES, Options, hub, prepare
+from agent_gym.prepare import RECIPES, Options, prepare, sources
 from agent_gym.search import Corpus
 
 
@@ -35,14 +35,14 @@ def served(monkeypatch):
         return datasets.DatasetDict({key: datasets.Dataset.from_list(rows) for key, rows in splits[name].items()})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    hub._load.cache_clear()
+    sources.load.cache_clear()
     yield splits, asked
-    hub._load.cache_clear()
+    sources.load.cache_clear()
 
 
 def test_the_rows_of_the_hub_become_the_same_files_as_a_local_copy(tmp_path, served, monkeypatch):
     splits, asked = served
-    monkeypatch.setattr(hub, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(sources, "_ROWS_AT_ONCE", 3)
     rows = {"train": word_problems(8), "test": word_problems(4)}
     splits["openai/gsm8k"] = rows
     prepare("gsm8k", output=tmp_path / "hub")
@@ -96,7 +96,7 @@ def test_math_problems_repeat_a_hundred_times_there(tmp_path, served):
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES.values() if recipe.tables], ids=lambda one: one.name)
 def test_out_of_reach_one_line_says_what_and_how_else(tmp_path, recipe):
-    hub._load.cache_clear()
+    sources.load.cache_clear()
     with pytest.raises(ConfigError) as caught:
         prepare(recipe.name, output=tmp_path / "out")
     message = str(caught.value)
@@ -110,7 +110,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     """`load_dataset` itself would try again for half a minute."""
     import huggingface_hub
 
-    hub._load.cache_clear()
+    sources.load.cache_clear()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     calls = []
 

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_gym.cli.parser import Parser
-from agent_gym.prepare import RECIPES, Options, Prepared, forecast, prepare
-from agent_gym.prepare.recipe import Forecast
-from agent_gym.prepare.record import source_names
-from agent_gym.prepare.run import ENCODER, INDEXES
-from agent_gym.prepare.usage import python_lines, shell_lines
+from agent_gym.prepare import (
+    ENCODER,
+    INDEXES,
+    RECIPES,
+    Forecast,
+    Options,
+    Prepared,
+    forecast,
+    prepare,
+    python_lines,
+    shell_lines,
+    source_names,
+)
 
 
 def main(argv: Sequence[str]) -> int:

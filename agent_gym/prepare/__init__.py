@@ -1,16 +1,29 @@
 """Data sets made ready once: `agent-gym prepare gsm8k` fetches, checks, converts and indexes.
 
-A recipe (recipes.py) names data sets of the hub and what they become. What it becomes are pieces (pieces.py), each of
-which is there completely or not at all: parquet files, a corpus, an index. A run makes those that are missing (run.py)
-and writes a manifest with the checksums last (record.py).
-
-Left out on purpose: mirrors, and downloads in parallel. One stream from the hub is rarely what one waits for here.
+A recipe (recipes.py) names data sets of the hub, or files, and what they become. sources.py finds and reads them,
+rows.py brings their rows into parquet, and pieces.py makes what else there is: a corpus, an index, an unpacked archive.
+run.py makes the pieces that are missing and keeps a manifest with the checksum of every file.
 """
 
 from agent_gym.data import cache_folder
-from agent_gym.prepare.recipe import Recipe
-from agent_gym.prepare.recipes import RECIPES
-from agent_gym.prepare.run import Options, Prepared, forecast, prepare
-from agent_gym.prepare.usage import env_kwargs
+from agent_gym.prepare.pieces import ENCODER, INDEXES, Options
+from agent_gym.prepare.recipes import RECIPES, Recipe
+from agent_gym.prepare.run import Prepared, env_kwargs, forecast, prepare, python_lines, shell_lines
+from agent_gym.prepare.sources import Forecast, source_names
 
-__all__ = ["RECIPES", "Options", "Prepared", "Recipe", "cache_folder", "env_kwargs", "forecast", "prepare"]
+__all__ = [
+    "ENCODER",
+    "INDEXES",
+    "RECIPES",
+    "Forecast",
+    "Options",
+    "Prepared",
+    "Recipe",
+    "cache_folder",
+    "env_kwargs",
+    "forecast",
+    "prepare",
+    "python_lines",
+    "shell_lines",
+    "source_names",
+]

@@ -1,26 +1,109 @@
 """The recipes, as data: what to fetch, in which revision, how large it is, and what it becomes.
 
-A new data set is one entry here, and a function in formats.py if its rows have a form of their own. A task whose data
-is an archive of files has an `archive`, and anything else pieces in `extra`, which know how to make themselves; for the
-download of files there is `agent_gym.prepare.download.fetch`.
+A new data set is one entry here, and a function in rows.py if its rows have a form of their own.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from agent_gym.prepare.formats import (
-    MATH_PROBLEM,
-    MULTI_HOP,
-    MUSIQUE,
-    WORD_PROBLEM,
-    math_problem,
-    multi_hop,
-    musique,
-    word_problem,
-)
-from agent_gym.prepare.recipe import Archive, Built, Hub, Recipe, Table
+from agent_gym.prepare.rows import MATH_PROBLEM, MULTI_HOP, MUSIQUE, WORD_PROBLEM, Row, math_problem, multi_hop, musique
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A data set on the Hugging Face hub."""
+
+    name: str
+    config: str | None
+    revision: str  # the commit to take, so that everybody gets the same rows
+    rows: Mapping[str, int]  # split to the number of its rows; only these splits are taken
+    size: int  # bytes to download
+    size_from: str  # where `size` is from, and whether it is exact
+
+    @property
+    def count(self) -> int:
+        """All of its rows."""
+        return sum(self.rows.values())
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.config})" if self.config else self.name
+
+
+@dataclass(frozen=True)
+class Table:
+    """Questions or problems, a parquet file per split."""
+
+    folder: str  # where to, below the prepared folder
+    hub: Hub  # where from, unless local files are given
+    forms: tuple[tuple[str, ...], ...]  # a local file whose rows have all columns of one of these holds this table
+    convert: Callable[[Row], Row]  # brings a row into the columns (rows.py)
+    columns: Mapping[str, Any]  # their names and shapes
+    local: str  # what a local copy looks like, for messages
+    distinct: str | None = None  # a column of which each value is kept once
+    shrink: float = 1.0  # bytes of parquet per byte of the download, for the forecast
+    paragraphs: int = 0  # how many a row brings to the corpus at most
+    pass_over: tuple[str, ...] = ("test",)  # words in the names of files that a folder may hold and that are not meant
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Files that are published in an archive, and read as they are."""
+
+    url: str
+    size: int  # bytes to download
+    unpacked: int  # bytes of the wanted files
+    size_from: str  # where both are from, and whether they are exact
+    folder: str  # where the files go, below the prepared folder
+    wanted: re.Pattern[str]  # what it finds in the name of a file, if anything, is the name to keep, below `folder`
+    local: str  # what a local copy looks like, for messages
+
+
+@dataclass(frozen=True)
+class Built:
+    """Files that a program cannot fetch, of which the environment builds what it reads.
+
+    The class of the environment has `build_data(source, folder, progress=...)`.
+    """
+
+    names: tuple[str, ...]  # patterns of their names, the most important one first
+    folder: str  # what is built, below the prepared folder
+    local: str  # what a local copy looks like, for messages
+    why: str  # why they cannot be fetched, for messages
+    growth: float  # bytes that are built per byte of the files, for the forecast
+    growth_from: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One name of `agent-gym prepare`: tables and perhaps a corpus, or an archive, or what the environment builds."""
+
+    name: str  # on the command line, and of the folder in the cache
+    summary: str  # one line for the help
+    env_id: str
+    tables: tuple[Table, ...] = ()
+    # What is searched: "paragraphs" of the tables' rows, or documents of the hub with the columns _id, title and text.
+    corpus: str | Hub | None = None
+    embedded: bool = True  # whether the environment has data of its own that needs no download
+    archive: Archive | None = None
+    built: Built | None = None
+
+    def accepted(self) -> list[str]:
+        """Say what local files it takes."""
+        documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
+        others = [kind.local for kind in (self.archive, self.built) if kind is not None]
+        return [table.local for table in self.tables] + documents + others
+
+    def cure(self, local: str | None = None) -> str:
+        """Say what works where nothing can be fetched: a local copy, if there is one, and the embedded data."""
+        offers = [f"a local copy works: --from PATH, with {local}"] if local else []
+        if self.embedded:
+            offers.append(f'without a download {self.env_id} has its own problems (data="embedded")')
+        return "; ".join(offers)
+
 
 _GSM8K = Table(
     folder="data",
@@ -33,7 +116,7 @@ _GSM8K = Table(
         "download_size of its card",
     ),
     forms=(("question", "answer"),),
-    convert=word_problem,
+    convert=dict,
     columns=WORD_PROBLEM,
     local="a folder with train.jsonl and test.jsonl, or a file, with the columns question and answer",
     pass_over=("socratic",),

@@ -1,49 +1,44 @@
-"""Prepare a data set: work out the pieces, make those that are missing, and write the manifest."""
+"""Prepare a data set: make the pieces that are missing, and keep a manifest with the checksum of every file.
+
+The manifest is written before the first piece, with the source, and after each; while pieces are missing it is marked
+as unfinished. So a preparation that was killed goes on, and not from another source. It holds neither a time nor a
+path: the same source gives the same bytes.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import json
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from agent_gym.data import cache_folder
 from agent_gym.errors import ConfigError, writing
-from agent_gym.prepare import record
-from agent_gym.prepare.archive import from_archives, published
-from agent_gym.prepare.built import from_built
-from agent_gym.prepare.download import fetch, is_url, size_of
-from agent_gym.prepare.indexes import BM25, DENSE_KINDS, BM25Piece, DensePiece
-from agent_gym.prepare.inputs import NOTHING, Inputs, from_hub
-from agent_gym.prepare.local import from_files
-from agent_gym.prepare.pieces import CORPUS, CorpusPiece, TablePiece
-from agent_gym.prepare.recipe import Forecast, Piece, Recipe
-from agent_gym.prepare.recipes import RECIPES
+from agent_gym.prepare.pieces import CORPUS, Options, Piece, index_pieces, pieces_of
+from agent_gym.prepare.recipes import RECIPES, Recipe
+from agent_gym.prepare.sources import (
+    DOWNLOADS,
+    NO_SPLIT,
+    Forecast,
+    Inputs,
+    download,
+    find,
+    is_url,
+    size_of_url,
+    source_names,
+)
 from agent_gym.search import files
 
-INDEXES = (BM25, *DENSE_KINDS, "none")
-ENCODER = "BAAI/bge-large-en-v1.5"  # Agent-R1's
-
-
-@dataclass(frozen=True)
-class Options:
-    """What can be chosen.
-
-    Attributes:
-        index: of the corpus, one of `INDEXES`; None for BM25 where there is a corpus.
-        encoder: of a dense index, a name on the hub or a folder.
-        device: where it encodes.
-    """
-
-    index: str | None = None
-    encoder: str = ENCODER
-    device: str = "cpu"
-
-
-DEFAULTS = Options()
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_VECTORS = "vectors"  # of a dense index: they may be deleted, and are checked by what builds from them
+_EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first of them that there is
+_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+_DEFAULTS = Options()
+_NOTHING = Inputs([], [])
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Prepared:
     Attributes:
         recipe: by which it was prepared.
         folder: where it is.
-        pieces: path to what the manifest says about it.
+        pieces: path to what the manifest holds about it.
         made: the paths of those that were not there before.
         source: what it was made from.
     """
@@ -70,7 +65,7 @@ def prepare(
     *,
     source: Sequence[str] = (),
     output: str | Path | None = None,
-    options: Options = DEFAULTS,
+    options: Options = _DEFAULTS,
     progress: bool = False,
 ) -> Prepared:
     """Prepare a data set, or go on preparing it; where it is there already, compare its checksums.
@@ -90,43 +85,30 @@ def prepare(
             another source, a damaged file, and a folder that cannot be written.
         AgentGymError: if the disk is full.
     """
-    recipe, folder = find_recipe(name), _folder(name, output)
+    recipe, folder = _find(name, output)
+    indexes = index_pieces(recipe, _NOTHING, options)
     with writing(folder, "give another folder by --output"):
-        return _prepare(recipe, folder, source, options, progress)
-
-
-def _prepare(recipe: Recipe, folder: Path, source: Sequence[str], options: Options, progress: bool) -> Prepared:
-    name, indexes = recipe.name, _index_pieces(recipe, options, NOTHING)
-    folder.mkdir(parents=True, exist_ok=True)
-    with files.locked(folder):
-        there = record.read(folder, name)
-        pieces = dict(there["pieces"]) if there else {}
-        if there and _is_whole(folder, there) and _is_same(there["source"], source):
-            # Not read again: files may be gone since, and only an index can be missing.
-            origin, wanted = there["source"], indexes
-        else:
-            inputs = _inputs(recipe, source, folder, progress)
-            origin, wanted = inputs.origin, _pieces(recipe, inputs, options)
-            record.check_source(folder, name, origin)
-            record.write_unfinished(folder, name, origin)
-        made = []
-        for piece in wanted:
-            if not piece.done(folder):
-                piece.make(folder, progress=progress)
-                made.append(piece.path)
-            if piece.path in made or piece.path not in pieces:
-                pieces[piece.path] = record.describe(folder, piece)
-        for path in sorted(pieces.keys() - set(made)):
-            record.check(folder, path, pieces[path])
-        record.write(folder, name, origin, pieces)
-        shutil.rmtree(folder / record.DOWNLOADS, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with files.locked(folder):
+            there = _read(folder, name)
+            if there and _is_finished(folder, there, source):
+                # Not read again: files may be gone since, and only an index can be missing.
+                origin, wanted = there["source"], indexes
+            else:
+                names = source or ([recipe.archive.url] if recipe.archive else [])
+                inputs = find(recipe, *download(recipe, names, folder, progress))
+                origin, wanted = inputs.origin, pieces_of(recipe, inputs, options)
+                there = _check_source(folder, there, origin)
+            manifest = {"kind": "prepared", "format": _FORMAT, "recipe": name, "source": list(origin)}
+            described, made = _make(folder, manifest, wanted, there, progress)
+            shutil.rmtree(folder / DOWNLOADS, ignore_errors=True)
     chosen = {piece.path for piece in indexes}
-    used = {path: piece for path, piece in pieces.items() if piece["argument"][0] != "retriever" or path in chosen}
+    used = {path: one for path, one in described.items() if one["argument"][0] != "retriever" or path in chosen}
     return Prepared(recipe, folder, used, tuple(made), origin)
 
 
 def forecast(
-    name: str, *, source: Sequence[str] = (), output: str | Path | None = None, options: Options = DEFAULTS
+    name: str, *, source: Sequence[str] = (), output: str | Path | None = None, options: Options = _DEFAULTS
 ) -> tuple[Path, list[Forecast]]:
     """Say what `prepare` would fetch and write, without doing it.
 
@@ -136,96 +118,138 @@ def forecast(
     Raises:
         ConfigError: as `prepare`.
     """
-    recipe, folder = find_recipe(name), _folder(name, output)
-    there = record.read(folder, name)
-    if there and _is_whole(folder, there) and _is_same(there["source"], source):
+    recipe, folder = _find(name, output)
+    there = _read(folder, name)
+    fetches: list[Forecast] = []
+    if there and _is_finished(folder, there, source):
         documents = there["pieces"].get(CORPUS, {}).get("rows")
-        indexes = _index_pieces(recipe, options, replace(NOTHING, known_documents=documents))
-        return folder, [line for piece in indexes if not piece.done(folder) for line in piece.forecast()]
-    remote = [url for url in source if is_url(url)]
-    if remote:
+        pieces = index_pieces(recipe, replace(_NOTHING, known_documents=documents), options)
+    elif remote := [url for url in source if is_url(url)]:
         unknown = Forecast("write", str(folder), None, "known when the files are there; they are deleted afterwards")
-        return folder, [*(Forecast("fetch", url, size_of(url), "as its server says") for url in remote), unknown]
-    if recipe.archive and not source:
-        return folder, published(recipe.archive)
-    paths = [Path(name).expanduser() for name in source]
-    if recipe.archive:
-        inputs = from_archives(recipe.archive, paths)
-    elif recipe.built:
-        inputs = from_built(recipe, recipe.built, paths)
+        return folder, [*(Forecast("fetch", url, size_of_url(url), "as its server says") for url in remote), unknown]
     else:
-        inputs = from_files(recipe, paths) if paths else from_hub(recipe)
-    missing = [piece for piece in _pieces(recipe, inputs, options) if not piece.done(folder)]
-    lines = [line for piece in missing for line in piece.forecast()]
-    return folder, [*inputs.fetches, *lines] if missing else []
+        inputs = find(recipe, [Path(name).expanduser() for name in source], {})
+        fetches, pieces = inputs.fetches, pieces_of(recipe, inputs, options)
+        if recipe.archive and not source:
+            fetches = [Forecast("fetch", recipe.archive.url, recipe.archive.size, recipe.archive.size_from)]
+    missing = [piece for piece in pieces if not piece.done(folder)]
+    return folder, [*fetches, *(line for piece in missing for line in piece.forecast())] if missing else []
 
 
-def find_recipe(name: str) -> Recipe:
-    """Return the recipe of this name.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+def _find(name: str, output: str | Path | None) -> tuple[Recipe, Path]:
     if name not in RECIPES:
         raise ConfigError(f"there is no recipe {name!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[name]
+    return RECIPES[name], (Path(output).expanduser() if output else cache_folder() / name).absolute()
 
 
-def _folder(name: str, output: str | Path | None) -> Path:
-    return (Path(output).expanduser() if output else cache_folder() / name).absolute()
+def _make(
+    folder: Path, manifest: dict[str, Any], wanted: Sequence[Piece], there: Mapping[str, Any] | None, progress: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Make what is missing, check what is there, and return what the manifest holds about the pieces."""
+    manifest["pieces"] = described = dict(there["pieces"]) if there else {}
+    # An index that is added to a finished folder leaves it finished.
+    unfinished = {"unfinished": True} if there is None or "unfinished" in there else {}
+    files.write_json(folder / MANIFEST, manifest | unfinished)
+    made = []
+    for piece in wanted:
+        if not piece.done(folder):
+            piece.make(folder, progress)
+            made.append(piece.path)
+        if piece.path in made or piece.path not in described:
+            described[piece.path] = _describe(folder, piece)
+            files.write_json(folder / MANIFEST, manifest | unfinished)
+    for path in sorted(described.keys() - set(made)):
+        again = "run the command that made it (with its --from) again; only this is made anew"
+        for name, file in described[path]["files"].items():
+            files.check(folder / name, file, f"delete {folder / path} and {again}")
+    files.write_json(folder / MANIFEST, manifest)
+    return described, made
 
 
-def _index_pieces(recipe: Recipe, options: Options, inputs: Inputs) -> list[Piece]:
-    """Make the pieces that are indexes: one, or none."""
-    if options.index not in (None, *INDEXES):
-        raise ConfigError(f"index is {options.index!r}; it must be one of {', '.join(INDEXES)}")
-    if recipe.corpus is None:
-        if options.index not in (None, "none"):
-            raise ConfigError(f"{recipe.name} has nothing to search, so it has no index; leave out --index")
-        return []
-    if options.index == "none":
-        return []
-    if options.index in (None, BM25):
-        return [BM25Piece(CorpusPiece(inputs))]
-    return [DensePiece(CorpusPiece(inputs), str(options.index), options.encoder, options.device)]
+def _describe(folder: Path, piece: Piece) -> dict[str, Any]:
+    path = folder / piece.path
+    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+    kept = [file for file in inside if file.is_file() and _VECTORS not in file.relative_to(folder).parts]
+    return {
+        "rows": piece.rows(folder),
+        "argument": list(piece.argument),
+        "config": dict(piece.config or {}),
+        "files": {file.relative_to(folder).as_posix(): files.describe(file) for file in kept},
+    }
 
 
-def _inputs(recipe: Recipe, source: Sequence[str], folder: Path, progress: bool) -> Inputs:
-    archive = recipe.archive
-    if not source and archive is None and recipe.built is None:
-        return from_hub(recipe)
-    paths: list[Path] = []
-    urls: dict[Path, str] = {}
-    for name in source or ([archive.url] if archive else []):
-        path = Path(name).expanduser()
-        if is_url(name):
-            # By its address: others may end in the same name. What the environment itself reads lies side by side.
-            key = hashlib.sha256(("" if recipe.built else name).encode()).hexdigest()[:16]
-            path = folder / record.DOWNLOADS / key / (Path(urlsplit(name).path).name or "download")
-            if path in urls:
-                raise ConfigError(f"{name} and {urls[path]} are one file, or have one name; give one of them by --from")
-            try:
-                fetch(name, path, progress=progress)
-            except ConfigError as error:
-                raise ConfigError("; ".join(filter(None, (str(error), recipe.without_download())))) from error
-            urls[path] = name
-        paths.append(path)
-    if recipe.built:
-        return from_built(recipe, recipe.built, paths, urls)
-    return from_archives(archive, paths, urls) if archive else from_files(recipe, paths, urls)
+def _read(folder: Path, recipe: str) -> dict[str, Any] | None:
+    """Read the manifest of a folder, None if there is none."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    cure = f"delete {folder}, or give another folder by --output"
+    expected = {"kind": "prepared", "format": _FORMAT, "recipe": recipe}
+    return files.read_manifest(folder / MANIFEST, expected, ("source", "pieces"), cure)
 
 
-def _is_whole(folder: Path, there: Mapping[str, Any]) -> bool:
-    """Whether nothing was deleted, as one is told to do with what is damaged."""
-    return all((folder / path).exists() for path in there["pieces"])
+def _is_finished(folder: Path, there: Mapping[str, Any], source: Sequence[str]) -> bool:
+    """Whether all was made, from this source as far as names show, and nothing was deleted since."""
+    same = not source or sorted(source) == sorted(part.get("url", "") for part in there["source"])
+    return same and "unfinished" not in there and all((folder / path).exists() for path in there["pieces"])
 
 
-def _is_same(origin: Sequence[Mapping[str, Any]], source: Sequence[str]) -> bool:
-    """Whether the source is the one that a folder was made from, as far as can be told without reading files."""
-    return not source or sorted(source) == sorted(part.get("url", "") for part in origin)
+def _check_source(
+    folder: Path, there: dict[str, Any] | None, origin: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return the manifest if the folder goes on from the same source, and None if it holds nothing yet."""
+    inside = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+    if all(file.suffix == ".partial" or file.parts[0] in (MANIFEST, DOWNLOADS) for file in inside):
+        return None  # what was only begun binds nobody: the hub may just have been out of reach
+    if there is None:
+        raise ConfigError(f"{folder} holds files, and none of them says what it is; give another folder by --output")
+    if there["source"] != list(origin):
+        raise ConfigError(
+            f"{folder} is made from {source_names(there['source'])}, and this would be from {source_names(origin)}, or "
+            "from another state of it; give the same source (--from), another folder (--output), or delete it"
+        )
+    return there
 
 
-def _pieces(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
-    tables: list[Piece] = [TablePiece(rows) for rows in inputs.rows]
-    corpus: list[Piece] = [CorpusPiece(inputs)] if recipe.corpus is not None else []
-    return [*tables, *corpus, *_index_pieces(recipe, options, inputs), *inputs.unpacked, *recipe.extra]
+# The lines that a user needs next.
+
+
+def env_kwargs(prepared: Prepared) -> dict[str, Any]:
+    """Return the arguments of the environment: paths, or lists of them where there are several of a kind."""
+    values: dict[str, list[str]] = {}
+    for piece in prepared.pieces.values():
+        name, path = piece["argument"]
+        value = str(prepared.folder / path)
+        if value not in values.setdefault(name, []):
+            values[name].append(value)
+    kwargs: dict[str, Any] = {name: paths[0] if len(paths) == 1 else paths for name, paths in values.items()}
+    splits = _splits(prepared)
+    if splits and "train" not in splits:  # else an environment begins with train
+        kwargs["split"] = _evaluated(splits)
+    return kwargs
+
+
+def python_lines(prepared: Prepared) -> str:
+    """Return the lines of Python that make the environment."""
+    arguments = [f", {name}={json.dumps(value)}" for name, value in env_kwargs(prepared).items()]
+    return f'import agent_gym, gymnasium as gym\n\nenv = gym.make("{prepared.recipe.env_id}"{"".join(arguments)})'
+
+
+def shell_lines(prepared: Prepared) -> str:
+    """Return the commands that play the first task in the terminal, and that measure a model."""
+    kwargs = shlex.quote(json.dumps(env_kwargs(prepared), ensure_ascii=False))
+    where = f"--split {_evaluated(_splits(prepared))} --env_kwargs {kwargs}"
+    env_id = prepared.recipe.env_id
+    return f"agent-gym play {env_id} --index 0 {where}\nagent-gym eval {env_id} --model {_MODEL} {where}"
+
+
+def _splits(prepared: Prepared) -> set[str]:
+    """Return the splits that there are, by the names of the files, or of the folders of what was unpacked."""
+    tables = {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
+    archive = prepared.recipe.archive
+    unpacked = prepared.pieces[archive.folder]["files"] if archive and archive.folder in prepared.pieces else ()
+    splits = tables | {Path(name).parts[1] for name in unpacked}
+    return {"train" if split == NO_SPLIT else split for split in splits}
+
+
+def _evaluated(splits: set[str]) -> str:
+    return next((split for split in _EVALUATED if split in splits), _EVALUATED[0])

@@ -1,0 +1,195 @@
+"""Rows brought into the columns that the environments read, and written as parquet.
+
+The shape of a column is "text", "number", "flag", any of them with "?" where it may be missing, a list `[shape]`, or
+fields `{name: shape}`. Fields that a shape does not name are left out. A function per kind of row brings a row into its
+columns; it raises KeyError, TypeError or ValueError for a row of another kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.search import files
+
+if TYPE_CHECKING:
+    from agent_gym.prepare.recipes import Table
+
+Row = Mapping[str, Any]
+ROWS_AT_ONCE = 1_000  # in memory; of HotpotQA six megabytes
+
+WORD_PROBLEM = {"question": "text", "answer": "text"}
+MATH_PROBLEM = {"problem": "text", "answer": "text"}
+
+# The columns of HotpotQA on the hub. The official files have pairs instead, of a text and a number or a list, and a
+# column of parquet has one type.
+MULTI_HOP = {
+    "id": "text",
+    "question": "text",
+    "answer": "text",
+    "type": "text?",
+    "level": "text?",
+    "supporting_facts": {"title": ["text"], "sent_id": ["number"]},
+    "context": {"title": ["text"], "sentences": [["text"]]},
+}
+
+# MuSiQue's own; the environment turns its paragraphs into HotpotQA's form.
+MUSIQUE = {
+    "id": "text",
+    "question": "text",
+    "answer": "text",
+    "answer_aliases": ["text"],
+    "answerable": "flag",
+    "paragraphs": [{"idx": "number", "title": "text", "paragraph_text": "text", "is_supporting": "flag"}],
+    "question_decomposition": [{"question": "text", "answer": "text", "paragraph_support_idx": "number?"}],
+}
+
+# What DAPO-Math-17k wraps around each problem. The environment has a prompt of its own.
+_BEFORE = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
+
+
+def math_problem(row: Row) -> Row:
+    """Read a row of DAPO-Math-17k (arXiv:2503.14476), in verl's columns, or one with problem and answer."""
+    if "problem" in row:
+        problem, answer = row["problem"], row["answer"]
+    else:
+        problem = row["prompt"][-1]["content"].removeprefix(_BEFORE).removesuffix(_AFTER)
+        answer = row["reward_model"]["ground_truth"]
+    whole = isinstance(answer, int) and not isinstance(answer, bool)
+    return {"problem": problem, "answer": str(answer) if whole else answer}
+
+
+def multi_hop(row: Row) -> Row:
+    """Read a row of HotpotQA (arXiv:1809.09600) or 2WikiMultihopQA (arXiv:2011.01060), official or the hub's."""
+    facts, context = _columns(row["supporting_facts"], "sent_id"), _columns(row["context"], "sentences")
+    return {**row, "id": str(row.get("id") or row.get("_id") or ""), "supporting_facts": facts, "context": context}
+
+
+def musique(row: Row) -> Row:
+    """Read a row of MuSiQue (arXiv:2108.00573)."""
+    aliases, steps = list(row.get("answer_aliases") or ()), row.get("question_decomposition") or []
+    missing = {"answer_aliases": aliases, "answerable": row.get("answerable", True), "question_decomposition": steps}
+    return {**row, "id": str(row.get("id", "")), **missing}
+
+
+def with_context(row: Row) -> Row:
+    """Give a row of any kind the column `context`, from which a corpus takes its paragraphs."""
+    if "paragraphs" not in row:
+        return row
+    return {"context": [[paragraph["title"], [paragraph["paragraph_text"]]] for paragraph in row["paragraphs"]]}
+
+
+def _columns(value: Any, second: str) -> dict[str, list[Any]]:
+    """Make two columns of pairs; some copies hold either form as a JSON text."""
+    value = json.loads(value) if isinstance(value, str) else value
+    if isinstance(value, Mapping):
+        return {"title": list(value["title"]), second: list(value[second])}
+    pairs = [(first, rest) for first, rest in value]
+    return {"title": [first for first, _ in pairs], second: [rest for _, rest in pairs]}
+
+
+def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, progress: bool = False) -> None:
+    """Write rows to a file, in groups, so that memory does not grow with the data set.
+
+    The file appears under its name when it is complete.
+
+    Args:
+        path: the file.
+        table: how to read the rows, and what the file holds.
+        rows: source rows with their places, such as "train.jsonl, line 3".
+        progress: whether to show a progress bar.
+
+    Raises:
+        ConfigError: with the place, for a row of another kind; and if there are no rows.
+    """
+    require("pyarrow", "train")
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in table.columns.items()])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    rows = iter(rows)
+    first = list(islice(rows, 1))  # where the source cannot be reached, no bar stands before the message
+    bar = tqdm(chain(first, rows), desc=path.stem, unit=" rows", disable=not progress)
+    converted = converted_rows(table, bar)
+    count = 0
+    with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
+        while group := list(islice(converted, ROWS_AT_ONCE)):
+            writer.write_table(pyarrow.Table.from_pylist(group, schema))
+            count += len(group)
+    if not count:
+        partial.unlink()
+        raise ConfigError(f"there are no rows for {path.name}; check the source")
+    files.replace(partial, path)
+
+
+def count_rows(path: Path) -> int:
+    """Count the rows of a parquet file."""
+    require("pyarrow", "train")
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_metadata(path).num_rows
+
+
+def converted_rows(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:
+    """Bring rows into the columns of a table, each value of its `distinct` column once, at 16 bytes per value.
+
+    Raises:
+        ConfigError: with the place, for a row of another kind.
+    """
+    seen: set[bytes] = set()
+    for place, row in rows:
+        try:
+            fitted = _fitted(table.convert(row), table.columns, "row")
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            problem = f"no column {error}" if isinstance(error, KeyError) else str(error)
+            raise ConfigError(f"{place}: {problem}; expected {table.local}") from error
+        if table.distinct is not None:
+            key = hashlib.blake2b(fitted[table.distinct].encode(), digest_size=16).digest()
+            if key in seen:
+                continue
+            seen.add(key)
+        yield fitted
+
+
+def _arrow(shape: Any) -> Any:
+    import pyarrow
+
+    if isinstance(shape, list):
+        return pyarrow.list_(_arrow(shape[0]))
+    if isinstance(shape, Mapping):
+        return pyarrow.struct([(name, _arrow(inner)) for name, inner in shape.items()])
+    types: dict[str, Callable[[], Any]] = {"text": pyarrow.string, "number": pyarrow.int64, "flag": pyarrow.bool_}
+    return types[shape.removesuffix("?")]()
+
+
+def _fitted(value: Any, shape: Any, where: str) -> Any:
+    """Return a value that has the shape, with half surrogates, which have no UTF-8, as question marks."""
+    if isinstance(shape, Mapping):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{where} is {str(value)[:50]!r}; it must be an object")
+        optional = {name: None for name, inner in shape.items() if isinstance(inner, str) and inner.endswith("?")}
+        found = {**optional, **value}
+        return {name: _fitted(found[name], inner, name) for name, inner in shape.items()}
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            raise TypeError(f"{where} is {str(value)[:50]!r}; it must be a list")
+        return [_fitted(item, shape[0], where) for item in value]
+    if value is None and shape.endswith("?"):
+        return None
+    kind = shape.removesuffix("?")
+    if type(value) is not {"text": str, "number": int, "flag": bool}[kind]:  # not isinstance: True is an int
+        raise TypeError(f"{where} is {str(value)[:50]!r}; it must be a {kind}")
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value

@@ -1,0 +1,328 @@
+"""What a recipe reads: data sets of the hub, addresses, and local files.
+
+A local file is recognised by the columns of its first row, and its split by its name. So a folder can be given as it
+was downloaded, and a file under any name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.prepare.recipes import Hub, Recipe, Table
+from agent_gym.prepare.rows import Row
+from agent_gym.search import files
+from agent_gym.search.base import Document
+from agent_gym.search.sources import SUFFIXES, Source, existing, read_documents, read_rows
+
+NO_SPLIT = "all"  # of a file whose name holds no split; environments take it for train
+DOWNLOADS = "downloads"  # until what is made of them is finished
+
+_SPLITS = {"train": "train", "dev": "validation", "val": "validation", "validation": "validation", "test": "test"}
+_SHARD = re.compile(r"-\d+-of-\d+")  # as the hub names the parts of a large split
+_ROWS_AT_ONCE = 1_000
+_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One line of a dry run: "fetch", "read" or "write"; what; bytes, if they are known; and where that is from."""
+
+    action: str
+    what: str
+    size: int | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one split of a table."""
+
+    table: Table
+    split: str
+    read: Callable[[], Iterator[tuple[str, Row]]]  # starts a pass over the rows, each with its place
+    size: int  # bytes of the source
+    known: int | None = None  # how many rows there are, if that is known without reading them
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a recipe reads."""
+
+    origin: list[dict[str, Any]]  # what it is, for the manifest
+    fetches: list[Forecast]
+    rows: tuple[Rows, ...] = ()
+    documents: Source | None = None  # what is searched, where that is not the paragraphs of the rows
+    known_documents: int | None = None
+    paths: tuple[Path, ...] = ()  # of files that are no tables
+
+
+def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
+    """Find what the recipe reads, on the hub if no paths are given; nothing is loaded yet.
+
+    Raises:
+        ConfigError: if something is not there, or is not what the recipe is made of.
+    """
+    if recipe.tables:
+        return _from_files(recipe, paths, urls) if paths else _from_hub(recipe)
+    if recipe.built and not paths:
+        hint = f"fetch it by hand, and give it: --from PATH, with {recipe.built.local}; {recipe.cure()}"
+        raise ConfigError(f"{recipe.name} cannot be fetched by a program: {recipe.built.why}; {hint}")
+    expected = recipe.accepted()[0]
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"no such file or folder: {str(path)!r}; expected {expected}")
+        if recipe.archive and not (path.is_dir() or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
+            raise ConfigError(f"{path} is neither a folder nor a zip or tar archive; expected {expected}")
+    read, sources = list(paths), tuple(paths)
+    if recipe.built:
+        # Of several files the first that is wanted stands for all: they lie side by side.
+        main = next((path for path in paths if path.is_dir() or path.match(recipe.built.names[0])), paths[0])
+        beside = sorted(path for path in (main if main.is_dir() else main.parent).iterdir() if path.is_file())
+        read, sources = [path for path in beside if any(map(path.match, recipe.built.names))], (main,)
+        if not read:
+            raise ConfigError(f"{main} holds nothing that {recipe.name} is made of; expected {expected}")
+    origin = [_origin(path, urls) for path in read]
+    return Inputs(origin, [Forecast("read", str(path), size_of(path), "") for path in read], paths=sources)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files below a folder, in order."""
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder."""
+    return sum(file.stat().st_size for file in (files_in(path) if path.is_dir() else [path]))
+
+
+def source_names(source: Sequence[Mapping[str, Any]]) -> str:
+    """Name what something was made from."""
+    return ", ".join(str(part.get("hub") or part.get("url") or part.get("file")) for part in source)
+
+
+def _origin(path: Path, urls: Mapping[Path, str]) -> dict[str, Any]:
+    if path in urls:
+        return {"url": urls[path]}
+    # The name and not the path: the same file elsewhere is the same source.
+    if path.is_file():
+        return {"file": path.name, **files.describe(path)}
+    lines = [f"{file.relative_to(path).as_posix()} {files.sha256_of(file)}\n" for file in files_in(path)]
+    return {"file": path.name, "bytes": size_of(path), "sha256": hashlib.sha256("".join(lines).encode()).hexdigest()}
+
+
+# Addresses.
+
+
+def is_url(name: str) -> bool:
+    """Whether this is the address of a file."""
+    return name.startswith(("http://", "https://"))
+
+
+def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
+    """Download the addresses among some names, each unless it is there.
+
+    Returns:
+        The paths of all, and from which address each download is.
+
+    Raises:
+        ConfigError: if one cannot be reached or has no such file.
+    """
+    paths: list[Path] = []
+    urls: dict[Path, str] = {}
+    for name in names:
+        path = Path(name).expanduser()
+        if is_url(name):
+            # By its address: others may end in the same name. What an environment itself reads lies side by side.
+            key = hashlib.sha256(("" if recipe.built else name).encode()).hexdigest()[:16]
+            path = folder / DOWNLOADS / key / (Path(urlsplit(name).path).name or "download")
+            if path in urls:
+                raise ConfigError(f"{name} and {urls[path]} are one file, or have one name; give one of them by --from")
+            import pooch
+
+            pooch.get_logger().setLevel("WARNING")  # else it prints the checksum of what has none beforehand
+            try:
+                pooch.retrieve(name, None, path.name, path.parent, progressbar=progress)
+            except OSError as error:
+                if error.errno is not None:  # of the disk; those of `requests` have none
+                    raise
+                hint = "A copy on this machine can be given instead of the address"
+                reason = f"cannot download {name} ({_reason(error)}); the same command tries it again. {hint}"
+                raise ConfigError("; ".join(filter(None, (reason, recipe.cure())))) from error
+            urls[path] = name
+        paths.append(path)
+    return paths, urls
+
+
+def size_of_url(url: str) -> int | None:
+    """Ask a server how many bytes a file has; None if it does not say.
+
+    Raises:
+        ConfigError: if it cannot be reached or has no such file.
+    """
+    try:
+        with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_S) as response:
+            length = response.headers.get("Content-Length")
+    except (URLError, OSError) as error:
+        raise ConfigError(f"cannot reach {url} ({_reason(error)})") from error
+    return int(length) if length else None
+
+
+def _reason(error: OSError) -> Any:
+    """Return the shortest text of an error of `requests` or urllib."""
+    inner = error.args[0] if error.args else error
+    return getattr(inner, "reason", None) or getattr(error, "reason", None) or error
+
+
+# The hub.
+
+
+def _from_hub(recipe: Recipe) -> Inputs:
+    hubs = [table.hub for table in recipe.tables]
+    rows = [_split(recipe, table, split) for table in recipe.tables for split in table.hub.rows]
+    documents = known = None
+    if isinstance(recipe.corpus, Hub):
+        hubs.append(recipe.corpus)
+        known = recipe.corpus.count
+        documents = _documents(recipe.corpus, recipe.cure("; and with it ".join(recipe.accepted())))
+    fetches = [Forecast("fetch", str(hub), hub.size, f"{hub.count:,} rows; {hub.size_from}") for hub in hubs]
+    origin = [{"hub": hub.name, "config": hub.config, "revision": hub.revision} for hub in hubs]
+    return Inputs(origin, fetches, tuple(rows), documents, known)
+
+
+def _split(recipe: Recipe, table: Table, split: str) -> Rows:
+    count, cure = table.hub.rows[split], recipe.cure(table.local)
+    size = round(table.hub.size * count / table.hub.count)
+    return Rows(table, split, lambda: hub_rows(table.hub, split, cure), size, count)
+
+
+def _documents(hub: Hub, cure: str) -> Source:
+    def read() -> Iterator[tuple[str, Document]]:
+        for split in hub.rows:
+            for place, row in hub_rows(hub, split, cure):
+                yield place, Document(row["_id"], row["title"] or "", row["text"])
+
+    return Source(read)
+
+
+def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
+    """Read a split of a data set of the hub, each row with its place.
+
+    `datasets` keeps what it downloaded in its own cache and maps it into memory: a download that was interrupted goes
+    on, and rows cost no memory however many there are.
+
+    Raises:
+        ConfigError: if it cannot be loaded; `cure` is what to do then, for the message.
+    """
+    try:
+        rows = load(hub.name, hub.config, hub.revision)[split]
+    except ConfigError:
+        raise
+    except Exception as error:  # the hub client raises a different class for each way of being unreachable
+        raise ConfigError(f"cannot load {hub} from the Hugging Face hub ({type(error).__name__}); {cure}") from error
+    number = 0
+    for batch in rows.iter(batch_size=_ROWS_AT_ONCE):
+        names = list(batch)
+        for values in zip(*batch.values(), strict=True):
+            yield f"{hub}, split {split}, row {number}", dict(zip(names, values, strict=True))
+            number += 1
+
+
+@lru_cache(maxsize=1)
+def load(name: str, config: str | None, revision: str) -> Any:
+    """Load a data set of the hub, after asking the hub once: `datasets` would try for half a minute."""
+    datasets, client = require("datasets", "train"), require("huggingface_hub", "train")
+    if not client.constants.HF_HUB_OFFLINE:  # then there is only its cache, which may be enough
+        client.HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT_S)
+    return datasets.load_dataset(name, config, revision=revision)
+
+
+# Local files.
+
+_Found = dict[tuple[str, str], tuple[Table, list[Path]]]  # a table's folder and a split, to the table and its files
+
+
+def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
+    found, corpora = _recognise(recipe, paths)
+    _check(recipe, found, corpora, paths, urls)
+    used = [path for _, group in found.values() for path in group] + corpora
+    return Inputs(
+        origin=[_origin(path, urls) for path in used],
+        fetches=[Forecast("read", str(path), size_of(path), "") for path in used],
+        rows=tuple(_local_rows(table, split, group) for (_, split), (table, group) in found.items()),
+        documents=read_documents(corpora[0]) if corpora else None,
+    )
+
+
+def _local_rows(table: Table, split: str, group: list[Path]) -> Rows:
+    return Rows(table, split, lambda: chain.from_iterable(map(read_rows, group)), sum(map(size_of, group)))
+
+
+def _recognise(recipe: Recipe, paths: Sequence[Path]) -> tuple[_Found, list[Path]]:
+    """Tell what each file is; in an order that does not depend on names, because it becomes that of the corpus."""
+    found: _Found = {}
+    corpora: list[Path] = []
+    for path, asked_for in _expand(paths):
+        words = re.split(r"[-_.]", path.name.lower())
+        split = next((_SPLITS[word] for word in words if word in _SPLITS), NO_SPLIT)
+        columns = _columns(path, optional=not asked_for and split == NO_SPLIT)
+        tables = [table for table in recipe.tables if any(columns.issuperset(form) for form in table.forms)]
+        if isinstance(recipe.corpus, Hub) and columns.issuperset(("_id", "text")) and not tables:
+            corpora.append(path)
+        elif tables and (asked_for or not set(tables[0].pass_over).intersection(words)):
+            found.setdefault((tables[0].folder, split), (tables[0], []))[1].append(path)
+        elif asked_for:
+            has = f"it has the columns {', '.join(sorted(columns))}" if columns else "it has no rows"
+            expected = "; or ".join(recipe.accepted())
+            raise ConfigError(f"{path} is nothing that {recipe.name} is made of: {has}; expected {expected}")
+    order = [(table.folder, split) for table in recipe.tables for split in (*_SPLITS.values(), NO_SPLIT)]
+    return {key: found[key] for key in order if key in found}, corpora
+
+
+def _expand(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Give the files, and those in the folders, each with whether it was asked for by name."""
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
+            yield from ((file, False) for file in inside)
+        else:
+            yield existing(path), True
+
+
+def _columns(path: Path, *, optional: bool) -> set[str]:
+    """Return the columns of the first row; none of a file that may be anything, such as a list of licences."""
+    try:
+        return set(next(read_rows(path), ("", {}))[1])
+    except ConfigError:
+        if optional:
+            return set()
+        raise
+
+
+def _check(recipe: Recipe, found: _Found, corpora: list[Path], paths: Sequence[Path], urls: Mapping[Path, str]) -> None:
+    if not found:
+        where, expected = ", ".join(map(str, paths)), "; or ".join(recipe.accepted())
+        raise ConfigError(f"{where} holds nothing that {recipe.name} is made of; expected {expected}")
+    for (folder, split), (_, group) in found.items():
+        names = ", ".join(urls.get(path, str(path)) for path in group)
+        if len({path.resolve() for path in group}) < len(group):
+            raise ConfigError(f"{names}: a file is given twice, and its rows would be, too")
+        if len(group) > 1 and not all(_SHARD.search(path.name) for path in group):
+            raise ConfigError(f"{names} would be the same split ({split}); give one of them by --from")
+        if split == NO_SPLIT and any(other != split for kind, other in found if kind == folder):
+            raise ConfigError(f"cannot tell which split {group[0]} is; its name must hold train, validation or test")
+    if isinstance(recipe.corpus, Hub) and len(corpora) != 1:
+        got = ", ".join(map(str, corpora)) or "none"
+        raise ConfigError(f"{recipe.name} needs one file of documents (columns _id, title and text), and got {got}")
