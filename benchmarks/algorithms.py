@@ -200,7 +200,7 @@ def leaky(base: Any) -> Any:
     """Return a trainer that also trains on what the world wrote between two turns of the policy."""
     import torch
 
-    from agent_gym.trainers.normalization import loss_weights
+    from agent_gym.trainers.losses import loss_weights
 
     class Leaky(base):
         def _generate_and_score_completions(self, inputs: Any) -> Any:

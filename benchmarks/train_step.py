@@ -1,7 +1,7 @@
 """What an optimizer step costs: `AgentGRPOTrainer` beside stock `trl.GRPOTrainer`, on identical single-turn rows.
 
 Both trainers get the same tiny model and the same finished rows in place of their rollouts, TRL in its own layout
-(prompts padded on the left, completions on the right), agent_gym in its own (`trainers/batching.py`). Each computes its
+(prompts padded on the left, completions on the right), agent_gym in its own (`trainers/batch.py`). Each computes its
 own loss. Timed is everything between the rows and the new weights: `training_step` and the step of the optimizer. The
 sides take turns, so that a busy machine slows both. The losses are compared: a faster step that computes something else
 would be no result.
@@ -33,9 +33,11 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
 from agent_gym.examples.tiny import make_tiny_model
+from agent_gym.rollout import Row
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
-from agent_gym.trainers.batching import WORLD, TrainingEpisode, TrainingRow, collate
-from agent_gym.trainers.normalization import loss_weights
+from agent_gym.trainers.batch import TrainingEpisode, collate
+from agent_gym.trainers.losses import loss_weights
+from agent_gym.transcript import Span
 
 ENV = "AgentR1/GSM8K-v0"
 BARE = {"system_prompt": ""}
@@ -85,8 +87,8 @@ def agent_batch(rows: Rows, pad_id: int) -> dict[str, torch.Tensor]:
     """The same rows as `AgentGRPOTrainer` lays them out: episodes of one step."""
     episodes = []
     for number, (prompt, completion, _) in enumerate(rows):
-        step_of = [WORLD] * len(prompt) + [0] * len(completion)
-        row = TrainingRow(prompt + completion, step_of, [0.0] * len(step_of))
+        row, stop = Row(), len(prompt) + len(completion)
+        row.extend(prompt + completion, [Span(0, len(prompt), "user", 0), Span(len(prompt), stop, "agent", 0)])
         episodes.append(TrainingEpisode(number, number, True, [row], outcome=[0.0], process=[0.0], anchors=[0]))
     batch = collate(episodes, len(rows) + 1, pad_id, torch.device("cpu"))
     mask = batch["action_mask"]

@@ -30,10 +30,9 @@ from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Runner, read_trajectories
 from agent_gym.rollout.images import shows_images
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.engine import build_policy
+from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.tasks import task_dataset
-from agent_gym.trainers.weights import named_weights
 from agent_gym.viewer import write_html
 
 Say = Callable[[str], None]

@@ -6,14 +6,18 @@ where the product runs recursions, and know nothing of padding.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from agent_gym.rollout import Row
 from agent_gym.trainers.estimators import Credit, Experience
+from agent_gym.transcript import Span
 
 
 @dataclass(frozen=True)
@@ -185,3 +189,18 @@ def explicit_gae(
     n = len(deltas)
     advantages = [sum((gamma * lam) ** (s - t) * deltas[s] for s in range(t, n)) for t in range(n)]
     return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
+
+
+def append(row: Row, ids: Sequence[int], steps: Sequence[int], logprobs: Sequence[float] = ()) -> None:
+    """Add tokens to a row, of which each is sampled in its step, or is the environment's where that is -1."""
+    spans, position = [], 0
+    for step, part in itertools.groupby(steps):
+        start, position = position, position + len(list(part))
+        spans.append(Span(start, position, "env" if step < 0 else "agent", max(0, step)))
+    row.extend(ids, spans, logprobs)
+
+
+def make_row(ids: Sequence[int], steps: Sequence[int], logprobs: Sequence[float] = ()) -> Row:
+    row = Row()
+    append(row, ids, steps, logprobs)
+    return row

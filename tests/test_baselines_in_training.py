@@ -14,13 +14,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from estimator_tools import make_row  # noqa: E402
 from test_grpo_masks import rollout, row_of  # noqa: E402
 from test_over_sampling import Slow, watch  # noqa: E402
 from test_recipes import Moody  # noqa: E402
 from trainer_tools import ENV, LettersEnv, distance, make_trainer, weights  # noqa: E402
 
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.batching import WORLD, TrainingEpisode, TrainingRow  # noqa: E402
+from agent_gym.trainers.batch import WORLD, TrainingEpisode  # noqa: E402
 
 PAID = "Toy/PaidLetters-v0"
 
@@ -71,7 +72,7 @@ def test_the_only_success_of_a_group_that_was_cut_off_teaches(tmp_path: Path) ->
             k,
             0,
             k == 0,
-            [TrainingRow([5, 6, 7], [WORLD, 0, 0], [0.0, -1.0, -1.0])],
+            [make_row([5, 6, 7], [WORLD, 0, 0], [0.0, -1.0, -1.0])],
             [float(k == 0)],
             [0.0],
             [0],

@@ -10,21 +10,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from estimator_tools import make_row  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Step  # noqa: E402
-from agent_gym.trainers.batching import (  # noqa: E402
+from agent_gym.trainers.batch import (  # noqa: E402
     WORLD,
     TrainingEpisode,
-    TrainingRow,
     balance,
     collate,
+    micro_batches,
+    step_of,
     take,
     training_episode,
 )
-from agent_gym.trainers.micro_batches import micro_batches  # noqa: E402
-from agent_gym.trainers.timeline import Timeline  # noqa: E402
+from agent_gym.trainers.credit import Timeline  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -52,7 +53,7 @@ def make_episode(rows: Sequence[Sequence[tuple[str, int]]], *, truncated: bool =
 
 def made_of(*lengths: int, number: int = 0) -> TrainingEpisode:
     """An episode with a row and a step of each length; the first token of a row is the world's."""
-    rows = [TrainingRow([7] * n, [WORLD, *[k] * (n - 1)], [-1.0] * n) for k, n in enumerate(lengths)]
+    rows = [make_row([7] * n, [WORLD, *[k] * (n - 1)], [-1.0] * n) for k, n in enumerate(lengths)]
     zeros = [0.0] * len(lengths)
     return TrainingEpisode(number, 0, True, rows, zeros, zeros, [0] * len(lengths))
 
@@ -70,9 +71,9 @@ def test_each_token_knows_the_step_that_sampled_it(lengths: Any, truncated: bool
         n = len(training.token_ids)
         assert training.token_ids == row.token_ids[:n]
         assert training.logprobs == row.logprobs[:n]
-        assert [k != WORLD for k in training.step_of] == row.action_mask[:n]
+        assert [k != WORLD for k in step_of(training)] == row.action_mask[:n]
     for k, this in enumerate(episode.steps):
-        assert made[this.row].step_of[this.start : this.stop] == [k] * (this.stop - this.start)
+        assert step_of(made[this.row])[this.start : this.stop] == [k] * (this.stop - this.start)
 
 
 @given(LENGTHS, st.booleans())
@@ -80,17 +81,17 @@ def test_a_row_ends_with_its_last_sampled_token_unless_it_was_cut_off_there(leng
     episode = make_episode(lengths, truncated=truncated)
     made = training_episode(episode, 0).rows
     for i, (row, training) in enumerate(zip(episode.rows, made, strict=True)):
-        assert sum(row.action_mask) == sum(k != WORLD for k in training.step_of)  # no sampled token is lost
+        assert sum(row.action_mask) == sum(k != WORLD for k in step_of(training))  # no sampled token is lost
         if truncated and i == len(made) - 1:
             assert training.token_ids == row.token_ids
         else:
-            assert training.step_of[-1] != WORLD
+            assert step_of(training)[-1] != WORLD
 
 
 def test_rows_without_a_sampled_token_are_left_out() -> None:
     episode = make_episode([[("user", 2), ("agent", 1)], [("user", 3)], [("user", 1), ("agent", 2)]])
     rows = training_episode(episode, 0).rows
-    assert [row.step_of for row in rows] == [[WORLD, WORLD, 0], [WORLD, 1, 1]]
+    assert [step_of(row) for row in rows] == [[WORLD, WORLD, 0], [WORLD, 1, 1]]
 
 
 def test_what_else_is_kept_of_an_episode() -> None:

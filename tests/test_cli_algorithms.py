@@ -24,8 +24,8 @@ from agent_gym.errors import ConfigError
 from agent_gym.rollout import read_trajectories
 from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.estimators import ESTIMATORS
-from agent_gym.trainers.mixture import Mixture
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
+from agent_gym.trainers.tasks import Mixture
 
 GSM8K, PLAIN = "AgentR1/GSM8K-v0", "AgentR1/GSM8K-NoTool-v0"
 MIXTURE = f"{GSM8K}=2,{PLAIN}=1"

@@ -9,7 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from agent_gym.trainers.correction import MODES, engine_ratio, mismatch_kl  # noqa: E402
+from agent_gym.trainers.losses import engine_ratio, mismatch_kl  # noqa: E402
+from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
+
+MODES = choices(AgentSettings, "vllm_importance_sampling_mode")
 
 NAN = float("nan")
 LOGPS = torch.tensor([[-1.0, -2.0, -3.0, -9.0], [-1.0, -1.0, -1.0, -1.0]])

@@ -11,13 +11,19 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from estimator_tools import append, make_row  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from agent_gym.trainers.batching import WORLD, TrainingEpisode, TrainingRow, collate  # noqa: E402
-from agent_gym.trainers.credit import experience, merge, shape_rewards, with_baselines  # noqa: E402
+from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, step_of  # noqa: E402
+from agent_gym.trainers.credit import (  # noqa: E402
+    Timeline,  # noqa: E402
+    experience,
+    merge,
+    with_baselines,
+)
 from agent_gym.trainers.estimators import ESTIMATORS, Credit  # noqa: E402
-from agent_gym.trainers.timeline import Timeline  # noqa: E402
+from agent_gym.trainers.estimators.process import shape_rewards  # noqa: E402
 
 CPU = torch.device("cpu")
 CREDIT = Credit(gamma=0.99, lam=0.9, step_gamma=0.95, step_lam=0.8)
@@ -33,15 +39,13 @@ def make_episode(number: int, rng: random.Random, *, split: float = 0.3, world: 
         world: most tokens of the world between two steps.
     """
     n_steps = rng.randint(1, 4)
-    rows = [TrainingRow([7], [WORLD], [0.0])]
+    rows = [make_row([7], [WORLD], [0.0])]
     for k in range(n_steps):
         if k and rng.random() < split:
-            rows.append(TrainingRow([7], [WORLD], [0.0]))
+            rows.append(make_row([7], [WORLD], [0.0]))
         row, n_tokens, n_world = rows[-1], rng.randint(1, 3), rng.randint(0, world)
         ids = [1000 * (number + 1) + 10 * k + i for i in range(n_tokens)]
-        row.token_ids += [8] * n_world + ids
-        row.step_of += [WORLD] * n_world + [k] * n_tokens
-        row.logprobs += [0.0] * n_world + [-1.0] * n_tokens
+        append(row, [8] * n_world + ids, [WORLD] * n_world + [k] * n_tokens, [0.0] * n_world + [-1.0] * n_tokens)
     return TrainingEpisode(
         number=number,
         group=number // 2,
@@ -124,15 +128,13 @@ def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed:
 
     # The same steps in other rows, with other words of the world between them.
     def relaid(episode: TrainingEpisode) -> TrainingEpisode:
-        rows = [TrainingRow([7], [WORLD], [0.0])]
+        rows = [make_row([7], [WORLD], [0.0])]
         for k in range(len(episode.outcome)):
             if k and rng.random() < 0.5:
-                rows.append(TrainingRow([7], [WORLD], [0.0]))
+                rows.append(make_row([7], [WORLD], [0.0]))
             words = rng.randint(0, 5)
-            ids = [t for row in episode.rows for t, s in zip(row.token_ids, row.step_of, strict=True) if s == k]
-            rows[-1].token_ids += [9] * words + ids
-            rows[-1].step_of += [WORLD] * words + [k] * len(ids)
-            rows[-1].logprobs += [0.0] * (words + len(ids))
+            ids = [t for row in episode.rows for t, s in zip(row.token_ids, step_of(row), strict=True) if s == k]
+            append(rows[-1], [9] * words + ids, [WORLD] * words + [k] * len(ids))
         return dataclasses.replace(episode, rows=rows)
 
     same(usual, advantages(name, [[relaid(episode) for episode in episodes]], process_norm=norm))
@@ -144,7 +146,7 @@ def test_a_timeline_reads_and_writes_the_same_tokens() -> None:
     timeline = Timeline(batch, 5)
     ids = timeline.read(batch["input_ids"]).long()
     for i, episode in enumerate(episodes):
-        expected = [t for row in episode.rows for t, s in zip(row.token_ids, row.step_of, strict=True) if s != WORLD]
+        expected = [t for row in episode.rows for t, s in zip(row.token_ids, step_of(row), strict=True) if s != WORLD]
         assert ids[i][timeline.mask[i]].tolist() == sorted(expected)  # ids rise with step and place
         assert (ids[i][~timeline.mask[i]] == 0).all()
         own = (batch["episode_of"] == i).nonzero().view(-1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.curriculum import TurnCurriculum
+from agent_gym.trainers.selection import TurnCurriculum
 
 
 @pytest.mark.parametrize(("step", "turns"), [(0, 2), (99, 2), (100, 4), (199, 4), (200, 8), (10**6, 8)])

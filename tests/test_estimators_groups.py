@@ -26,8 +26,13 @@ from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.estimators import SCALES, Credit, get_estimator  # noqa: E402
-from agent_gym.trainers.estimators.groups import dr_grpo, grpo, remax, rloo  # noqa: E402
-from agent_gym.trainers.estimators.reinforce import reinforce_pp_baseline  # noqa: E402
+from agent_gym.trainers.estimators.groups import (  # noqa: E402
+    dr_grpo,
+    grpo,
+    reinforce_pp_baseline,  # noqa: E402
+    remax,
+    rloo,
+)
 
 RETURNS = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=12)
 

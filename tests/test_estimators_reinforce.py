@@ -21,8 +21,11 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.trainers.estimators import Credit, get_estimator  # noqa: E402
-from agent_gym.trainers.estimators.reinforce import reinforce_pp  # noqa: E402
-from agent_gym.trainers.estimators.statistics import returns_to_go, whiten  # noqa: E402
+from agent_gym.trainers.estimators.groups import (  # noqa: E402
+    reinforce_pp,  # noqa: E402
+    returns_to_go,
+    whiten,
+)
 
 
 @settings(max_examples=500)

@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  
 
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.checkpoints import read_provenance  # noqa: E402
 from agent_gym.trainers.critic import make_critic  # noqa: E402
-from agent_gym.trainers.provenance import read_provenance  # noqa: E402
 
 
 def run(folder: Path, **options: Any) -> Any:

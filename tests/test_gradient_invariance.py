@@ -20,7 +20,7 @@ from test_credit import make_episode  # noqa: E402
 from torch.nn.functional import pad  # noqa: E402
 from trainer_tools import make_trainer  # noqa: E402
 
-from agent_gym.trainers.batching import TrainingEpisode, take  # noqa: E402
+from agent_gym.trainers.batch import TrainingEpisode, take  # noqa: E402
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "grpo, token": {"num_generations": 2},

@@ -18,7 +18,7 @@ from agent_gym.evaluate import evaluate, make_specs, wilson_interval  # noqa: E4
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Runner, read_trajectories, replay  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.logs import show_on_tensorboard  # noqa: E402
+from agent_gym.trainers.metrics import show_on_tensorboard  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.rollout import EpisodeSpec  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.batching import training_episode  # noqa: E402
+from agent_gym.trainers.batch import training_episode  # noqa: E402
 
 TOLERANCE = 1e-5  # natural log, float32 on both sides
 ENGINES = [

@@ -19,9 +19,9 @@ from datasets import Dataset  # noqa: E402
 from trainer_tools import make_trainer, model_folder  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
-from agent_gym.trainers.batching import Batch  # noqa: E402
+from agent_gym.trainers.batch import Batch  # noqa: E402
 from agent_gym.trainers.estimators.groups import grpo  # noqa: E402
-from agent_gym.trainers.normalization import loss_weights  # noqa: E402
+from agent_gym.trainers.losses import loss_weights  # noqa: E402
 
 TOLERANCE = 1e-6
 ROWS, LENGTH = 8, 24

@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from agent_gym.trainers.normalization import NORMALIZATIONS, loss_weights  # noqa: E402
+from agent_gym.trainers.losses import loss_weights  # noqa: E402
+from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
+
+NORMALIZATIONS = choices(AgentSettings, "loss_normalization")
 
 # Two rows of episode 0, one row of episode 1, and a dummy; steps count through the rows of an episode.
 STEPS = torch.tensor([[-1, 0, 0, 0, -1], [-1, 1, -1, 2, 2], [-1, 0, -1, -1, -1], [-1, -1, -1, -1, -1]])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.overlong import overlong_penalty
+from agent_gym.trainers.losses import overlong_penalty
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Mamba
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers.batching import collate, take  # noqa: E402
-from agent_gym.trainers.normalization import loss_weights  # noqa: E402
-from agent_gym.trainers.packing import pack, unpack  # noqa: E402
+from agent_gym.trainers.batch import collate, pack, take, unpack  # noqa: E402  # noqa: E402
+from agent_gym.trainers.losses import loss_weights  # noqa: E402
 
 SIZE: dict[str, Any] = {
     "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -200,7 +200,7 @@ def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(policy: VLLMPolic
 
 def test_adapters_that_change_between_syncs_are_what_is_sampled_from(policy: VLLMPolicy, path: Path) -> None:
     peft = pytest.importorskip("peft")
-    from agent_gym.trainers.weights import named_weights
+    from agent_gym.trainers.engine import named_weights
 
     config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
     adapted = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(path), config)

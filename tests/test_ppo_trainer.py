@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers import AgentPPOTrainer  # noqa: E402
 from agent_gym.trainers.critic import load_critic, make_critic  # noqa: E402
-from agent_gym.trainers.weights import named_weights  # noqa: E402
+from agent_gym.trainers.engine import named_weights  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
     "model": {},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.estimators import PROCESS_NORMS, normalize_process  # noqa: E402
-from agent_gym.trainers.estimators.statistics import returns_to_go  # noqa: E402
+from agent_gym.trainers.estimators.groups import returns_to_go  # noqa: E402
 
 REWARDS = st.lists(st.just(0.0) | st.floats(-1e6, 1e6, width=32), max_size=4)
 PAID = st.lists(st.just(0.0) | st.floats(0, 1e6, width=32), max_size=4)

@@ -20,7 +20,9 @@ from agent_gym.policies import Generation, Request  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig  # noqa: E402
 from agent_gym.trainers.echo_trap import LOG_KEYS  # noqa: E402
 from agent_gym.trainers.estimators import ESTIMATORS  # noqa: E402
-from agent_gym.trainers.normalization import NORMALIZATIONS  # noqa: E402
+from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
+
+NORMALIZATIONS = choices(AgentSettings, "loss_normalization")
 
 PAGE = ROOT / "docs" / "algorithms.md"
 NAMES = re.findall(r'^    "(.+?)": \(\s*Agent', PAGE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -13,8 +13,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers.mixture import Mixture  # noqa: E402
-from agent_gym.trainers.sampler import GroupSampler  # noqa: E402
+from agent_gym.trainers.tasks import GroupSampler, Mixture  # noqa: E402
 
 
 def make(size: int = 10, **changes: Any) -> GroupSampler:

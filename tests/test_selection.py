@@ -15,13 +15,8 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers.selection import (  # noqa: E402
-    Refill,
-    fresh_tasks,
-    group_spreads,
-    informative_groups,
-    keep_groups,
-)
+from agent_gym.trainers.metrics import group_spreads  # noqa: E402
+from agent_gym.trainers.selection import Refill, fresh_tasks, informative_groups, keep_groups  # noqa: E402
 
 NAN = math.nan
 # Four groups under numbers with a gap: spreads 0.5, 0, 1, and 0 for want of a second scored episode.

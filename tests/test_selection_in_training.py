@@ -17,7 +17,7 @@ from trainer_tools import ENV, RandomPolicy, make_trainer, settings  # noqa: E40
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Generation, Request  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.mixture import mix_datasets  # noqa: E402
+from agent_gym.trainers.tasks import mix_datasets  # noqa: E402
 
 
 class Parrot(RandomPolicy):

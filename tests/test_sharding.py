@@ -23,7 +23,7 @@ from trainer_tools import RandomPolicy, distance, in_ranks, make_trainer, model_
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers.weights import named_weights  # noqa: E402
+from agent_gym.trainers.engine import named_weights  # noqa: E402
 
 ZERO = {
     "zero_allow_untested_optimizer": True,

@@ -19,8 +19,10 @@ from trainer_tools import in_ranks, make_trainer  # noqa: E402
 
 from agent_gym.evaluate import episode_metrics  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Failure, Step  # noqa: E402
-from agent_gym.trainers.correction import MODES  # noqa: E402
 from agent_gym.trainers.metrics import RunningMeans, eval_metrics, mean_metrics, merge_means  # noqa: E402
+from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
+
+MODES = choices(AgentSettings, "vllm_importance_sampling_mode")
 
 TOOLS = [{"function": {"name": "add"}}]
 

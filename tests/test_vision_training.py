@@ -29,7 +29,7 @@ from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Budget, EpisodeSpec, Runner  # noqa: E402
 from agent_gym.trainers import AgentGRPOTrainer, AgentPPOTrainer  # noqa: E402
-from agent_gym.trainers.batching import RowImages, take, training_episode  # noqa: E402
+from agent_gym.trainers.batch import RowImages, take, training_episode  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -215,9 +215,9 @@ def test_a_model_is_named_and_its_processor_found(tmp_path: Path) -> None:
 def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     from agent_gym.policies.processors import load_processor, model_class
+    from agent_gym.trainers.engine import merged_weights
     from agent_gym.trainers.export.checkpoint import find_checkpoint
     from agent_gym.trainers.export.model import export_model
-    from agent_gym.trainers.weights import merged_weights
 
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj", "qkv"], r=2)
     options = {"max_steps": 2, "model_init_kwargs": {"dtype": "float32"}, "peft_config": config}

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, Qwen3MoeForCausalLM  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.examples.presets import PRESETS  # noqa: E402
 from agent_gym.trainers.critic import attach, make_critic  # noqa: E402
-from agent_gym.trainers.weights import check_servable, named_weights  # noqa: E402
+from agent_gym.trainers.engine import check_servable, named_weights  # noqa: E402
 
 
 def load(tied: bool = False, dtype: Any = torch.float32) -> Any:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from agent_gym.policies.base import barrier_on_error
 from agent_gym.rollout import Episode, EpisodeSpec
-from agent_gym.trainers.failures import check_failures_everywhere
+from agent_gym.trainers.metrics import check_failures_everywhere
 
 if TYPE_CHECKING:
     from agent_gym.trainers.episodes import EpisodeTrainer

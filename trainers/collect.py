@@ -17,11 +17,11 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from agent_gym.rollout import Episode, EpisodeSpec, derive_seed
-from agent_gym.trainers.batching import source_number
+from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.episodes import EpisodeTrainer
-from agent_gym.trainers.metrics import staleness
+from agent_gym.trainers.metrics import group_spreads, staleness
 from agent_gym.trainers.over_sampling import OverSampling
-from agent_gym.trainers.selection import Refill, group_spreads, informative_groups, keep_groups
+from agent_gym.trainers.selection import Refill, informative_groups, keep_groups
 from agent_gym.trainers.tasks import COLUMNS, group_specs
 
 

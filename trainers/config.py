@@ -16,8 +16,8 @@ from trl import GRPOConfig
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget, make_context, tighten
-from agent_gym.trainers.curriculum import TurnCurriculum
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
+from agent_gym.trainers.selection import TurnCurriculum
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
 
 _FULL = "Rollouts sample the full distribution, because the loss scores the full distribution"

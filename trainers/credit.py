@@ -1,27 +1,253 @@
-"""From the rewards of a rollout to the advantage of each sampled token.
+"""Credit: from the rewards of a rollout to the advantage of each sampled token.
 
     TrainingEpisode (rewards, flags) + batch (values, KL)  ->  Experience of this process
       -> merged over processes  ->  process rewards normalised  ->  estimator  ->  this process's rows
 
 Every process computes the credit of all episodes. Groups are spread over processes and normalisation needs the whole
-batch, and a few numbers per token are cheap to send. In return, what an estimator says cannot depend on who holds what.
+batch, and a few numbers per token are cheap to send. In return, what an estimator computes cannot depend on which
+process holds what.
+
+An estimator sees an `Experience`: episodes as lists of steps, and steps as lists of the policy's own tokens. Tokens of
+the environment, padding and the cut into rows matter to the forward pass; they say nothing about credit, and an
+estimator that never sees them cannot get them wrong. A rewritten context spreads an episode over several rows, and in
+an `Experience` its tokens stand behind each other again, in the order in which they were sampled.
+
+Shapes: N episodes, K steps of the longest, L sampled tokens of the longest; (B, T) is a batch of rows. The tensors of
+an `Experience` are padded on the right, live on the CPU and are float64: they are small, and a recursion over thousands
+of tokens adds up its rounding errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
 
-from agent_gym.trainers.batching import TrainingEpisode
-from agent_gym.trainers.estimators import Experience, normalize_process
-from agent_gym.trainers.timeline import Timeline
+from agent_gym.errors import ConfigError
+from agent_gym.trainers.batch import Batch, TrainingEpisode
 
 _PER_STEP = ("outcome", "process", "step_mask", "anchors")
 _PER_TOKEN = ("penalty", "token_mask", "step_of", "values")
+
+
+@dataclass(slots=True)
+class Experience:
+    """N finished episodes, failed ones left out.
+
+    An episode whose machinery broke has no reward, which is not the same as 0, so it cannot be compared with others. It
+    never gets here, and nothing here looks for NaN.
+
+    Attributes:
+        outcome: (N, K) reward of each step without its process terms, 0 in padding.
+        process: (N, K) process reward of each step, already normalised, 0 in padding.
+        penalty: (N, L) reward per token, here the KL penalty where that is part of the reward; else 0.
+        step_mask: (N, K) True where there is a step.
+        token_mask: (N, L) True where there is a token.
+        step_of: (N, L) index of the step that sampled the token, rising along L; 0 in padding.
+        terminated: (N,) True where the task itself ended; False where we stopped the episode.
+        groups: (N,) which episodes answer the same task.
+        values: (N, L) critic's value of the state before each token, None without a critic.
+        last_values: (N,) critic's value of the state after the last token and the world's answer to it.
+        anchors: (N, K) number of the state in which each step was taken; equal numbers are equal states (GiGPO).
+        baselines: (N,) return of a greedy episode of the same task (ReMax), None where it was not played.
+        sources: (N,) number of each episode's environment; what is scaled by the batch is scaled by the episodes of the
+            same environment. None where there is one.
+    """
+
+    outcome: torch.Tensor
+    process: torch.Tensor
+    penalty: torch.Tensor
+    step_mask: torch.Tensor
+    token_mask: torch.Tensor
+    step_of: torch.Tensor
+    terminated: torch.Tensor
+    groups: torch.Tensor
+    values: torch.Tensor | None = None
+    last_values: torch.Tensor | None = None
+    anchors: torch.Tensor | None = None
+    baselines: torch.Tensor | None = None
+    sources: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("outcome", "process", "penalty", "values", "last_values", "baselines"):
+            if (given := getattr(self, name)) is not None:
+                setattr(self, name, given.double())
+
+    @property
+    def step_penalty(self) -> torch.Tensor:
+        """(N, K) the token penalties of each step, summed."""
+        return self._sum_to_steps(self.penalty)
+
+    @property
+    def episode_returns(self) -> torch.Tensor:
+        """(N,) what each episode earned, its process rewards left out."""
+        return (self.outcome + self.step_penalty).sum(1)
+
+    @property
+    def step_rewards(self) -> torch.Tensor:
+        """(N, K) all that a step earned."""
+        return self.outcome + self.process + self.step_penalty
+
+    @property
+    def token_rewards(self) -> torch.Tensor:
+        """(N, L) the same per token: what a step earned stands on its last token.
+
+        A step without tokens cannot carry a reward, and a reward that is put on a masked token vanishes. So the reward
+        of such a step goes to the last token before it, or to the first one if there is none before. An episode without
+        any token teaches nothing, whatever it earned.
+        """
+        n_steps = self.outcome.size(1)
+        # (N, K) number of tokens sampled up to the end of each step.
+        ends = torch.zeros_like(self.outcome).scatter_add(1, self.step_of, self.token_mask.double()).cumsum(1).long()
+        last = (ends - 1).clamp(min=0)
+        rewards = torch.zeros_like(self.penalty)
+        if n_steps and rewards.size(1):
+            rewards.scatter_add_(1, last, (self.outcome + self.process) * self.step_mask)
+        return (rewards + self.penalty) * self.token_mask
+
+    @property
+    def acting_steps(self) -> torch.Tensor:
+        """(N, K) True at steps that sampled at least one token."""
+        return self._sum_to_steps(torch.ones_like(self.penalty)) > 0
+
+    @property
+    def acting_rewards(self) -> torch.Tensor:
+        """(N, K) `token_rewards` summed over each step: 0 at steps without tokens, whose reward went to a neighbour."""
+        return self._sum_to_steps(self.token_rewards)
+
+    @property
+    def first_token_mask(self) -> torch.Tensor:
+        """(N, L) True at the first token of each step."""
+        before = torch.full_like(self.step_of[:, :1], -1)
+        return self.token_mask & (self.step_of != torch.cat([before, self.step_of[:, :-1]], dim=1))
+
+    @property
+    def last_token_mask(self) -> torch.Tensor:
+        """(N, L) True at the last token of each step."""
+        after = torch.full_like(self.step_of[:, :1], -1)
+        following = torch.where(self.token_mask, self.step_of, -1)[:, 1:]
+        return self.token_mask & (self.step_of != torch.cat([following, after], dim=1))
+
+    def to_tokens(self, per_step: torch.Tensor) -> torch.Tensor:
+        """Give each token the number of its step: (N, K) to (N, L), 0 in padding."""
+        return torch.where(self.token_mask, per_step.gather(1, self.step_of), 0.0)
+
+    def to_steps(self, per_token: torch.Tensor) -> torch.Tensor:
+        """Read a number at the first token of each step: (N, L) to (N, K), 0 for steps without tokens."""
+        return self._sum_to_steps(per_token * self.first_token_mask)
+
+    def _sum_to_steps(self, per_token: torch.Tensor) -> torch.Tensor:
+        """(N, L) to (N, K), padding left out."""
+        return torch.zeros_like(self.outcome).scatter_add(1, self.step_of, per_token * self.token_mask)
+
+
+def required(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+    """Return an optional tensor of an `Experience` that an estimator cannot do without.
+
+    Raises:
+        ConfigError: if it is None.
+    """
+    if tensor is None:
+        raise ConfigError(
+            f"this advantage estimator reads Experience.{name}, which is None; fill it in, or choose an estimator that "
+            "does without (ESTIMATORS says what each needs)"
+        )
+    return tensor
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What an estimator returns.
+
+    Attributes:
+        advantages: (N, L) of each token, 0 in padding.
+        returns: (N, L) what the critic should have said, None for estimators without a critic.
+        value_mask: (N, L) True at the tokens where the critic is asked.
+    """
+
+    advantages: torch.Tensor
+    returns: torch.Tensor | None = None
+    value_mask: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The settings of the estimators; each reads those that concern it.
+
+    Attributes:
+        gamma: discount per token.
+        lam: lambda of the GAE over tokens.
+        step_gamma: discount per step.
+        step_lam: lambda of the GAE over steps.
+        scale: what `grpo` and `gigpo` divide by: the standard deviation of the "group", of the "batch", or "none".
+        whiten: whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and
+            deviation 1 over the batch. In a mixture the batch is the episodes of the same environment, here and in
+            `scale`.
+        step_weight: weight of GiGPO's step advantage.
+    """
+
+    gamma: float = 1.0
+    lam: float = 1.0
+    step_gamma: float = 1.0
+    step_lam: float = 1.0
+    scale: str = "group"
+    whiten: bool = True
+    step_weight: float = 1.0
+
+
+class Timeline:
+    """The sampled tokens of N episodes, in the order in which they were sampled: the bridge between rows and episodes.
+
+    The forward pass works on rows (B, T), estimators on episodes (N, L) of the policy's own tokens. `read` goes from
+    the first to the second and `write` back. Both only move numbers, so that no token can get a number of another.
+
+    Args:
+        batch: what `collate` made of the episodes.
+        n_episodes: N.
+
+    Attributes:
+        mask: (N, L) True where there is a token.
+        step_of: (N, L) the step that sampled it, 0 in padding.
+        last_row: (N,) the row in which the episode ended.
+    """
+
+    def __init__(self, batch: Batch, n_episodes: int) -> None:
+        # By episode, then by step; the tokens of a step stand in one row, in order.
+        self._shape = batch["action_mask"].shape
+        rows, columns = batch["action_mask"].cpu().nonzero(as_tuple=True)
+        episodes, steps = batch["episode_of"].cpu()[rows], batch["step_of"].cpu()[rows, columns]
+        order = torch.argsort(steps, stable=True)
+        order = order[torch.argsort(episodes[order], stable=True)]
+        rows, columns, episodes, steps = (column[order] for column in (rows, columns, episodes, steps))
+        lengths = torch.bincount(episodes, minlength=n_episodes)
+        place = torch.arange(len(episodes)) - (lengths.cumsum(0) - lengths)[episodes]
+        width = int(lengths.max()) if n_episodes else 0
+        self.mask = torch.arange(width) < lengths[:, None]
+        self.step_of = torch.zeros(n_episodes, width, dtype=torch.long)
+        self.step_of[episodes, place] = steps
+        self._position = torch.zeros(n_episodes, width, dtype=torch.long)
+        self._position[episodes, place] = rows * self._shape[1] + columns
+        self.last_row = torch.zeros(n_episodes, dtype=torch.long)
+        self.last_row[episodes] = rows  # the last write wins, and tokens are sorted
+        # A row without a token of the policy is kept only where we stopped the episode in it.
+        owner = batch["episode_of"].cpu()
+        silent = ((owner >= 0) & ~batch["action_mask"].cpu().any(1)).nonzero().view(-1)
+        self.last_row[owner[silent]] = silent
+
+    def read(self, per_position: torch.Tensor) -> torch.Tensor:
+        """(B, T) numbers of a batch to (N, L) float64 numbers of its sampled tokens, 0 in padding."""
+        numbers = per_position.detach().to("cpu", torch.float64).reshape(-1)[self._position]
+        return torch.where(self.mask, numbers, 0.0)
+
+    def write(self, per_token: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """(N, L) numbers of sampled tokens to (B, T) numbers of a batch, 0 or False on all other tokens."""
+        laid = torch.zeros(self._shape.numel(), dtype=per_token.dtype)
+        laid[self._position[self.mask]] = per_token[self.mask]
+        laid = laid.view(self._shape).to(device)
+        return laid if laid.dtype == torch.bool else laid.float()
 
 
 def experience(
@@ -88,23 +314,6 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
             columns = [pad(column, (0, widths[field.name] - column.size(1))) for column in columns]
         merged[field.name] = torch.cat(columns)[order]
     return sorted(numbers), Experience(**merged)
-
-
-def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: float, step_gamma: float) -> Experience:
-    """Decide how outcome and process rewards add up.
-
-    Args:
-        found: with process rewards as the environment gave them.
-        process_norm: see `normalize_process`; None takes them for rewards like any other.
-        outcome_weight: factor of the outcome beside normalised process rewards.
-        step_gamma: discount of the process rewards.
-    """
-    if process_norm is None:
-        return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
-    process = normalize_process(
-        found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources
-    )
-    return replace(found, outcome=outcome_weight * found.outcome, process=process)
 
 
 def with_baselines(found: Experience, greedy: torch.Tensor) -> Experience:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
@@ -42,8 +41,6 @@ FALLEN = 0.1
 VARIETY = 0.5
 # Ours: norms that differ by a factor of three from batch to batch are common, a factor of ten is not.
 SPIKE = 10.0
-
-_MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number without pattern: 2^64 / golden ratio (Knuth, TAOCP 6.4)
 
 _MEANING = {
     "reward_spread": "the members of a group earn the same, so that their advantages are zero, be it that they all "
@@ -91,7 +88,6 @@ class EchoTrapMonitor:
     """
 
     def __init__(self, warmup: int = 10, warn_after: int = 3, patience: int = 10) -> None:
-        """Start before the first measurement."""
         if not (warmup >= 1 and 1 <= warn_after <= patience):
             raise ConfigError(
                 f"the echo-trap monitor got warmup={warmup}, warn_after={warn_after}, patience={patience}; it needs "
@@ -101,7 +97,7 @@ class EchoTrapMonitor:
         self.levels = dict.fromkeys(LOG_KEYS, 0)
         self._seen: dict[str, list[float]] = {kind: [] for kind in LOG_KEYS}
         self._bad = dict.fromkeys(LOG_KEYS, 0)  # in a row
-        self._told = dict.fromkeys(LOG_KEYS, 0)
+        self._reported = dict.fromkeys(LOG_KEYS, 0)
 
     def update(
         self,
@@ -136,8 +132,8 @@ class EchoTrapMonitor:
             self._bad[kind] = self._bad[kind] + 1 if bad else 0
             level = (self._bad[kind] >= self.warn_after) + (self._bad[kind] >= self.patience)
             self.levels[kind] = level
-            if level > self._told[kind]:
-                self._told[kind] = level
+            if level > self._reported[kind]:
+                self._reported[kind] = level
                 message = (
                     f"echo trap: at step {step} {LOG_KEYS[kind]} is {value:.3g}, and for {self._bad[kind]} "
                     f"measurements it was {'above' if rises else 'below'} its bound, now {bound:.3g}: {_MEANING[kind]}"
@@ -158,32 +154,6 @@ class EchoTrapMonitor:
         return 1 - VARIETY * (1 - baseline) if kind == "repeated" else FALLEN * baseline
 
 
-def repeated_share(sequences: Sequence[Sequence[int]], n: int = 4) -> float:
-    """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
-
-    It grows with the number of tokens even where the text does not change, so that only rollouts of the same size are
-    comparable.
-
-    Args:
-        sequences: sampled token ids, one sequence per turn: n-grams must not reach over the world's words.
-        n: length of the n-grams.
-
-    Returns:
-        In [0, 1); 0 where no sequence has n tokens.
-    """
-    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
-    hashes = [np.zeros(0, dtype=np.uint64)]
-    for tokens in sequences:
-        ids = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
-        found = np.zeros(max(0, len(ids) - n + 1), dtype=np.uint64)
-        for i in range(n):
-            found = (found + ids[i : i + len(found)]) * _MIX  # modulo 2^64
-            found ^= found >> np.uint64(29)
-        hashes.append(found)
-    grams = np.concatenate(hashes)
-    return 1 - len(np.unique(grams)) / len(grams) if len(grams) else 0.0
-
-
 class EchoTrapCallback(TrainerCallback):
     """Feeds the monitor from the logs, adds `echo_trap/<kind>` (the levels) to them, warns, and may stop the run.
 
@@ -202,7 +172,6 @@ class EchoTrapCallback(TrainerCallback):
     """
 
     def __init__(self, action: str = "warn", **limits: int) -> None:
-        """Check the settings."""
         if action not in ACTIONS:
             raise ConfigError(f"the echo-trap action is {action!r}; allowed: {', '.join(ACTIONS)}")
         self.action, self.limits = action, limits

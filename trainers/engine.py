@@ -1,24 +1,30 @@
-"""From the trainer's settings to the engine that samples its rollouts: here, beside the trainer, or elsewhere."""
+"""The engine that samples the rollouts (here, beside the trainer, or elsewhere), and the weights that it is given.
+
+An engine wants full tensors under the names of the checkpoint, whatever adapters and shards the trainer has.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
+from torch import nn
+from transformers.core_model_loading import revert_weight_conversion
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Policy, barrier_on_error
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.critic import policy_only
-from agent_gym.trainers.weights import check_servable
+from agent_gym.trainers.critic import PREFIX, policy_only
 
 
 def wants_vllm(args: AgentGRPOConfig) -> bool:
@@ -128,3 +134,174 @@ def _folder(model: Any, tokenizer: Any) -> str:
         base.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, weight) of an unwrapped policy, LoRA merged, sharded parameters gathered, no critic.
+
+    LoRA deltas are added to a copy. Merging into the weights and taking the delta out again afterwards, as TRL does,
+    rounds in bf16 at every sync: after 300 syncs the base weights had drifted by 23% of their mean size (512 x 512
+    layer).
+
+    Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a weight per
+    expert again.
+
+    Args:
+        model: the policy without its DDP or FSDP wrapper. With sharded parameters every process reads all weights.
+
+    Raises:
+        ConfigError: for weights that an engine cannot be given, see `check_servable`.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    stored = _stored_names(base, _parameters(base))
+    for name, weight in merged_weights(model):
+        if stored[name] == [name]:
+            yield name, weight
+        else:
+            yield from revert_weight_conversion(base, {name: weight}).items()
+
+
+def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """As `named_weights`, under the names that the parameters have in a model without adapters."""
+    base = model.get_base_model() if is_peft_model(model) else model
+    deltas = _lora_deltas(model)
+    for name, parameter in _parameters(base).items():
+        weight = _full(parameter)
+        if name in deltas:
+            weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
+        yield name, weight
+
+
+def check_servable(model: Any) -> None:
+    """Raise `ConfigError` for a policy whose weights no engine can be given; nothing is gathered."""
+    base = model.get_base_model() if is_peft_model(model) else model
+    if getattr(base, "is_quantized", False):
+        raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
+    _lora_deltas(model)
+    parameters = _parameters(base)
+    if fused := [name for name in parameters if ".experts." in name]:
+        # vLLM 0.31 took such weights on a CPU and sampled with others: logprobs were off by 0.08 nats.
+        raise ConfigError(
+            f"vLLM cannot be given new weights of a mixture of experts ({fused[0]}): sample with the transformers "
+            "engine (use_vllm false)"
+        )
+    _stored_names(base, parameters)
+
+
+def _parameters(base: Any) -> dict[str, torch.Tensor]:
+    """Return the parameters of the policy itself by their names in a model without adapters."""
+    found = {}
+    for name, parameter in base.named_parameters():
+        if not (name.startswith(PREFIX) or "lora_" in name or ".original_module." in name):
+            found[name.replace(".base_layer", "").replace(".modules_to_save.default", "")] = parameter
+    return found
+
+
+def _stored_names(base: Any, parameters: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
+    """Map each parameter to the names under which `save_pretrained` stores it.
+
+    Parameters are converted one by one, so that no more than one is gathered at a time. That needs each stored weight
+    to come from one parameter, which is checked here on shapes alone.
+    """
+    # ZeRO-3 leaves an empty tensor where a parameter was.
+    shapes = {
+        name: torch.empty(getattr(parameter, "ds_shape", parameter.shape), dtype=parameter.dtype, device="meta")
+        for name, parameter in parameters.items()
+    }
+    whole = set(revert_weight_conversion(base, dict(shapes)))
+    if whole == set(shapes):
+        return {name: [name] for name in shapes}
+    stored = {name: list(revert_weight_conversion(base, {name: shape})) for name, shape in shapes.items()}
+    if lost := whole.symmetric_difference(name for names in stored.values() for name in names):
+        raise ConfigError(
+            f"{type(base).__name__} joins several parameters in one weight of its checkpoint ({min(lost)}), which vLLM "
+            "cannot be given here: sample with the transformers engine (use_vllm false)"
+        )
+    return stored
+
+
+def _lora_deltas(model: Any) -> dict[str, Any]:
+    """Map the name of each adapted weight to a function that computes its delta."""
+    if not is_peft_model(model):
+        return {}
+    from peft.tuners.lora import LoraLayer
+
+    for name in model.active_adapters:
+        kind = model.peft_config[name].peft_type
+        if kind != "LORA":
+            raise ConfigError(f"the adapter {name!r} is of the type {kind}; allowed: LORA, which can be merged")
+    deltas = {}
+    base = model.get_base_model()
+    for name, module in base.named_modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        known = {*module.lora_A, *module.lora_embedding_A}
+        active = [adapter for adapter in module.active_adapters if adapter in known]
+        if any(module.use_dora.get(adapter) or module.lora_bias.get(adapter) for adapter in active):
+            raise ConfigError(f"{name} has an adapter with DoRA or a bias, which is no sum of weights: use plain LoRA")
+        if base.config.tie_word_embeddings and module is base.get_input_embeddings():
+            raise ConfigError(
+                f"LoRA adapts {name}, which is also the output layer of this model: PEFT adapts only its use as input, "
+                "and an engine has one weight for both. Leave it out of target_modules"
+            )
+        if active:
+            # PEFT adapts parameters that are no layer's `weight`, such as fused experts, too.
+            weight = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
+            deltas[weight] = lambda m=module, a=active: sum(_delta(m, adapter) for adapter in a)
+    if lost := deltas.keys() - _parameters(base).keys():
+        raise ConfigError(f"LoRA adapts {min(lost)}, which is no parameter of the policy: change target_modules")
+    return deltas
+
+
+class _Delta(nn.Module):
+    """A LoRA layer that returns its delta when it is called."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, adapter: str) -> torch.Tensor:
+        return self.layer.get_delta_weight(adapter)
+
+
+@torch.no_grad()
+def _delta(layer: Any, adapter: str) -> torch.Tensor:
+    """Compute the delta of one layer from its whole factors: of shards the product would be wrong or nothing."""
+    factors = {
+        f"layer.{n}": _full(p) for n, p in layer.named_parameters() if n.startswith("lora_") and adapter in n.split(".")
+    }
+    return torch.func.functional_call(_Delta(layer), factors, (adapter,))
+
+
+def _full(parameter: torch.Tensor) -> torch.Tensor:
+    """Gather a parameter that FSDP2 (DTensor) or ZeRO-3 has sharded. Every process takes part."""
+    data = parameter.detach()
+    if hasattr(data, "full_tensor"):
+        return data.full_tensor()
+    if hasattr(parameter, "ds_id"):
+        # Imported by name, because it is an optional extra that type checkers need not have.
+        zero = importlib.import_module("deepspeed").zero
+        with zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
+    return data
+
+
+def warn_of_rounding(trainer: Any) -> None:
+    """Warn of trained weights in half precision, which round small updates away; frozen ones may be of any type.
+
+    DeepSpeed, and FSDP with mixed precision, keep float32 copies of what they train, whatever it was loaded in.
+    """
+    mixed = trainer.accelerator.mixed_precision != "no"
+    if trainer.is_deepspeed_enabled or (trainer.is_fsdp_enabled and mixed):
+        return
+    trained = [(name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+    half = [(name, weight.dtype) for name, weight in trained if weight.dtype in (torch.bfloat16, torch.float16)]
+    if half:
+        name, dtype = half[0]
+        warnings.warn(
+            f"{len(half)} of {len(trained)} trained weights are {str(dtype).removeprefix('torch.')} ({name}, ...), "
+            "which rounds small updates away: after 100 steps of AdamW at 1e-6 with a steady gradient 2% of bfloat16 "
+            "weights of size 0.02 have moved, by 1/47 of the way in float32 (benchmarks/weight_rounding.py). Load the "
+            "model in float32 (--dtype float32, model_init_kwargs={'dtype': 'float32'}), and set bf16 to compute in it",
+            stacklevel=3,
+        )

@@ -25,15 +25,10 @@ from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.ahead import RolloutAhead
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.echo_trap import EchoTrapCallback
-from agent_gym.trainers.engine import build_policy, check_sharded, wants_vllm
-from agent_gym.trainers.failures import check_failures_everywhere
-from agent_gym.trainers.logs import TokenCredit, write_episodes
-from agent_gym.trainers.metrics import eval_metrics
-from agent_gym.trainers.mixture import Mixture
+from agent_gym.trainers.engine import build_policy, check_sharded, named_weights, wants_vllm, warn_of_rounding
+from agent_gym.trainers.metrics import TokenCredit, check_failures_everywhere, eval_metrics, write_episodes
 from agent_gym.trainers.rows import RowTrainer
-from agent_gym.trainers.sampler import EpochCallback, GroupSampler
-from agent_gym.trainers.tasks import check_task_columns, group_specs, task_dataset
-from agent_gym.trainers.weights import named_weights, warn_of_rounding
+from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, group_specs, task_dataset
 
 
 def _scored_by_the_environment(prompts: Any, **kwargs: Any) -> list[float]:

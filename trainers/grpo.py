@@ -27,20 +27,16 @@ from accelerate.utils import gather_object
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import Episode
-from agent_gym.trainers.batching import Batch, TrainingEpisode, balance, collate, take, training_episode
+from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, step_of, take, training_episode
+from agent_gym.trainers.checkpoints import write_provenance
 from agent_gym.trainers.collect import Collector, sampled
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.credit import experience, merge, shape_rewards, with_baselines
-from agent_gym.trainers.echo_trap import repeated_share
+from agent_gym.trainers.credit import Timeline, experience, merge, with_baselines
 from agent_gym.trainers.episodes import EpisodeTrainer
 from agent_gym.trainers.estimators import Estimate
-from agent_gym.trainers.logs import TokenCredit, completion_table, show_on_tensorboard
-from agent_gym.trainers.losses import CLAMP
-from agent_gym.trainers.metrics import mean_metrics
-from agent_gym.trainers.normalization import loss_weights
-from agent_gym.trainers.overlong import overlong_penalty
-from agent_gym.trainers.provenance import write_provenance
-from agent_gym.trainers.timeline import Timeline
+from agent_gym.trainers.estimators.process import shape_rewards
+from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
+from agent_gym.trainers.metrics import TokenCredit, completion_table, mean_metrics, repeated_share, show_on_tensorboard
 
 
 class AgentGRPOTrainer(EpisodeTrainer):
@@ -112,7 +108,7 @@ class AgentGRPOTrainer(EpisodeTrainer):
         kept = training_episode(episode, self._number(episode))
         kept.trained, kept.greedy = self._trains(episode), episode.spec.greedy
         if args.overlong_buffer:
-            lengths = Counter(k for row in kept.rows for k in row.step_of)
+            lengths = Counter(k for row in kept.rows for k in step_of(row))
             for k in range(len(kept.outcome)):
                 due = overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
                 kept.outcome[k] += due

@@ -1,18 +1,24 @@
-"""Losses: from logprobs and advantages to one number per token.
+"""Losses: from logprobs and advantages to one number per token, and what a token counts.
 
-Shapes: B rows, T tokens. A row may hold several steps of an episode, and tokens of the world between them. Every
-function here returns (B, T) without averaging; normalization.py decides what a token counts, and the loss is the sum of
+Shapes: B rows, T tokens. A row may hold several steps of an episode, and tokens of the environment between them. Every
+loss here is (B, T) without averaging; `loss_weights` says what a token counts, and the loss of a batch is the sum of
 weight times token. A sum can be cut into micro-batches anywhere, a mean of means cannot.
+
+`engine_ratio` evens out the mismatch between the engine that sampled and the model that trains. vLLM and the trainer
+compute the same logprob with different kernels and often in another precision. The policy gradient then has a small
+bias, which weighting each token by trainer/engine removes; bounding the weight keeps one odd token from ruling the
+batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-LOSSES = ("clip", "cispo")
-RATIO_LEVELS = ("token", "step", "sequence")
+from agent_gym.errors import ConfigError
+
 CLAMP = 20.0
 """Largest magnitude of a log-ratio: one impossible token cannot make the loss infinite."""
 
@@ -152,3 +158,140 @@ def value_loss(
         near = old_values + (values - old_values).clamp(-clip, clip)
         error = torch.maximum(error, (near - returns) ** 2)
     return 0.5 * error
+
+
+def loss_weights(
+    mask: torch.Tensor,
+    step_of: torch.Tensor,
+    episode_of: torch.Tensor,
+    by: str,
+    total: Callable[[torch.Tensor], torch.Tensor] = lambda count: count,
+    constant: float = 1.0,
+) -> torch.Tensor:
+    """Weigh tokens so that all units count the same and all weights sum to 1, or by a constant.
+
+        loss = sum over all tokens of  weight x loss per token
+
+    The weights are fixed when the rollout is laid out, over all processes. So the gradient of a rollout does not depend
+    on how its rows are shuffled, cut into micro-batches or shared between processes, and each minibatch is an unbiased
+    sample of it. What the choice decides is what has more say. In the first four the weights sum to 1 over the whole
+    rollout:
+
+        token     every token alike: long episodes and long steps have more say (DAPO, arXiv:2503.14476)
+        sequence  every row alike: an episode whose context was rewritten has as many votes as rows
+        step      every step alike, however many words it took: the unit of the step-level MDP
+        episode   every episode alike, however many steps it took (GRPO's original form, arXiv:2402.03300)
+
+    In the last one they do not:
+
+        constant  every token 1 / (episodes of a rollout x tokens that an episode may have), both from the settings
+                  (Dr. GRPO, arXiv:2503.20783; TRL's `dr_grpo` divides by rows x `max_completion_length`)
+
+    What a token counts then depends on nothing that was played: beside long episodes as much as beside short ones. The
+    weights sum to the share of the budget that was used, so that the loss is smaller and grows with the episodes'
+    length.
+
+    Args:
+        mask: (B, T) True for tokens that are trained on.
+        step_of: (B, T) step of the token within its episode.
+        episode_of: (B,) number of the row's episode, from 0 on; whole episodes stay on one process.
+        by: the choice above.
+        total: sums a count over all processes.
+        constant: what "constant" divides by, tokens of a rollout over all processes.
+
+    Returns:
+        (B, T) float32, 0 outside the mask; all 0 if nothing is trained on.
+    """
+    if by == "constant":
+        return mask.float() / constant
+    rows = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)
+    episodes = episode_of[:, None].expand_as(mask)
+    keys = {
+        "token": rows * mask.size(1) + torch.arange(mask.size(1), device=mask.device),
+        "sequence": rows,
+        "step": episodes * (step_of.max() + 2) + step_of + 1,
+        "episode": episodes,
+    }
+    # Only units with a trained token count; number them without gaps, then divide each unit's share among its tokens.
+    _, unit, sizes = keys[by][mask].unique(return_inverse=True, return_counts=True)
+    units = total(torch.tensor(len(sizes), device=mask.device)).clamp(min=1)
+    weights = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
+    weights[mask] = 1.0 / (units * sizes[unit]).float()
+    return weights
+
+
+def engine_ratio(
+    logps: torch.Tensor,
+    engine_logps: torch.Tensor,
+    action_mask: torch.Tensor,
+    *,
+    mode: str = "token_truncate",
+    low: float | None = None,
+    high: float | None = 3.0,
+) -> torch.Tensor:
+    """Return the importance weight of each token under bounded importance sampling.
+
+    Args:
+        logps: (B, T) logprobs under the trainer's weights before the update, detached.
+        engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none, which counts as no
+            difference. One of -inf makes the ratio infinite: truncated to `high`, or dropped.
+        action_mask: (B, T) 1 where the policy sampled the token.
+        mode: "token_truncate" clamps exp(logps - engine_logps) to [low, high] (truncated importance sampling, Yao et
+            al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" gives
+            tokens outside a weight of 0; "sequence_truncate" and "sequence_mask" do the same to the ratio of the whole
+            row.
+        low: lower bound, None for none.
+        high: upper bound, None for none.
+
+    Returns:
+        (B, T), or (B, 1) for the sequence modes; 1 where nothing was sampled or the engine has no logprob.
+    """
+    difference = _difference(logps, engine_logps, action_mask)
+    ratio = (difference.sum(1, keepdim=True) if mode.startswith("sequence") else difference).exp()
+    if low is None and high is None:
+        return ratio
+    if mode.endswith("truncate"):
+        return ratio.clamp(min=low, max=high)
+    # A ratio that overflowed is outside of every bound, and 0 times infinity is not 0.
+    inside = ratio.isfinite() if high is None else ratio <= high
+    return torch.where(inside & (ratio >= (0.0 if low is None else low)), ratio, 0.0)
+
+
+def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    """Estimate KL(engine || trainer) per token from what the engine sampled: ratio - 1 - log ratio (k3).
+
+    Arguments as of `engine_ratio`; see `losses.kl_estimate` for the estimator. A small difference d of logprobs counts
+    d^2 / 2.
+
+    Returns:
+        (B, T) in nats; 0 where nothing was sampled or the engine has no logprob.
+    """
+    difference = _difference(logps, engine_logps, action_mask)
+    return difference.exp() - 1 - difference
+
+
+def _difference(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
+
+
+def overlong_penalty(length: int, limit: int, buffer: int) -> float:
+    """Return what to add to the reward of an episode of this length (DAPO, arXiv:2503.14476, section 3.4, eq. 13).
+
+    An episode that is cut off at the limit and scored 0 teaches the policy that its reasoning was wrong, when it was
+    only long. Leaving it out of the update teaches nothing. A penalty that begins before the limit and grows over the
+    last stretch says what is meant.
+
+    Args:
+        length: tokens, counted as `limit` counts them.
+        limit: the length at which the whole penalty is due.
+        buffer: tokens before the limit over which the penalty grows.
+
+    Returns:
+        0 up to `limit - buffer`, from there linearly down to -1 at `limit`, and -1 beyond.
+
+    Raises:
+        ConfigError: for a buffer that does not lie within the limit.
+    """
+    if not 0 < buffer <= limit:
+        raise ConfigError(f"the over-long buffer is {buffer} tokens; it must be at least 1 and at most {limit}")
+    return min(0.0, max(-1.0, (limit - buffer - length) / buffer))

@@ -1,17 +1,38 @@
-"""Numbers averaged over processes: those of episodes, named as in `agent_gym.evaluate`, and those of the loss."""
+"""What a run writes down of its episodes: numbers averaged over processes, trajectory files, tables of completions."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
+from transformers import TrainerCallback
+from transformers.integrations import TensorBoardCallback
 
+from agent_gym.errors import RolloutError
 from agent_gym.evaluate import episode_metrics, wilson_interval
-from agent_gym.rollout import Episode
-from agent_gym.trainers.mixture import by_env
+from agent_gym.rollout import Episode, check_failures, to_record, write_trajectories
+
+TokenCredit = Mapping[str, Sequence[float]]
+"""What is known of the sampled tokens of an episode, one number each: "advantages", and with a critic "values"."""
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number without pattern: 2^64 / golden ratio (Knuth, TAOCP 6.4)
+
+
+def check_failures_everywhere(episodes: Sequence[Episode]) -> None:
+    """Stop all processes if every episode of all of them failed; all of them come here, each with its episodes.
+
+    One process whose few episodes all failed says little: those of the others are trained on, as one process would.
+
+    Raises:
+        RolloutError: in every process, with the failure of the first episode.
+    """
+    check_failures(gather_object([episode.failure for episode in episodes]))
 
 
 def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -99,7 +120,6 @@ class RunningMeans:
     """
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self._sums: dict[str, torch.Tensor] = {}
         self._most: dict[str, torch.Tensor] = {}
 
@@ -126,3 +146,157 @@ class RunningMeans:
         self._sums.clear()
         self._most.clear()
         return found
+
+
+def by_env(episodes: Iterable[Episode]) -> dict[str, list[Episode]]:
+    """Sort episodes by their environment's id, ids in alphabetical order."""
+    sorted_in: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        sorted_in.setdefault(episode.spec.env_id, []).append(episode)
+    return dict(sorted(sorted_in.items()))
+
+
+def group_spreads(returns: Any, groups: Any) -> dict[int, float]:
+    """Return the unbiased standard deviation of the returns of each group.
+
+    Args:
+        returns: (N,) total reward per episode.
+        groups: (N,) number of each episode's group.
+
+    Returns:
+        By group number; exactly 0 for groups that agree and for those with fewer than two scored episodes.
+    """
+    spreads = {}
+    for group, values in scored_by_group(returns, groups).items():
+        # A mean of equal numbers may differ from them by rounding, and that is no spread.
+        agree = len(values) < 2 or values[0] == values[-1]
+        spreads[group] = 0.0 if agree else float(np.std(values, ddof=1))
+    return spreads
+
+
+def scored_by_group(returns: Any, groups: Any) -> dict[int, np.ndarray]:
+    """Sort the scored returns of each group, so that nothing depends on the order of its members."""
+    values = torch.as_tensor(returns, dtype=torch.float64, device="cpu").numpy()
+    numbers = torch.as_tensor(groups, device="cpu").numpy()
+    scored = ~np.isnan(values)
+    return {int(group): np.sort(values[scored & (numbers == group)]) for group in np.unique(numbers)}
+
+
+def repeated_share(sequences: Sequence[Sequence[int]], n: int = 4) -> float:
+    """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
+
+    It grows with the number of tokens even where the text does not change, so that only rollouts of the same size are
+    comparable.
+
+    Args:
+        sequences: sampled token ids, one sequence per turn: n-grams must not reach over the world's words.
+        n: length of the n-grams.
+
+    Returns:
+        In [0, 1); 0 where no sequence has n tokens.
+    """
+    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
+    hashes = [np.zeros(0, dtype=np.uint64)]
+    for tokens in sequences:
+        ids = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
+        found = np.zeros(max(0, len(ids) - n + 1), dtype=np.uint64)
+        for i in range(n):
+            found = (found + ids[i : i + len(found)]) * _MIX  # modulo 2^64
+            found ^= found >> np.uint64(29)
+        hashes.append(found)
+    grams = np.concatenate(hashes)
+    return 1 - len(np.unique(grams)) / len(grams) if len(grams) else 0.0
+
+
+def write_episodes(
+    path: Path,
+    episodes: Sequence[Episode],
+    tokenizer: Any,
+    credit: Sequence[TokenCredit | None] | None = None,
+    **extra: Any,
+) -> None:
+    """Write episodes as a trajectory file.
+
+    Args:
+        path: the file; its folder is made if needed.
+        episodes: what to write.
+        tokenizer: for the text of each token.
+        credit: of each episode, None where it was not trained on; the viewer colours the policy's tokens by it.
+        **extra: further entries of each record.
+
+    Raises:
+        RolloutError: if the file cannot be written, for example because the disk is full.
+    """
+    records = []
+    for i, episode in enumerate(episodes):
+        record = to_record(episode, tokenizer, **extra)
+        for name, per_token in ((credit[i] if credit else None) or {}).items():
+            for row, numbers in zip(record["rows"], over_rows(episode, per_token), strict=True):
+                row[name] = [round(number, 6) for number in numbers]
+        records.append(record)
+    try:
+        write_trajectories(path, records)
+    except OSError as error:
+        raise RolloutError(
+            f"{path} could not be written: {error}. Make room and resume the run, or set trajectories_per_step to 0"
+        ) from error
+
+
+def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:
+    """Lay one number per token of the policy over the rows of an episode, 0 on all other tokens."""
+    numbers = iter(per_token)
+    return [[next(numbers) if mine else 0.0 for mine in row.action_mask] for row in episode.rows]
+
+
+def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> dict[str, list[Any]]:
+    """Return the columns of TRL's table of completions over all processes.
+
+    A prompt is everything before the policy's first word, a completion everything from there on, and the advantage is
+    the mean over the sampled tokens, 0 where the episode was not trained on.
+    """
+    rows = []
+    for episode, known in zip(episodes, credit, strict=True):
+        first = len(episode.opening)
+        found = known["advantages"] if known else ()
+        advantage = sum(found) / len(found) if found else 0.0
+        rows.append((episode.messages[:first], episode.messages[first:], episode.reward, advantage))
+    prompts, completions, rewards, values = zip(*gather_object(rows), strict=True)
+    return {
+        "prompt": list(prompts),
+        "completion": list(completions),
+        "reward": list(rewards),
+        "advantages": list(values),
+    }
+
+
+def show_on_tensorboard(
+    callbacks: Iterable[TrainerCallback], table: Mapping[str, Any], *, step: int, limit: int
+) -> None:
+    """Give tensorboard, which has no tables, the episodes of TRL's table of completions as texts.
+
+    Args:
+        callbacks: of the trainer; without one of tensorboard's nothing happens.
+        table: the columns "prompt" and "completion" (messages), "advantages", and "rewards" with "reward".
+        step: the training step.
+        limit: most episodes.
+    """
+    writers = [one.tb_writer for one in callbacks if isinstance(one, TensorBoardCallback) and one.tb_writer is not None]
+    columns = (table["prompt"], table["completion"], table["rewards"]["reward"], table["advantages"])
+    texts = [_markdown(*row) for row in list(zip(*columns, strict=True))[:limit]] if writers else []
+    for writer in writers if texts else ():
+        writer.add_text("episodes", "\n\n".join(texts), step)
+        writer.flush()
+
+
+def _markdown(
+    prompt: Sequence[Mapping[str, Any]], completion: Sequence[Mapping[str, Any]], reward: float, advantage: float
+) -> str:
+    parts = [f"## reward {reward:+.3f}, mean advantage {advantage:+.3f}"]
+    for message in (*prompt, *completion):
+        content = message["content"]
+        if not isinstance(content, str):
+            content = "\n".join(part.get("text", f"[{part['type']}]") for part in content)
+        # Longer than any fence of the text's own, which would end the block and format the rest.
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", content)), default=0))
+        parts += [f"**{message['role']}**", f"{fence}\n{content}\n{fence}"]
+    return "\n\n".join(parts)

@@ -19,8 +19,9 @@ from torch.nn.functional import pad
 from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.batching import Batch
+from agent_gym.trainers.batch import Batch
 from agent_gym.trainers.config import AgentGRPOConfig, AgentPPOConfig
+from agent_gym.trainers.credit import Timeline
 from agent_gym.trainers.critic import (
     attach,
     critic_state,
@@ -32,10 +33,8 @@ from agent_gym.trainers.critic import (
 )
 from agent_gym.trainers.estimators import Estimate
 from agent_gym.trainers.grpo import AgentGRPOTrainer
-from agent_gym.trainers.losses import value_loss
-from agent_gym.trainers.normalization import loss_weights
+from agent_gym.trainers.losses import loss_weights, value_loss
 from agent_gym.trainers.rows import Scores
-from agent_gym.trainers.timeline import Timeline
 
 
 class AgentPPOTrainer(AgentGRPOTrainer):

@@ -24,14 +24,19 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import derive_seed
-from agent_gym.trainers.batching import Batch, take
+from agent_gym.trainers.batch import Batch, PackingCheck, micro_batches, pack, take, unpack
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.correction import engine_ratio, mismatch_kl
-from agent_gym.trainers.losses import PolicyLoss, cispo_loss, clipped_loss, kl_estimate, probability_ratio
+from agent_gym.trainers.losses import (
+    PolicyLoss,
+    cispo_loss,
+    clipped_loss,
+    engine_ratio,
+    kl_estimate,
+    mismatch_kl,
+    probability_ratio,
+)
 from agent_gym.trainers.metrics import RunningMeans
-from agent_gym.trainers.micro_batches import micro_batches
-from agent_gym.trainers.packing import PackingCheck, pack, unpack
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
@@ -53,7 +58,7 @@ class Scores(NamedTuple):
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
-    """TRL's GRPO trainer over batches of rows, see `batching.collate`."""
+    """TRL's GRPO trainer over batches of rows, see `batch.collate`."""
 
     # What the base classes set, as this class knows it.
     args: AgentGRPOConfig

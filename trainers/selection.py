@@ -1,4 +1,4 @@
-"""Which groups of episodes are trained on.
+"""Which groups of episodes are trained on, and how long they may be.
 
 A group whose members all earned the same says nothing about what to do differently: its advantages are zero, or noise
 where a critic or a normaliser makes them something else. Two papers act on it. RAGEN ranks the groups of a rollout by
@@ -12,14 +12,17 @@ broke); such an episode is skipped.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from agent_gym.errors import ConfigError
+from agent_gym.trainers.metrics import group_spreads, scored_by_group
 
 
 def keep_groups(returns: Any, groups: Any, fraction: float, sources: Any = None) -> list[int]:
@@ -57,24 +60,6 @@ def keep_groups(returns: Any, groups: Any, fraction: float, sources: Any = None)
     return sorted(ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))])
 
 
-def group_spreads(returns: Any, groups: Any) -> dict[int, float]:
-    """Return the unbiased standard deviation of the returns of each group.
-
-    Args:
-        returns: (N,) total reward per episode.
-        groups: (N,) number of each episode's group.
-
-    Returns:
-        By group number; exactly 0 for groups that agree and for those with fewer than two scored episodes.
-    """
-    spreads = {}
-    for group, values in _by_group(returns, groups).items():
-        # A mean of equal numbers may differ from them by rounding, and that is no spread.
-        agree = len(values) < 2 or values[0] == values[-1]
-        spreads[group] = 0.0 if agree else float(np.std(values, ddof=1))
-    return spreads
-
-
 def informative_groups(returns: Any, groups: Any, eps: float = 1e-6) -> list[int]:
     """List the groups whose scored episodes did not all earn the same, ascending (DAPO, arXiv:2503.14476, eq. 11).
 
@@ -83,15 +68,7 @@ def informative_groups(returns: Any, groups: Any, eps: float = 1e-6) -> list[int
         groups: (N,) number of each episode's group.
         eps: returns closer than this are the same.
     """
-    return [group for group, values in _by_group(returns, groups).items() if len(values) and np.ptp(values) > eps]
-
-
-def _by_group(returns: Any, groups: Any) -> dict[int, np.ndarray]:
-    """Sort the scored returns of each group, so that nothing depends on the order of its members."""
-    values = torch.as_tensor(returns, dtype=torch.float64, device="cpu").numpy()
-    numbers = torch.as_tensor(groups, device="cpu").numpy()
-    scored = ~np.isnan(values)
-    return {int(group): np.sort(values[scored & (numbers == group)]) for group in np.unique(numbers)}
+    return [group for group, values in scored_by_group(returns, groups).items() if len(values) and np.ptp(values) > eps]
 
 
 class Refill:
@@ -171,3 +148,48 @@ def fresh_tasks(pool: Sequence[int], taken: Collection[int], count: int, seed: i
     taken = set(taken)
     order = np.random.default_rng(seed).permutation(len(pool))
     return [pool[int(i)] for i in order if pool[int(i)] not in taken][:count]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCurriculum:
+    """A turn budget that grows while training: ScalingInter (AgentGym-RL, arXiv:2509.08755).
+
+    Few turns first: the policy learns to use what it knows, on short episodes that are cheap and whose credit is easy
+    to assign. More turns later: it learns to explore. With all of them from the start, long and aimless episodes drown
+    what there is to learn.
+
+    Attributes:
+        starts: optimizer step at which each stage begins; the first is 0.
+        budgets: turns of each stage.
+    """
+
+    starts: tuple[int, ...]
+    budgets: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> TurnCurriculum:
+        """Read the text form, for example "0:2,100:4,200:8": 2 turns from step 0 on, 4 from step 100 on, and so on.
+
+        Raises:
+            ConfigError: for text of another form, steps or budgets that do not grow, a first step other than 0, or a
+                budget below 1.
+        """
+        name = f"the turn curriculum is {text!r}"
+        try:
+            stages = [tuple(int(number) for number in stage.split(":")) for stage in text.split(",")]
+            starts, budgets = (tuple(column) for column in zip(*stages, strict=True))
+        except ValueError as error:
+            raise ConfigError(f"{name}; it must be step:turns pairs like '0:2,100:4,200:8'") from error
+        if starts[0] != 0:
+            raise ConfigError(f"{name}; its first step must be 0 and not {starts[0]}, or that stage has no budget")
+        if budgets[0] < 1:
+            raise ConfigError(f"{name}; an episode needs at least 1 turn, not {budgets[0]}")
+        for what, values in (("steps", starts), ("turns", budgets)):
+            for before, after in zip(values, values[1:], strict=False):
+                if after <= before:
+                    raise ConfigError(f"{name}; its {what} must grow, but {after} follows {before}")
+        return cls(starts, budgets)
+
+    def turns(self, step: int) -> int:
+        """Return the turn budget at an optimizer step, counted from 0."""
+        return self.budgets[bisect.bisect_right(self.starts, step) - 1]

@@ -12,18 +12,21 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
+from agent_gym.images import Vision
 from agent_gym.policies import ScriptedPolicy
+from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
-from agent_gym.trainers.image_collator import ImageCollator
-from agent_gym.trainers.weights import warn_of_rounding
+from agent_gym.trainers.engine import warn_of_rounding
 
 TRAIN_ON = ("policy", "all")
 
@@ -110,6 +113,32 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
     return Dataset.from_dict(
         {"input_ids": [row.token_ids for row in rows], "labels": labels, "row": list(range(len(rows)))}
     )
+
+
+class ImageCollator:
+    """Makes batches of rows, each with its own images; TRL knows images only as files of a data set.
+
+    Args:
+        rows: all rows; an example of the data set names its row by number.
+        vision: of the model's processor.
+        pad_token_id: fills what is not attended.
+    """
+
+    def __init__(self, rows: Sequence[Row], vision: Vision, pad_token_id: int) -> None:
+        self._rows, self._vision, self._pad = rows, vision, pad_token_id
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Pad examples with `row` and `labels` on the right, and read their images."""
+        rows = [self._rows[example["row"]] for example in examples]
+        read = [torch.tensor(self._vision.readable(row.token_ids, row.images)) for row in rows]
+        labels = [torch.tensor(example["labels"]) for example in examples]
+        ids = pad_sequence(read, batch_first=True, padding_value=self._pad)
+        return {
+            "input_ids": ids,
+            "attention_mask": pad_sequence([torch.ones_like(one) for one in read], batch_first=True),
+            "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
+            **image_inputs(self._vision, ids, [image for row in rows for image, *_ in row.images]),
+        }
 
 
 def train_sft(

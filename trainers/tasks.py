@@ -1,20 +1,31 @@
-"""From an environment id to a data set of tasks, and from a row of it to episodes.
+"""From environments to the tasks of a run, and their order.
 
 TRL's loop wants a data set, so that the sampler, resumption and evaluation work as everywhere. A row only names a task
-(environment, split, index, seed); the task itself stays in the environment.
+(environment, split, index, seed); the task itself stays in the environment. `mix_datasets` puts task lists together,
+`parse_mixture` reads what a command line says about them, and `Mixture` is the order in which their tasks come. The
+proportions are those of groups played; no loss is weighted. Drawing sources at random would keep them on average, and
+give single batches without any task of a small source.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from datasets import Dataset
+import numpy as np
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch.utils.data import Sampler
+from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.rollout import EpisodeSpec, derive_seed
+from agent_gym.trainers.selection import fresh_tasks
 
 COLUMNS = ("env_id", "env_kwargs", "split", "index", "seed")
 
@@ -98,3 +109,279 @@ def group_specs(
         )
         for i, row in enumerate(rows)
     ]
+
+
+def parse_mixture(text: str) -> list[tuple[str, float]]:
+    """Read environments and weights, for example "AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0=1".
+
+    Returns:
+        Environment ids with their weights, 1 where none is given, as in a plain id.
+
+    Raises:
+        ConfigError: for a missing id, an id that is named twice, or a weight that is no positive number.
+    """
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        env_id, equals, number = (piece.strip() for piece in part.partition("="))
+        if not env_id:
+            raise ConfigError(f"the mixture {text!r} has a part without environment id; write id=weight,id=weight")
+        if env_id in weights:
+            raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
+        try:
+            weight = float(number) if equals else 1.0
+        except ValueError:
+            weight = math.nan
+        weights[env_id] = _checked(weight, f"the weight of {env_id}", number)
+    return list(weights.items())
+
+
+def _checked(weight: float, name: str, given: object) -> float:
+    if not 0 < weight < math.inf:
+        raise ConfigError(f"{name} is {given!r}; it must be a positive number")
+    return weight
+
+
+def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Dataset:
+    """Put task lists together for a sampler that keeps their proportions.
+
+    Args:
+        datasets: from `task_dataset`, one per source. Sources may be different environments, or one with different
+            arguments.
+        weights: how often tasks come from each source, relative to each other.
+
+    Returns:
+        The tasks of all sources, one after the other, with the columns of `task_dataset` and `source` (number of the
+        source) and `weight` (its share; the shares of the sources sum to 1). Other columns are dropped, also those of a
+        mixture that is mixed again.
+
+    Raises:
+        ConfigError: for a source without tasks, weights that are no positive numbers or not as many as sources, or a
+            task that stands in the mixture twice: both copies could come into one batch, whose tasks are to differ.
+    """
+    if not datasets or len(datasets) != len(weights):
+        raise ConfigError(f"{len(datasets)} data sets and {len(weights)} weights; give one weight for each, at least 1")
+    total = sum(_checked(weight, f"weight {i} of the mixture", weight) for i, weight in enumerate(weights))
+    parts = []
+    seen: dict[tuple[object, ...], int] = {}
+    for source, (dataset, weight) in enumerate(zip(datasets, weights, strict=True)):
+        check_task_columns(dataset, f"datasets[{source}]")
+        if not len(dataset):
+            raise ConfigError(f"source {source} of the mixture has no tasks")
+        dataset = dataset.select_columns(list(COLUMNS))
+        for row in zip(*(dataset[column] for column in COLUMNS), strict=True):
+            if row in seen:
+                raise ConfigError(
+                    f"a task stands in the mixture twice, in source {seen[row]} and in source {source}: "
+                    f"{dict(zip(COLUMNS, row, strict=True))}"
+                )
+            seen[row] = source
+        dataset = dataset.add_column("source", [source] * len(dataset))
+        parts.append(dataset.add_column("weight", [weight / total] * len(dataset)))
+    return concatenate_datasets(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Which tasks belong to which source, and the share of each source.
+
+    Attributes:
+        sources: row numbers of the data set, per source.
+        shares: positive, sum to 1.
+    """
+
+    sources: tuple[tuple[int, ...], ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Mixture | None:
+        """Read the columns that `mix_datasets` made; None for a data set without them or with a single source."""
+        if not {"source", "weight"} <= set(dataset.column_names):
+            return None
+        rows: dict[int, list[int]] = {}
+        weights: dict[int, float] = {}
+        for i, (source, weight) in enumerate(zip(dataset["source"], dataset["weight"], strict=True)):
+            rows.setdefault(source, []).append(i)
+            weights[source] = weight
+        if len(rows) < 2:
+            return None
+        total = sum(weights.values())  # less than 1 where rows were filtered and a source is gone
+        return cls(tuple(tuple(rows[s]) for s in sorted(rows)), tuple(weights[s] / total for s in sorted(rows)))
+
+    def check(self, batch_tasks: int) -> None:
+        """Raise `ConfigError` if a source is too small to give its share of a batch without repeating a task."""
+        for source, (tasks, share) in enumerate(zip(self.sources, self.shares, strict=True)):
+            need = math.ceil(share * batch_tasks - 1e-9)
+            if len(tasks) < need:
+                raise ConfigError(
+                    f"source {source} of the mixture has {len(tasks)} tasks, but its share of {share:.3g} makes {need} "
+                    f"of the {batch_tasks} tasks of a generation batch: add tasks, lower its weight, or make the batch "
+                    "smaller"
+                )
+
+    def batches(self, batch_tasks: int, seed: int, shuffle: bool = True) -> Iterator[list[int]]:
+        """Yield the batches of a run, without end; the same arguments give the same batches.
+
+        Each task comes from the source that is furthest behind its share: whenever one counts, no source is ahead of
+        its share by a whole task. A source runs through all its tasks before it begins anew, in another
+        order. The tasks of a batch differ: where a source begins anew in the middle of one, tasks that are in it
+        already wait, and where it has no other, the next source takes the turn and gives it back later.
+
+        Args:
+            batch_tasks: tasks per batch, not more than `check` allows.
+            seed: decides the orders.
+            shuffle: False keeps the order of each source.
+        """
+        passes = [itertools.count() for _ in self.sources]
+        queues: list[list[int]] = [[] for _ in self.sources]
+        dealt = [0] * len(self.sources)
+
+        def behind(source: int) -> float:
+            return self.shares[source] * (sum(dealt) + 1) - dealt[source]
+
+        while True:
+            batch: dict[int, None] = {}  # an ordered set
+            taken = [0] * len(self.sources)
+            while len(batch) < batch_tasks:
+                able = [s for s, tasks in enumerate(self.sources) if taken[s] < len(tasks)]
+                source = max(able, key=behind)
+                if not queues[source]:
+                    queues[source] = self._order(source, derive_seed(seed, source, next(passes[source])), shuffle)
+                queue = queues[source]
+                batch[queue.pop(next(i for i in reversed(range(len(queue))) if queue[i] not in batch))] = None
+                dealt[source] += 1
+                taken[source] += 1
+            yield list(batch)
+
+    def _order(self, source: int, seed: int, shuffle: bool) -> list[int]:
+        """Return the tasks of a source for one pass, the first one last, where taking it is cheap."""
+        tasks = self.sources[source]
+        order = np.random.default_rng(seed).permutation(len(tasks)).tolist() if shuffle else range(len(tasks))
+        return [tasks[i] for i in reversed(order)]
+
+    def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
+        """Draw tasks that the batch does not have yet, each from a source that is drawn by its share.
+
+        Drawn, because refills are small: rounding every one of them the same way would starve a source.
+
+        Args:
+            taken: tasks of the batch so far.
+            count: how many to draw.
+            seed: decides the draw.
+
+        Returns:
+            Distinct tasks, fewer than `count` where sources have no more.
+        """
+        draws = np.random.default_rng(seed).multinomial(count, self.shares)
+        parts = (
+            fresh_tasks(tasks, taken, int(n), derive_seed(seed, source))
+            for source, (tasks, n) in enumerate(zip(self.sources, draws, strict=True))
+        )
+        return [task for part in parts for task in part]
+
+
+class GroupSampler(Sampler[int]):
+    """Repeat each task for its group, and each batch of tasks for the steps that reuse it.
+
+    TRL's `RepeatSampler` draws the order of every epoch from one running generator. A resumed run starts that
+    generator anew, so that after the first epoch it trains on other tasks than the run it continues. Here the order
+    is a function of (seed, epoch).
+
+    The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN, arXiv:2504.20073), and two groups of
+    the same task would only be one larger group that does not know it.
+
+    Args:
+        size: number of tasks.
+        group_size: how often each task is repeated in a row, G.
+        batch_tasks: tasks per generation batch.
+        repeats: how often each generation batch is repeated, once per micro-step that uses it.
+        seed: decides the order.
+        shuffle: False keeps the order of the tasks.
+        mixture: the sources of the tasks, whose proportions then hold in every batch. An epoch has as many batches as
+            without, but a source may come around more often in it, or less, than once.
+
+    Raises:
+        ConfigError: if there are fewer tasks than a batch needs; TRL would train on nothing. Also if a source has fewer
+            tasks than its share of a batch.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        group_size: int,
+        batch_tasks: int,
+        repeats: int,
+        seed: int,
+        shuffle: bool = True,
+        mixture: Mixture | None = None,
+    ) -> None:
+        if size < batch_tasks:
+            raise ConfigError(
+                f"the training set has {size} tasks, but one generation batch takes {batch_tasks}: add tasks, lower "
+                "per_device_train_batch_size x steps_per_generation, or raise num_generations"
+            )
+        if mixture is not None:
+            mixture.check(batch_tasks)
+        self.size, self.group_size, self.batch_tasks, self.repeats = size, group_size, batch_tasks, repeats
+        self.seed, self.shuffle, self.epoch = seed, shuffle, 0
+        self.mixture = mixture
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next; the trainer calls it before each epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield task indices; tasks that do not fill a last batch wait for another epoch."""
+        for tasks in self._batches(self.epoch):
+            batch = [index for index in tasks for _ in range(self.group_size)]
+            for _ in range(self.repeats):
+                yield from batch
+
+    @property
+    def rollouts(self) -> int:
+        """Generation batches of an epoch."""
+        return self.size // self.batch_tasks
+
+    def batch(self, number: int) -> list[int]:
+        """Return the tasks of a generation batch, counted from the beginning of the run."""
+        epoch, place = divmod(number, self.rollouts)
+        return next(itertools.islice(self._batches(epoch), place, None))
+
+    def _batches(self, epoch: int) -> Iterator[list[int]]:
+        count = self.rollouts
+        if self.mixture is not None:
+            # Sources begin anew in the middle of epochs. What an epoch starts with therefore follows from all batches
+            # before it, which are dealt again (a few seconds per million tasks) so that there is no state to save.
+            batches = self.mixture.batches(self.batch_tasks, self.seed, self.shuffle)
+            yield from itertools.islice(batches, epoch * count, (epoch + 1) * count)
+            return
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            order = torch.randperm(self.size, generator=generator).tolist()
+        else:
+            order = list(range(self.size))
+        for i in range(count):
+            yield order[i * self.batch_tasks : (i + 1) * self.batch_tasks]
+
+    def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
+        """Draw tasks that the batch does not have yet, from sources by their shares; see selection.py."""
+        if self.mixture is not None:
+            return self.mixture.fresh_tasks(taken, count, seed)
+        return fresh_tasks(range(self.size), taken, count, seed)
+
+    def __len__(self) -> int:
+        return self.rollouts * self.batch_tasks * self.group_size * self.repeats
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the sampler which epoch begins.
+
+    transformers and accelerate do so themselves, but only through so many wrappers: a loader that skips batches after a
+    restart, on several processes, is one too deep, and the run would go on in the order of epoch 0.
+    """
+
+    sampler: GroupSampler | None = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.sampler is not None:
+            self.sampler.set_epoch(int(state.epoch or 0))

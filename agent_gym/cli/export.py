@@ -42,11 +42,11 @@ def _model_parser() -> Parser:
 def _export_model(arguments: Namespace) -> int:
     note("importing torch and transformers")
     require("transformers", "train")
+    from agent_gym.trainers.checkpoints import read_provenance
     from agent_gym.trainers.export.card import model_card, read_evaluations
     from agent_gym.trainers.export.checkpoint import find_checkpoint
     from agent_gym.trainers.export.hub import check_name, push
     from agent_gym.trainers.export.model import export_model
-    from agent_gym.trainers.provenance import read_provenance
 
     if arguments.push_to_hub:
         check_name(arguments.push_to_hub)

@@ -122,8 +122,7 @@ def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]
 
 
 def _tasks(env: RLArguments, split: str, tasks: int | None, seed: int) -> Dataset:
-    from agent_gym.trainers.mixture import mix_datasets, parse_mixture
-    from agent_gym.trainers.tasks import task_dataset
+    from agent_gym.trainers.tasks import mix_datasets, parse_mixture, task_dataset
 
     weights = dict(parse_mixture(env.env_id))
     kwargs = kwargs_by_env(list(weights), env.kwargs)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import torch
 
-from agent_gym.trainers.estimators.experience import Credit, Estimate, Experience, required
-from agent_gym.trainers.estimators.statistics import whiten
+from agent_gym.trainers.credit import Credit, Estimate, Experience, required
+from agent_gym.trainers.estimators.groups import whiten
 
 
 def gae(

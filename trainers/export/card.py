@@ -10,8 +10,8 @@ from typing import Any
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.registry import ENVS
 from agent_gym.rollout import from_record, read_trajectories
+from agent_gym.trainers.checkpoints import versions
 from agent_gym.trainers.export.checkpoint import Checkpoint
-from agent_gym.trainers.provenance import versions
 
 _HEAD = """\
 ---

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTo
 from agent_gym.errors import ConfigError
 from agent_gym.policies.processors import let_videos_be_missing, model_class
 from agent_gym.trainers.critic import FILE as CRITIC
+from agent_gym.trainers.engine import merged_weights
 from agent_gym.trainers.export.checkpoint import Checkpoint
-from agent_gym.trainers.weights import merged_weights
 
 
 def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:

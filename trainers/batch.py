@@ -1,0 +1,376 @@
+"""From episodes to tensors: what is kept of an episode for training, its share per process, padding, and passes.
+
+Rows are padded on the right only, and every tensor of a batch is (B, T) over the same tokens: the first column is the
+first token of a row, which nothing predicted and nothing is trained on.
+
+The loss is a weighted sum over tokens, so that rows may be cut into passes anywhere. What decides is memory and time,
+and both follow tokens: eight rows of 100 tokens cost less than eight of 4,000. A pass therefore takes rows of about
+equal length, as many as a budget of tokens holds, padding included. With `packing` rows stand behind each other in one
+sequence, instead of below each other with padding:
+
+    padded   a a a a a a        packed   a a a a a a b b c c c
+             b b . . . .                 0 1 2 3 4 5 0 1 0 1 2   position_ids
+             c c c . . .
+
+Where positions start anew a row begins, and the attention of each row ends there: transformers reads that off
+`position_ids` when there is no attention mask. Flash attention then computes each row by itself. `sdpa` and `eager` get
+a mask over the whole sequence, which is right, too, but grows with the square of the tokens of a pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.images import Image, Vision, described
+from agent_gym.rollout import Episode, EpisodeSpec, Row
+from agent_gym.transcript import Span, check_tiling
+
+Batch = dict[str, Any]
+"""Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""
+
+WORLD = -1
+"""The step of a token that the policy did not sample: the environment wrote it."""
+
+TRIED_ROWS = (48, 16)
+"""Tokens of the two rows that `PackingCheck` tries: the first long enough to be heard in the second, if anything is."""
+
+
+class RowImages:
+    """The images of each row of a batch. They are selected with their rows, and so can never come to others.
+
+    A model wants the pixels of all images behind each other, with no sign of where a row ends. So they are put together
+    only for a forward pass, when it is settled which rows it has.
+
+    Args:
+        rows: the images of each row.
+    """
+
+    ndim = 1
+
+    def __init__(self, rows: Sequence[Sequence[Image]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, index: torch.Tensor) -> RowImages:
+        return RowImages([self.rows[row] for row in index.tolist()])
+
+    @property
+    def flat(self) -> list[Image]:
+        """All of them, row by row."""
+        return [image for row in self.rows for image in row]
+
+
+@dataclass(slots=True)
+class TrainingEpisode:
+    """What training needs of a finished episode, small enough to be sent to another process.
+
+    Attributes:
+        number: position of the episode in the rollout over all processes, by which they agree on an order.
+        group: which episodes answer the same task.
+        terminated: whether the task itself ended.
+        rows: its rows that hold a token of the policy; also the last one, where we stopped the episode.
+        outcome: (K,) reward of each step without its process terms.
+        process: (K,) process reward of each step.
+        anchors: (K,) a number for the state in which each step was taken; one of its own for a step without a token of
+            the policy.
+        trained: whether its tokens are in the loss. The others count for the credit of their group only.
+        greedy: whether it is the greedy episode of its task, a baseline.
+        source: number of its environment, see `source_number`.
+    """
+
+    number: int
+    group: int
+    terminated: bool
+    rows: list[Row]
+    outcome: list[float]
+    process: list[float]
+    anchors: list[int]
+    trained: bool = True
+    greedy: bool = False
+    source: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens over all rows, which is what the episode costs."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+def training_episode(episode: Episode, number: int) -> TrainingEpisode:
+    """Keep what training needs.
+
+    Args:
+        episode: a finished episode that did not fail.
+        number: its position in the rollout over all processes.
+
+    Raises:
+        EnvFailure: if its spans give the policy a token that it did not sample.
+    """
+    _check_spans(episode)
+    # What follows the last sampled token of a row is context for nothing, except where we stopped the episode: there a
+    # critic is asked what would have come.
+    kept = []
+    for i, row in enumerate(episode.rows):
+        whole = episode.truncated and episode.steps[-1].row == i
+        stop = max((span.stop for span in row.spans if whole or span.source == "agent"), default=0)
+        if stop:
+            part = Row(row.token_ids[:], row.spans[:], row.logprobs[:], row.images)
+            part.cut(stop)
+            kept.append(part)
+    observed = [described(episode.opening)]
+    observed += [_observed(episode, k) for k in range(len(episode.steps) - 1)]
+    anchors = [_hash(text) for text in observed[: len(episode.steps)]]
+    process = [step.process_reward for step in episode.steps]
+    outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
+    acting = {span.step for row in kept for span in row.spans if span.source == "agent" and span.start < span.stop}
+    for k in set(range(len(episode.steps))) - acting:
+        # The environment took this turn. It is no answer to a state, and what it pays on the way before the policy's
+        # first token credits no step of the policy: it is a part of the outcome.
+        anchors[k] = _hash(f"turn {k} of episode {number}")
+        if not any(earlier in acting for earlier in range(k)):
+            outcome[k], process[k] = outcome[k] + process[k], 0.0
+    return TrainingEpisode(
+        number=number,
+        group=episode.spec.group,
+        terminated=episode.terminated,
+        rows=kept,
+        outcome=outcome,
+        process=process,
+        anchors=anchors,
+        source=source_number(episode.spec),
+    )
+
+
+def _check_spans(episode: Episode) -> None:
+    """Raise `EnvFailure` if a span gives the policy a token that it did not sample in that step."""
+    for number, row in enumerate(episode.rows):
+        check_tiling(row.spans, len(row.token_ids))
+        for start, stop, source, k in row.spans:
+            if source != "agent" or start == stop:
+                continue
+            step = episode.steps[k] if 0 <= k < len(episode.steps) else None
+            if step is None or step.row != number or not step.start <= start < stop <= step.stop:
+                raise EnvFailure(
+                    f"{episode.spec.env_id}, step {k}: the spans of row {number} give tokens {start} to {stop} to the "
+                    f"policy, which sampled {'nothing there' if step is None else f'{step.start} to {step.stop}'}"
+                )
+
+
+def step_of(row: Row) -> list[int]:
+    """Return the step that sampled each token of a row, `WORLD` for those of the environment: the loss mask."""
+    return [k if source == "agent" else WORLD for start, stop, source, k in row.spans for _ in range(start, stop)]
+
+
+def source_number(spec: EpisodeSpec) -> int:
+    """Number the environment of an episode: its id and its source in a mixture, which may differ in arguments alone.
+
+    Rewards are of one scale within it, and only there.
+    """
+    return _hash(f"{spec.env_id}\0{spec.source}")
+
+
+def _observed(episode: Episode, number: int) -> str:
+    """Return what the environment answered to a step, with the names of the images that it showed."""
+    step, following = episode.steps[number], episode.steps[number + 1]
+    images = episode.rows[step.row].images
+    until = following.start if following.row == step.row else len(episode.rows[step.row].token_ids)
+    shown = [image.digest for image, start, _ in images if step.stop <= start < until]
+    return "\0".join([step.observation, *shown])
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7).digest(), "little")
+
+
+def balance(episodes: Sequence[TrainingEpisode], n_shares: int) -> list[list[TrainingEpisode]]:
+    """Divide episodes into shares of about equal token count, keeping each episode whole.
+
+    The longest first, each to the lightest share (LPT scheduling, R. L. Graham, 1969). Deterministic, so that every
+    process computes the same division.
+    """
+    shares: list[list[TrainingEpisode]] = [[] for _ in range(n_shares)]
+    loads = [0] * n_shares
+    for episode in sorted(episodes, key=lambda e: (-e.n_tokens, e.number)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(episode)
+        loads[lightest] += episode.n_tokens
+    return shares
+
+
+def collate(
+    episodes: Sequence[TrainingEpisode],
+    n_rows: int,
+    pad_token_id: int,
+    device: torch.device,
+    vision: Vision | None = None,
+) -> Batch:
+    """Pad the rows of episodes to one batch.
+
+    Args:
+        episodes: the episodes of this process.
+        n_rows: B, more than there are rows. Every process must run the same number of passes, or collectives inside a
+            sharded model wait forever, so that missing rows are filled with dummies: two attended tokens, none of them
+            trained. The last row is always one, and serves wherever a piece of the batch needs another row.
+        pad_token_id: fills what is not attended.
+        device: where the tensors go.
+        vision: of a model that reads images.
+
+    Returns:
+        `input_ids`, `attention_mask`, `action_mask` (True where the policy sampled the token), `step_of`,
+        `engine_logps` (B, T), and `episode_of` (B,), the place of the row's episode in `episodes`, -1 for dummies. With
+        `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
+    """
+    dummy = Row([pad_token_id] * 2, [Span(0, 2, "env", 0)], [0.0] * 2)
+    owned = [(i, row) for i, episode in enumerate(episodes) for row in episode.rows]
+    filled = [*owned, *[(-1, dummy)] * (n_rows - len(owned))]
+    length = max(2, max(len(row.token_ids) for _, row in filled))
+
+    def stack(values: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> torch.Tensor:
+        padded = [[*value, *[fill] * (length - len(value))] for value in values]
+        return torch.tensor(padded, dtype=dtype, device=device)
+
+    steps = stack([step_of(row) for _, row in filled], WORLD, torch.long)
+    seen: Batch = {}
+    if vision is not None:
+        read = [vision.readable(row.token_ids, row.images) for _, row in filled]
+        images = RowImages([[image for image, *_ in row.images] for _, row in filled])
+        seen = {"read_ids": stack(read, pad_token_id, torch.long), "images": images}
+    return {
+        **seen,
+        "input_ids": stack([row.token_ids for _, row in filled], pad_token_id, torch.long),
+        "attention_mask": stack([[1] * len(row.token_ids) for _, row in filled], 0, torch.long),
+        "action_mask": steps != WORLD,
+        "step_of": steps,
+        "engine_logps": stack([row.logprobs for _, row in filled], 0.0, torch.float32),
+        "episode_of": torch.tensor([i for i, _ in filled], device=device),
+    }
+
+
+def take(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
+    """Select rows of a batch and drop columns that only padding is left in."""
+    longest = int(batch["attention_mask"][index].sum(1).max())
+    return {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}
+
+
+def micro_batches(
+    lengths: Sequence[int], *, max_rows: int | None = None, max_tokens: int | None = None, packed: bool = False
+) -> list[list[int]]:
+    """Divide rows into passes.
+
+    Args:
+        lengths: tokens of each row.
+        max_rows: most rows of a pass.
+        max_tokens: most tokens of a pass. A row that is longer has a pass of its own: rows are not cut.
+        packed: whether rows stand one behind the other, so that a pass has no padding. Then a short row may fill the
+            gap that long ones leave.
+
+    Returns:
+        The positions of the rows of each pass, each row once, the longest rows first.
+    """
+    passes: list[list[int]] = []
+    tokens: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        # Packed: the first pass with room ("first fit decreasing", at most 11/9 of the best, D. S. Johnson, 1973).
+        # Padded: the latest pass, whose rows are the closest in length; its longest row came first.
+        open_passes = range(len(passes)) if packed else range(max(0, len(passes) - 1), len(passes))
+        for i in open_passes:
+            cost = lengths[row] if packed else lengths[passes[i][0]]
+            full = max_rows is not None and len(passes[i]) >= max_rows
+            if not full and (max_tokens is None or tokens[i] + cost <= max_tokens):
+                passes[i].append(row)
+                tokens[i] += cost
+                break
+        else:
+            passes.append([row])
+            tokens.append(lengths[row])
+    return passes
+
+
+def pack(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    """Put the attended tokens of rows behind each other.
+
+    Args:
+        inputs: `input_ids`, `labels` and `attention_mask`, (B, T). The first label of a row must be -100, because the
+            row before it would be asked for it.
+
+    Returns:
+        `input_ids`, `labels`, `position_ids` (1, N) for N attended tokens; no mask.
+    """
+    kept = inputs["attention_mask"].bool()
+    positions = (kept.cumsum(1) - 1)[kept]
+    return {
+        "input_ids": inputs["input_ids"][kept][None],
+        "labels": inputs["labels"][kept][None],
+        "position_ids": positions[None],
+        "attention_mask": None,
+    }
+
+
+def unpack(numbers: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Bring (1, N) numbers of attended tokens back to their rows, (B, T), 0 in padding. Gradients pass."""
+    return numbers.new_zeros(attention_mask.shape).masked_scatter(attention_mask.bool(), numbers)
+
+
+class PackingCheck(TrainerCallback):
+    """Refuses, before the first rollout, a model that does not keep packed rows apart.
+
+    Models that carry something from token to token that no mask holds back (the state of a state-space layer, a
+    convolution) would let rows read each other.
+
+    Args:
+        trainer: a `RowTrainer`.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Score a row behind two different ones; it must not notice.
+
+        Raises:
+            ConfigError: if it does, or if the model takes no positions.
+        """
+        model = self._trainer.model_wrapped
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                one, other = (self._second_row(model, seed) for seed in (0, 1))
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise self._refusal(f"it fails with {type(error).__name__}: {error}") from error
+        finally:
+            model.train(training)
+        heard = (one - other).abs().max().item()
+        # Nothing in exact arithmetic. Experts are given their tokens in groups, whose size moves the last digits.
+        exact = self._trainer.model.dtype == torch.float32 and not self._trainer.accelerator.native_amp
+        if not heard <= (1e-4 if exact else 0.02):
+            raise self._refusal(f"another first row moves the logprobs of the second by {heard:.2g}")
+
+    def _second_row(self, model: Any, seed: int) -> torch.Tensor:
+        """Score two rows of random tokens, of which only the first depends on the seed; return the second's."""
+        vocabulary = self._trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
+        device = self._trainer.accelerator.device
+        width = max(TRIED_ROWS)
+        ids = [
+            torch.randint(vocabulary, (width,), generator=torch.Generator().manual_seed(row_seed))
+            for row_seed in (seed, 2)
+        ]
+        attended = torch.arange(width) < torch.tensor(TRIED_ROWS)[:, None]
+        sampled = attended & (torch.arange(width) > 0)
+        batch = {"input_ids": torch.stack(ids), "attention_mask": attended.long(), "action_mask": sampled}
+        scores = self._trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
+        parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
+        return torch.cat([part[1, : TRIED_ROWS[1]] for part in parts])
+
+    def _refusal(self, why: str) -> ConfigError:
+        config = self._trainer.accelerator.unwrap_model(self._trainer.model).config
+        return ConfigError(
+            f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
+            "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
+            "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
+        )
