@@ -52,8 +52,7 @@ def calculate(expression: str) -> str:
     try:
         if len(expression) > MAX_LENGTH:
             raise _Problem(f"{len(expression)} characters are too many, at most {MAX_LENGTH} are allowed")
-        source, numbers = _to_python(expression)
-        return _show(_evaluate(ast.parse(source, mode="eval").body, numbers))
+        return _show(_evaluate(ast.parse(_to_python(expression), mode="eval").body))
     except _Problem as problem:
         return f"Error: {problem}"
     except ZeroDivisionError:
@@ -62,67 +61,60 @@ def calculate(expression: str) -> str:
         return "Error: nested too deeply"
 
 
-def _to_python(expression: str) -> tuple[str, list[Number]]:
+def _to_python(expression: str) -> str:
     """Check that operands and operators alternate, and write the expression in Python.
 
-    A number becomes a name, `n` and its place in the list that is returned, and a percentage becomes `.percent`, which
-    binds as tightly as the percent sign does.
+    A decimal becomes a quotient of integers, and a percentage `.percent`, which binds as tightly as the sign does.
     """
     tokens = _TOKEN.findall(expression.translate(_TYPOGRAPHY))
     if not tokens:
         raise _Problem("the expression is empty")
-    numbers: list[Number] = []
     words: list[str] = []
     want_operand, depth = True, 0
     for place, (number, sign, stray) in enumerate(tokens):
-        opens = bool(number) or sign == "("
         if stray:
             raise _Problem(f"unexpected {ascii(stray)}")  # printable even where it is a lone surrogate
-        if opens and not want_operand:
-            raise _Problem(f"an operator is missing before '{number or sign}'")
-        if want_operand and not opens and sign not in "+-":
+        if number or sign == "(":
+            if not want_operand:
+                raise _Problem(f"an operator is missing before '{number or sign}'")
+        elif want_operand and sign not in "+-":
             raise _Problem(f"a number is missing before '{sign}'")
-        depth += (sign == "(") - (sign == ")")
-        if depth < 0:
-            raise _Problem("')' without '('")
         if number:
-            words.append(f"n{len(numbers)}")
-            digits = number.replace(",", "").rstrip(".")
-            numbers.append(Fraction(digits) if "." in digits else int(digits))
+            whole, _, decimals = number.replace(",", "").partition(".")
+            words.append(f"({int(whole + decimals)}/{10 ** len(decimals)})" if decimals else str(int(whole)))
             want_operand = False
         elif sign == "%" and _is_percentage(tokens[place + 1 :]):
-            words.append(".percent")
+            words.append(" .percent")
         else:
             words.append(sign)
             want_operand = sign != ")"
+            depth += (sign == "(") - (sign == ")")
+            if depth < 0:
+                raise _Problem("')' without '('")
     if want_operand:
         raise _Problem("a number is missing at the end")
     if depth:
         raise _Problem("'(' without ')'")
-    return "".join(words), numbers
+    return "".join(words)
 
 
 def _is_percentage(following: list[tuple[str, str, str]]) -> bool:
-    """Whether the `%` before these tokens is a percentage; an operand after it makes it a remainder."""
+    """Say whether the `%` before these tokens is a percentage; an operand after it makes it a remainder."""
     number, sign, _ = following[0] if following else ("", "", "")
     if sign in ("+", "-"):
         raise _Problem(f"'%' before '{sign}' is ambiguous, put the percentage in parentheses")
     return not number and sign != "("
 
 
-def _evaluate(node: ast.expr, numbers: list[Number]) -> Number:
-    match node:
-        case ast.Name():
-            return numbers[int(node.id[1:])]
-        case ast.Attribute():
-            return Fraction(_evaluate(node.value, numbers), 100)
-        case ast.UnaryOp():
-            value = _evaluate(node.operand, numbers)
-            return -value if isinstance(node.op, ast.USub) else value
-        case ast.BinOp():
-            left, right = _evaluate(node.left, numbers), _evaluate(node.right, numbers)
-            return _OPERATORS[type(node.op)](left, right)
-    raise AssertionError(f"the translation lets no {type(node).__name__} through")
+def _evaluate(node: Any) -> Number:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.UnaryOp):
+        value = _evaluate(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    return Fraction(_evaluate(node.value), 100)  # `.percent`: `_to_python` writes nothing else
 
 
 def _divide(left: Number, right: Number) -> Number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -93,40 +92,29 @@ class GSM8KEnv(ToolEnv):
     def __init__(
         self, data: str = "embedded", *, use_calculator: bool = True, system_prompt: str | None = None, **kwargs: Any
     ) -> None:
-        """Load the data and set up the tool."""
         if system_prompt is None and not use_calculator:
             system_prompt = self.no_tool_system_prompt
         tools = [calculator] if use_calculator else []
         super().__init__(problems(data), tools=tools, system_prompt=system_prompt, **kwargs)
-        self._worked = self._gold = ""
 
     def begin(self, task: Any) -> str:
-        """Show the question and remember the gold answer."""
-        try:
-            question, worked = task["question"], task["answer"]
-        except (TypeError, LookupError):
-            question = worked = None
-        if not isinstance(question, str) or not isinstance(worked, str):
+        row = task if isinstance(task, Mapping) else {}
+        question, self._worked = row.get("question"), row.get("answer")
+        if not isinstance(question, str) or not isinstance(self._worked, str):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._worked, self._gold = worked, gold_answer(worked)
+        self._gold = gold_answer(self._worked)
         return question
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy is told nothing about it."""
         correct = number_match(final_answer(text), self._gold)
         terms = {"answer": correct, "format": answer_format(text)}
         return Reply(terms=terms, terminated=True, success=bool(correct))
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
-        """Charge the share of calls that failed."""
         return {"call": -sum(result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        """Play the next annotated computation as a call, then state the gold answer.
-
-        Args:
-            style: "default", or "direct" to answer at once without the calculator.
-        """
+        """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
         if style not in ("default", "direct"):
             raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
         steps = annotated_steps(self._worked) if self.tools and style == "default" else []
@@ -138,15 +126,10 @@ class GSM8KEnv(ToolEnv):
         return "\n".join(self.parser.render("calculator", {"expression": expression}) for expression, _ in due)
 
 
-@functools.lru_cache(maxsize=8)
-def _embedded() -> Splits:
-    return {split: GeneratedProblems(split, size) for split, size in EMBEDDED_SIZES.items()}
-
-
 def problems(data: str) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", a path, or a hub name."""
     if data == "embedded":
-        return _embedded()
+        return {split: GeneratedProblems(split, size) for split, size in EMBEDDED_SIZES.items()}
     return load_splits(data, columns=("question", "answer"), config="main")
 
 

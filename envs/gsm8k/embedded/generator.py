@@ -44,9 +44,7 @@ class Family:
         after: what is counted after it; `end` marks a question.
         expression: the calculation, or "" where the wording only states `{a}` or asks.
         worked: its line of the worked answer, or "" without a calculation.
-        wordings: split -> the wordings of that split, in the order of their numbers.
-        ids: split -> the ids (`family/split/number`) of these wordings.
-        operation: the signs of the calculation, "" without one.
+        wordings: split -> the wordings of that split; the id of number k is `name/split/k`.
     """
 
     name: str
@@ -55,8 +53,15 @@ class Family:
     expression: str
     worked: str
     wordings: dict[str, tuple[str, ...]]
-    ids: dict[str, tuple[str, ...]]
-    operation: str
+
+    def ids(self, split: str) -> list[str]:
+        """Return the ids of the wordings of a split."""
+        return [f"{self.name}/{split}/{k}" for k in range(len(self.wordings[split]))]
+
+    @property
+    def operation(self) -> str:
+        """The signs of the calculation, "" without one."""
+        return "".join(sign for sign in self.expression if sign in "+-*/")
 
 
 def _read_families() -> tuple[Family, ...]:
@@ -68,9 +73,7 @@ def _read_families() -> tuple[Family, ...]:
         before, after = states.split(" -> ")
         marked = [line.split(maxsplit=1) for line in lines]
         wordings = {split: tuple(text for at, text in marked if at == split) for split in SPLITS}
-        ids = {split: tuple(f"{name}/{split}/{k}" for k in range(len(wordings[split]))) for split in SPLITS}
-        operation = "".join(sign for sign in expression if sign in "+-*/")
-        families.append(Family(name, before, after, expression, worked, wordings, ids, operation))
+        families.append(Family(name, before, after, expression, worked, wordings))
     return tuple(families)
 
 
@@ -83,11 +86,7 @@ _FOLLOWING = {
 
 
 class GeneratedProblems(GeneratedRows):
-    """The generated problems of one split, as a sequence of `{"question": ..., "answer": ...}`.
-
-    Args:
-        split: `train`, `validation` or `test`. No sentence pattern occurs in two of them.
-        size: how many problems the sequence has; the default is `SIZES[split]`. Problem i is the same at any size.
+    """The problems of one split (`train`, `validation`, `test`), rows of `question` and `answer`.
 
     Raises:
         ConfigError: on an unknown split or a size below one.
@@ -115,7 +114,6 @@ def _problem(split: str, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Write one problem. Return it and the ids of its patterns."""
     name, other = rng.sample(NAMES, 2)
     words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}
     steps = rng.choice(STEPS)
@@ -147,12 +145,11 @@ def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, .
 def _draw_family(
     split: str, rng: random.Random, state: str, quantity: int, used: list[str], last: bool
 ) -> tuple[Family, dict[str, int]]:
-    """Choose what happens next, and with which numbers, among all that can."""
     possible: dict[str, list[tuple[Family, dict[str, int]]]] = {}
     for family in _FOLLOWING[state]:
         if family.after in ("shares", "payouts") and not last:
             continue
-        if set(family.ids[split]) <= set(used):
+        if set(family.ids(split)) <= set(used):
             continue
         numbers = _draw_numbers(rng, family.expression, quantity)
         if numbers is not None:
@@ -192,7 +189,7 @@ def _draw_numbers(rng: random.Random, expression: str, quantity: int) -> dict[st
 
 def _draw_wording(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
     """Draw a wording that this problem has not used yet, and add its id to `used`."""
-    ids = family.ids[split]
+    ids = family.ids(split)
     number = rng.choice([number for number, pattern in enumerate(ids) if pattern not in used])
     used.append(ids[number])
     return family.wordings[split][number]
