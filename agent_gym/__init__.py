@@ -1,7 +1,7 @@
 """Environments for LLM agents that speak text and report who wrote which token.
 
-    import gymnasium as gym, agent_gym
-    env = gym.make("AgentR1/GSM8K-v0")
+    import agent_gym
+    env = agent_gym.make("AgentR1/GSM8K-v0")  # or gymnasium.make, with Gymnasium's wrappers
 
 Importing this package registers the ids with Gymnasium and imports nothing heavy: no torch, no transformers.
 """
@@ -21,7 +21,7 @@ if (_ROOT / "registry" / "specs.py").is_file():
 
 from agent_gym.env import Reply, Sampled, TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
-from agent_gym.registry import EnvEntry, list_envs, register, register_all
+from agent_gym.registry import EnvEntry, list_envs, make, register, register_all
 from agent_gym.spaces import Text
 from agent_gym.tool_env import QuestionEnv, ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
@@ -46,6 +46,7 @@ __all__ = [
     "Transcript",
     "action_mask",
     "list_envs",
+    "make",
     "register",
     "register_all",
     "tool",

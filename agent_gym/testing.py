@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agent_gym.env import TextEnv
@@ -25,10 +25,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.images import Image
 from agent_gym.tools import failed_calls
 from agent_gym.transcript import Span, check_tiling
-from agent_gym.workers import Worker
 
-Run = Callable[[Callable[[], Any]], Any]
-"""Calls a function in a certain thread."""
 Log = list[tuple[Any, ...]]
 """What `reset` and then each `step` of one episode returned."""
 HOSTILE = ("", "\x00\ud800", "<tool_call>{</tool_call>", "<answer>", "x" * 10_000)
@@ -48,38 +45,45 @@ def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool =
         AssertionError: for the first thing that is wrong, in words; and whatever the environment raises, with a note on
             threads.
     """
-    threads = [Worker(f"check-{name}") for name in ("gymnasium", "first", "second")]
     try:
-        _check(make, episodes, expert, *[thread.run for thread in threads])
+        with ThreadPoolExecutor(1) as alone, ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+            alone.submit(_check_gymnasium, make).result()
+            _check(make, episodes, expert, first, second)
     except AssertionError:
         raise
     except Exception as error:
         error.add_note("It was raised in a thread that is not the main one, where rollouts run environments, too.")
         raise
-    finally:
-        for thread in threads:
-            thread.close()
 
 
-def _check(make: Callable[[], Any], episodes: int, expert: bool, alone: Run, here: Run, there: Run) -> None:
-    alone(partial(_check_gymnasium, make))
+def _check(
+    make: Callable[[], Any], episodes: int, expert: bool, one: ThreadPoolExecutor, other: ThreadPoolExecutor
+) -> None:
+    """Play the same episodes in two environments, each of which lives in a thread of its own."""
+
+    def here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return one.submit(function, *args, **kwargs).result()
+
+    def there(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return other.submit(function, *args, **kwargs).result()
+
     first, second = here(make), there(make)
     require(isinstance(first.unwrapped, TextEnv), f"{first.unwrapped!r} is no agent_gym.TextEnv")
     turns: list[tuple[Any, Any]] = []
     for seed in range(episodes):
         idle = ["x"] * first.unwrapped.max_turns
-        log = here(partial(expert_episode, first, seed=seed) if expert else partial(play, first, idle, seed=seed))
+        log = here(expert_episode, first, seed=seed) if expert else here(play, first, idle, seed=seed)
         check_returned(first.unwrapped, log)
         turns += [(info["tool_calls"], info["error"]) for *_, info in log[1:]]
         complaint = failed_calls(turns) if expert else None
         require(complaint is None, str(complaint))
         actions = said_by_policy(log)
-        again = there(partial(play, second, actions, seed=seed))
+        again = there(play, second, actions, seed=seed)
         require(again == without_times(log), f"seed {seed} gave two different episodes")
         if expert:
             require(log[-1][-1]["is_success"], f"the expert did not solve the task of seed {seed}")
     for action in HOSTILE:
-        check_returned(first.unwrapped, here(partial(play, first, [action], seed=0)))
+        check_returned(first.unwrapped, here(play, first, [action], seed=0))
     here(first.close)
     there(second.close)
 

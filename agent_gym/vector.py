@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
 from typing import Any, SupportsFloat
@@ -24,7 +24,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.transcript import plain_action
-from agent_gym.workers import Worker
 
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 
@@ -46,7 +45,6 @@ class SlotFailure(EnvFailure):
     """
 
     def __init__(self, slots: Mapping[int, Exception], result: tuple[Any, ...]) -> None:
-        """Name the slots and what happened there."""
         what = "; ".join(f"slot {slot}: {described(error)}" for slot, error in sorted(slots.items()))
         super().__init__(f"{len(slots)} of {len(result[0])} environments broke: {what}")
         self.slots = dict(slots)
@@ -83,7 +81,6 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         workers: int = 0,
     ) -> None:
-        """Make the environments."""
         if not env_fns:
             raise ConfigError("a vector environment needs at least 1 environment, got none")
         if workers < 0:
@@ -93,16 +90,17 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         except ValueError:
             known = ", ".join(repr(mode.value) for mode in AutoresetMode)
             raise ConfigError(f"autoreset_mode is {autoreset_mode!r}; known: {known}") from None
-        self._threads = threads = Threads(min(workers, len(env_fns))) if workers else None
-        if threads is not None:
-            env_fns = [partial(threads.of(slot).run, make) for slot, make in enumerate(env_fns)]
+        # Slot k lives in thread k modulo their number; each of these pools is one thread.
+        self._threads = [ThreadPoolExecutor(1, "agent-gym-slots") for _ in range(min(workers, len(env_fns)))]
+
+        def make(slot: int) -> Env:
+            return self._run(lambda slot: env_fns[slot](), [slot])[0]
+
         try:
-            super().__init__(env_fns, autoreset_mode=mode)
+            super().__init__([partial(make, slot) for slot in range(len(env_fns))], autoreset_mode=mode)
         except BaseException:
-            if threads is not None:
-                threads.close()
+            self._end_threads()
             raise
-        self._run: Callable[..., list[Any]] = self._threads or one_by_one
         self._texts = [""] * self.num_envs
         self._over = [False] * self.num_envs
         self._failures: dict[int, Exception] = {}
@@ -164,7 +162,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             over = [slot for slot, ended in enumerate(self._over) if ended]
             raise gymnasium.error.ResetNeeded(f"the episodes of slots {over} are over: reset them by a reset_mask")
         self._failures = {}
-        steps = self._run(self._advance, range(self.num_envs), actions)
+        steps = self._run(lambda slot: self._advance(slot, actions[slot]), range(self.num_envs))
         texts, rewards, terminated, truncated, infos = zip(*steps, strict=True)
         self._texts = list(texts)
         ends = np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_)
@@ -172,14 +170,27 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments, each in its thread, and let the threads end."""
-        threads = getattr(self, "_threads", None)  # an object that was never finished is closed, too
-        if threads is None or not hasattr(self, "envs"):
-            super().close_extras(**kwargs)
+        if not hasattr(self, "_failures"):  # an object that was never finished is closed, too
             return
         try:
-            threads(lambda slot: self.envs[slot].close(), range(self.num_envs))
+            self._run(lambda slot: self.envs[slot].close(), range(self.num_envs))
         finally:
-            threads.close()
+            self._end_threads()
+
+    def _end_threads(self) -> None:
+        for thread in self._threads:
+            thread.shutdown(wait=False)
+
+    def _run(self, function: Callable[[int], Any], slots: Sequence[int]) -> list[Any]:
+        """Return what the function gives for each slot, in the slot's thread if there are threads.
+
+        All calls end before the first error is raised.
+        """
+        if not self._threads:
+            return [function(slot) for slot in slots]
+        calls = [self._threads[slot % len(self._threads)].submit(function, slot) for slot in slots]
+        wait(calls)
+        return [call.result() for call in calls]
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read an attribute, in the thread of its slot."""
@@ -290,54 +301,6 @@ def _column(values: list[Any], mask: np.ndarray) -> Any:
         # Through an iterator, because numpy takes a list of equally long lists for two dimensions.
         column[mask] = np.fromiter(values, dtype=object, count=len(values))
     return column
-
-
-def one_by_one(function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
-    """Return what the function makes of the first elements of all columns, of the second ones, and so on."""
-    return list(map(function, *columns))
-
-
-class Threads:
-    """The same, up to `limit` calls at a time. All calls of one slot, the first argument, are made in one thread.
-
-    It pays where a call waits for something else. Calls that compute hold Python's lock, so they gain nothing.
-    """
-
-    def __init__(self, limit: int) -> None:
-        """Start the threads."""
-        self._workers = [Worker(f"agent-gym-slots-{number}") for number in range(limit)]
-
-    def of(self, slot: int) -> Worker:
-        """Return the thread of a slot."""
-        return self._workers[slot % len(self._workers)]
-
-    def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
-        """Wait until all calls have ended, then raise the first error, if there was one."""
-        ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
-
-        def call(place: int, arguments: tuple[Any, ...]) -> None:
-            try:
-                ended.put((place, function(*arguments), None))
-            except BaseException as error:  # a thread that ends by SystemExit would never report
-                ended.put((place, None, error))
-
-        rows = list(zip(*columns, strict=True))
-        for place, arguments in enumerate(rows):
-            self.of(arguments[0]).submit(partial(call, place, arguments))
-        results: list[Any] = [None] * len(rows)
-        errors: dict[int, BaseException] = {}
-        for _ in rows:
-            place, results[place], error = ended.get()
-            if error is not None:
-                errors[place] = error
-        if errors:
-            raise errors[min(errors)]
-        return results
-
-    def close(self) -> None:
-        """Let the threads end."""
-        for worker in self._workers:
-            worker.close()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,52 @@
 """The room of environment ids. Strings only: importing it imports no environment."""
 
+from __future__ import annotations
+
 if __name__ != "agent_gym.registry":
     raise ImportError("this folder is not the package 'registry': import 'agent_gym.registry'")
 
 import difflib
+import functools
+import re
+import warnings
 from importlib import import_module
-from typing import Any
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from agent_gym.errors import ConfigError
-from agent_gym.registry.plugins import load_plugins
 from agent_gym.registry.specs import ENVS, EnvEntry
 
-__all__ = ["ENVS", "EnvEntry", "check_env_id", "entries", "list_envs", "register", "register_all"]
+if TYPE_CHECKING:
+    from agent_gym.env import TextEnv
 
+__all__ = ["ENVS", "EnvEntry", "check_env_id", "entries", "list_envs", "make", "register", "register_all"]
+
+PLUGINS = "agent_gym.envs"
 _registered: dict[str, EnvEntry] = {}
+
+
+def make(env_id: str, **kwargs: Any) -> TextEnv:
+    """Make an environment: `gymnasium.make` without its wrappers, with the type that tools and people can rely on.
+
+    Args:
+        env_id: a registered id, or `module:id`.
+        **kwargs: arguments of the environment.
+
+    Raises:
+        ConfigError: for an unknown id, an argument that the environment does not take, or an environment that is no
+            `TextEnv`.
+    """
+    try:
+        env: Any = gymnasium.make(check_env_id(env_id), **kwargs).unwrapped
+    except TypeError as error:
+        if found := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
+            raise ConfigError(f"{env_id} takes no argument {found[1]!r}; leave it out") from error
+        raise
+    if not hasattr(env, "transcript"):
+        raise ConfigError(f"{env_id} is a {type(env).__name__} and no agent_gym.TextEnv; make it by gymnasium.make")
+    return env
 
 
 def register(entry: EnvEntry) -> None:
@@ -47,6 +78,27 @@ def register_all() -> None:
         if entry.id not in _registered or entry.id not in gymnasium.registry:
             register(entry)
     load_plugins()
+
+
+@functools.cache
+def load_plugins() -> None:
+    """Import the modules that other packages name as plugins, once; importing one registers its environments.
+
+        [project.entry-points."agent_gym.envs"]
+        my_task = "my_task.registration"
+
+    One that cannot be imported is a warning and costs the others nothing.
+    """
+    for plugin in entry_points(group=PLUGINS):
+        try:
+            plugin.load()
+        except Exception as error:
+            warnings.warn(
+                f"the environments of plugin {plugin.name!r} ({plugin.value}) are missing: "
+                f"{type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def entries() -> list[EnvEntry]:
