@@ -59,7 +59,6 @@ class GeneratedRows(Sequence[Row]):
     @overload
     def __getitem__(self, index: slice) -> list[Row]: ...
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        """Make one row, or a list of them."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         at = index + len(self) if index < 0 else index
@@ -104,7 +103,6 @@ class DistinctRows(GeneratedRows):
         return self.size if self._key is None else self._drawn(self.size)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the rows, which are drawn again."""
         return {**self.__dict__, "_rows": [], "_seen": set()}
 
     def _drawn(self, wanted: int) -> int:

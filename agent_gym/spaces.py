@@ -40,7 +40,6 @@ class Text(GymnasiumText):
     """
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
-        """Build the space without the character tables of the parent, which do not scale to Unicode."""
         if max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {max_length}")
         self.min_length = 0
@@ -48,7 +47,6 @@ class Text(GymnasiumText):
         Space.__init__(self, dtype=str, seed=seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Draw a short string of letters, digits, brackets, quotes and some non-Latin characters."""
         if mask is not None or probability is not None:
             raise ValueError("agent_gym's Text space draws without mask and probability: pass neither")
         length = int(self.np_random.integers(0, min(self.max_length, _MAX_SAMPLE) + 1))
@@ -56,25 +54,20 @@ class Text(GymnasiumText):
         return "".join(_SAMPLE_ALPHABET[i] for i in picks)
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a string within the bound. O(1)."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def __repr__(self) -> str:
-        """Show the bound."""
         return f"Text(max_length={self.max_length})"
 
     def __eq__(self, other: object) -> bool:
-        """Equal bounds make equal spaces."""
         return isinstance(other, Text) and self.max_length == other.max_length
 
     __hash__ = None  # type: ignore[assignment]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the bound and the generator; there is nothing else."""
         return self.__dict__.copy()
 
     def __setstate__(self, state: Any) -> None:
-        """Restore what `__getstate__` saved, without the parent's table handling."""
         self.__dict__.update(state)
 
     @property
@@ -101,17 +94,14 @@ class SharedText(Sequence[str]):
     """
 
     def __init__(self, memory: tuple[Any, Any], stride: int, num_envs: int) -> None:
-        """Wrap the (lengths, bytes) buffers of `create_shared_memory`."""
         self._lengths, self._bytes = memory
         self._stride = stride
         self._num_envs = num_envs
 
     def __len__(self) -> int:
-        """Number of environments."""
         return self._num_envs
 
     def __getitem__(self, index: Any) -> Any:
-        """Decode one environment's string, or a tuple of them for a slice."""
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(self._num_envs)))
         if not -self._num_envs <= index < self._num_envs:
@@ -122,21 +112,17 @@ class SharedText(Sequence[str]):
         return raw.decode("utf-8", "surrogatepass")
 
     def __iter__(self) -> Iterator[str]:
-        """Decode every environment's string."""
         return (self[i] for i in range(self._num_envs))
 
     def __eq__(self, other: object) -> bool:
-        """Compare by content with any sequence."""
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
-        """Take the snapshot."""
         return tuple(self)
 
     def __repr__(self) -> str:
-        """Show the strings of this moment."""
         return f"SharedText({list(self)!r})"
 
 

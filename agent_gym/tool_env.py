@@ -61,7 +61,6 @@ class ToolEnv(TextEnv):
         max_calls_per_turn: int = 8,
         **kwargs: Any,
     ) -> None:
-        """Index the tools by name."""
         super().__init__(tasks, **kwargs)
         self.tools = {one.name: one for one in tools}
         if len(self.tools) != len(tools):
@@ -222,7 +221,6 @@ class QuestionEnv(ToolEnv):
         score: Score | None = None,
         **kwargs: Any,
     ) -> None:
-        """Check the rows."""
         splits = questions if isinstance(questions, Mapping) else {"train": questions}
         for split, rows in splits.items():
             if not rows:
@@ -237,12 +235,10 @@ class QuestionEnv(ToolEnv):
         self._score = score or same_answer
 
     def begin(self, task: Question) -> str:
-        """Ask."""
         self._row = task
         return str(task["question"])
 
     def answer(self, text: str) -> Reply:
-        """Score a turn without a call."""
         stated = final_answer(text)
         given = 0.0 if stated is None else self._score(stated, self._row)
         score = plain_number(given, "what the function score returned", self.place)

@@ -72,7 +72,6 @@ class Sampled(str):
     logprobs: tuple[float, ...]
 
     def __new__(cls, text: str, token_ids: Sequence[int], logprobs: Sequence[float] = ()) -> Sampled:
-        """Attach ids (T,) and logprobs (T,), the latter optional, to the decoded text."""
         action = super().__new__(cls, text)
         action.token_ids = tuple(token_ids)
         action.logprobs = tuple(logprobs)

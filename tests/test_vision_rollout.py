@@ -200,7 +200,7 @@ def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
     import gymnasium
 
     from agent_gym.chatting.context import ChatContext
-    from agent_gym.contrib.opening import opening_text
+    from agent_gym.contrib import opening_text
     from agent_gym.trainers.export.trajectories import export_trajectories
 
     env = gymnasium.make(ENV).unwrapped

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from agent_gym.contrib.opening import SEED_SPLITS, opening_text
+from agent_gym.contrib import SEED_SPLITS, opening_text
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, require
 
@@ -93,7 +93,6 @@ class FromGem(TextEnv):
         max_turns: int = 100,
         **kwargs: Any,
     ) -> None:
-        """Make GEM's environment."""
         gem = require("gem", "gem")
         try:
             self._gem = gem.make(gem_id, **(gem_kwargs or {}))
@@ -103,13 +102,11 @@ class FromGem(TextEnv):
         super().__init__(SEED_SPLITS, max_turns=max_turns, **kwargs)
 
     def begin(self, task: Any) -> str:
-        """Reset GEM's environment to the task's seed."""
         with _own_generators():
             observation, _ = self._gem.reset(seed=int(task))
         return str(observation)
 
     def respond(self, action: str) -> Reply:
-        """Step it."""
         with _own_generators():
             observation, reward, terminated, truncated, _ = self._gem.step(action)
         reward, over = float(reward), bool(terminated or truncated)

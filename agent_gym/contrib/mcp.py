@@ -83,7 +83,6 @@ class MCPTool(Tool):
     """
 
     def __init__(self, server: _Server, name: str, description: str, parameters: Mapping[str, Any]) -> None:
-        """Remember the server."""
         super().__init__(name, description, parameters)
         self._server = server
 
@@ -173,7 +172,6 @@ class _Connection:
                 _get_loop().call_soon_threadsafe(self._leave.set)
 
     def close(self) -> None:
-        """Leave, and wait until a server that was started here has ended."""
         with suppress(Exception):
             _get_loop().call_soon_threadsafe(self._leave.set)
             if not self._ready.done():
@@ -231,7 +229,6 @@ class _Server:
         connection.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self.drop(self._connection)
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import gymnasium
 
-from agent_gym.contrib.opening import SEED_SPLITS, opening_text
+from agent_gym.contrib import SEED_SPLITS, opening_text
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import EnvFailure, require
 
@@ -113,32 +113,28 @@ class FromOpenEnv(TextEnv):
         max_turns: int = 100,
         **kwargs: Any,
     ) -> None:
-        """Make the environment or connect to it."""
         self._openenv = make()
         self._to_action, self._to_text, self._success_reward = to_action, to_text, success_reward
         super().__init__(SEED_SPLITS, max_turns=max_turns, **kwargs)
 
     def begin(self, task: Any) -> str:
-        """Reset to the task's seed."""
-        observation, _, _ = self._told(self._openenv.reset, seed=int(task))
+        observation, _, _ = self._ask(self._openenv.reset, seed=int(task))
         return self._to_text(observation)
 
     def respond(self, action: str) -> Reply:
-        """Step it."""
         try:
             typed = self._to_action(action)
         except ValueError as error:
             return Reply(f"Error: {str(error)[:300]}", terms={"reward": 0.0}, error="not an action")
-        observation, reward, done = self._told(self._openenv.step, typed)
+        observation, reward, done = self._ask(self._openenv.step, typed)
         success = done and reward >= self._success_reward
         return Reply(self._to_text(observation), terms={"reward": reward}, terminated=done, success=success)
 
     def close(self) -> None:
-        """Close what was made."""
         if hasattr(self._openenv, "close"):
             self._openenv.close()
 
-    def _told(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float, bool]:
+    def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float, bool]:
         """A client answers with a `StepResult` around the observation, an environment with the observation itself."""
         try:
             result = call(*args, **kwargs)

@@ -156,7 +156,6 @@ class FromTRL(ToolEnv):
         success_reward: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        """Make the environment and find its tools."""
         self._trl = factory()
         self._reward_func, self._success_reward = reward_func, success_reward
         if reward_func is None and not hasattr(self._trl, "get_reward"):
@@ -170,7 +169,6 @@ class FromTRL(ToolEnv):
         super().__init__(splits, tools=tools, **kwargs)
 
     def begin(self, task: Any) -> str:
-        """Reset the environment with the row and put its text behind the prompt."""
         text = self._trl.reset(**task)
         self._row = task
         *before, last = task.get("prompt") or [{"role": "user", "content": ""}]
@@ -178,11 +176,9 @@ class FromTRL(ToolEnv):
         return f"{last['content']}{text or ''}"
 
     def opening_system_prompt(self) -> str:
-        """Return the messages before the question, then what `ToolEnv` adds."""
         return "\n\n".join(filter(None, [self._system, super().opening_system_prompt()]))
 
     def answer(self, text: str) -> Reply:
-        """End the episode and let the environment and the reward function judge."""
         reward = float(self._trl.get_reward()) if hasattr(self._trl, "get_reward") else 0.0
         if self._reward_func is not None:
             turns: list[Message] = [
@@ -208,7 +204,6 @@ class _Method(Tool):
         self._method = method
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call the method."""
         try:
             return self._method.run(arguments)
         except Exception as error:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from agent_gym.chat import Message
-from agent_gym.contrib.opening import opening_messages
+from agent_gym.contrib import opening_messages
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.tool_env import ToolEnv
@@ -124,7 +124,6 @@ class FromVerifiers(ToolEnv):
     reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
 
     def __init__(self, env: Any, *, success_reward: float = 1.0, max_turns: int = 100, **kwargs: Any) -> None:
-        """Take the rows of its data sets as tasks."""
         self._vf = _verifiers()
         self._env, self._success_reward = env, success_reward
         self._rollout: _Rollout | None = None
@@ -141,7 +140,6 @@ class FromVerifiers(ToolEnv):
         ]
 
     def begin(self, task: Any) -> str:
-        """Start verifiers' rollout and wait for its first prompt."""
         self.close()
         self._rollout = _Rollout(self._vf, self._env, task)
         prompt, _ = self._rollout.next_prompt()
@@ -153,13 +151,11 @@ class FromVerifiers(ToolEnv):
         return prompt[-1]["content"]
 
     def opening_system_prompt(self) -> str:
-        """Return what stands before the question, with the tools where a template would not show them."""
         shown = self.renderer is None or self.renderer.renders_tools or not self.tool_schemas
         tools = "" if shown else self.parser.instructions(self.tool_schemas)
         return "\n\n".join(filter(None, [self._system, tools]))
 
     def respond(self, action: str) -> Reply:
-        """Hand the turn over and wait for the next prompt, or for the score."""
         assert self._rollout is not None
         calls = [call for call in self.parser.parse(action) if call.name in self._tool_names and not call.error]
         self._rollout.say(action, calls)
@@ -176,7 +172,6 @@ class FromVerifiers(ToolEnv):
         return Reply(messages=answers, terms={"reward": 0.0}, tool_calls=calls)
 
     def close(self) -> None:
-        """End a rollout that waits for the policy."""
         if self._rollout is not None:
             self._rollout.stop()
             self._rollout = None

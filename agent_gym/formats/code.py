@@ -42,14 +42,12 @@ class CodeParser:
     """
 
     def __init__(self, tool: str, argument: str, *, blocks: bool = True) -> None:
-        """Decide what is shown."""
         self.tool, self.argument, self.blocks = tool, argument, blocks
         self.stop: tuple[str, ...] = (_CLOSE,) if blocks else ()
         self.in_templates = not blocks
         self._hermes = HermesParser()
 
     def parse(self, text: str) -> list[ToolCall]:
-        """Return the programs of a turn as calls; an empty list means that it holds none."""
         if _calls(text):
             return self._hermes.parse(text)
         code = _last_block(text) if _OPEN in text else _last_fence(text)
@@ -64,13 +62,11 @@ class CodeParser:
         return "" if _calls(text) or text.rfind(_OPEN) <= text.rfind(_CLOSE) else _CLOSE
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a program as the policy would."""
         if self.blocks and name == self.tool and self.argument in arguments:
             return f"{_OPEN}\n```python\n{arguments[self.argument]}\n```\n{_CLOSE}"
         return self._hermes.render(name, arguments)
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe the format for a system prompt."""
         if not self.blocks:
             return self._hermes.instructions(tools)
         example = self.render(self.tool, {self.argument: "print(6 * 7)"})

@@ -30,7 +30,6 @@ class HermesParser:
         self._from_json = from_json
 
     def parse(self, text: str) -> list[ToolCall]:
-        """Return the calls of one turn in order, broken ones with their error."""
         calls: list[ToolCall] = []
         closed = text.split(_CLOSE)
         rest = closed.pop()
@@ -63,12 +62,10 @@ class HermesParser:
         return ToolCall(name, arguments)
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call with the line breaks of Qwen's chat template."""
         body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
         return f"<tool_call>\n{body}\n</tool_call>"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe tools and format for a system prompt."""
         listing = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         example = '<tool_call>\n{"name": <tool name>, "arguments": <arguments as a JSON object>}\n</tool_call>'
         return f"You may call these tools:\n{listing}\n\nWrite each call as:\n{example}"

@@ -56,14 +56,12 @@ class ReActParser:
     in_templates = False
 
     def __init__(self, arguments: Mapping[str, str], finish: str | None = "finish") -> None:
-        """Index the names by their lower case."""
         self.arguments = dict(arguments)
         self.finish = finish
         names = [*arguments, finish] if finish else arguments
         self._names = {name.lower(): name for name in names}
 
     def parse(self, text: str) -> list[ToolCall]:
-        """Return the calls of one turn in order, broken ones with their error."""
         calls = []
         for action in self._actions(_own(text)):
             if action.error is not None:
@@ -75,7 +73,6 @@ class ReActParser:
         return calls
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call as the policy would. A line break in its argument becomes a space."""
         return f"Action: {self._write(name, arguments[self.arguments[name]])}"
 
     def render_answer(self, text: str) -> str:
@@ -109,7 +106,6 @@ class ReActParser:
         return "\n".join(filter(None, [*pieces, *_thoughts(text[end:])]))
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe format and tools for a system prompt; a tool without an action is left out."""
         functions = [tool["function"] for tool in tools if tool["function"]["name"] in self.arguments]
         calls = [self._write(function["name"], self.arguments[function["name"]]) for function in functions]
         lines = [f"{call}: {function['description']}" for call, function in zip(calls, functions, strict=True)]

@@ -20,14 +20,12 @@ class TagParser:
     in_templates = False
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
-        """Compile one pattern for all tags; generation may stop at any closing tag."""
         self.arguments = dict(arguments)
         self.stop = tuple(f"</{name}>" for name in self.arguments)
         names = "|".join(re.escape(name) for name in self.arguments)
         self._block = re.compile(rf"<({names})>(.*?)(</\1>|\Z)", re.DOTALL)
 
     def parse(self, text: str) -> list[ToolCall]:
-        """Return the calls of one turn in order, broken ones with their error."""
         calls = []
         for block in self._block.finditer(text):
             name = block[1]
@@ -38,11 +36,9 @@ class TagParser:
         return calls
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call as the policy would."""
         return f"<{name}>{arguments[self.arguments[name]]}</{name}>"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe format and tools for a system prompt; a tool that has no tag cannot be called and is left out."""
         lines = []
         for function in (tool["function"] for tool in tools):
             name = function["name"]
