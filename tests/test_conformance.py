@@ -199,16 +199,16 @@ def test_options_pick_the_task(env_id: str) -> None:
     assert gymnasium.make(env_id, split="test").reset(seed=0)[1]["task_id"].startswith("test/")
 
 
-ASKED: dict[int, None] = {}  # tasks that were looked at; the variants of an environment share theirs
+ASKED: list[Any] = []  # tasks that were looked at; the variants of an environment may share theirs
 
 
 @every_id
 def test_no_question_is_asked_twice(env_id: str) -> None:
     """What the policy sees first, images included: different for each task of an evaluation, and in no other split."""
     env = gymnasium.make(env_id).unwrapped
-    if id(env.tasks) in ASKED:
+    if any(env.tasks is tasks for tasks in ASKED):
         pytest.skip("another id has the same tasks")
-    ASKED[id(env.tasks)] = None
+    ASKED.append(env.tasks)
     seen: dict[Any, str] = {}
     for split in sorted({"train", "validation", "test"} | {name for name in env.tasks if name.startswith("unseen")}):
         if split not in env.tasks:

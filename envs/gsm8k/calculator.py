@@ -108,7 +108,7 @@ def _is_percentage(following: list[tuple[str, str, str]]) -> bool:
 
 def _evaluate(node: Any) -> Number:
     if isinstance(node, ast.Constant):
-        return node.value
+        return node.value  # type: ignore[return-value]  # `_to_python` writes integers only
     if isinstance(node, ast.BinOp):
         return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
     if isinstance(node, ast.UnaryOp):
