@@ -99,10 +99,10 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         row = task if isinstance(task, Mapping) else {}
-        question, self._worked = row.get("question"), row.get("answer")
-        if not isinstance(question, str) or not isinstance(self._worked, str):
+        question, worked = row.get("question"), row.get("answer")
+        if not isinstance(question, str) or not isinstance(worked, str):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._gold = gold_answer(self._worked)
+        self._worked, self._gold = worked, gold_answer(worked)
         return question
 
     def answer(self, text: str) -> Reply:
