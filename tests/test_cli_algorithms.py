@@ -15,11 +15,10 @@ pytest.importorskip("trl")
 
 from trl import GRPOConfig
 
-from agent_gym.cli import grpo, ppo
-from agent_gym.cli.arguments import kwargs_by_env
+from agent_gym.cli.flags import TRAINING, kwargs_by_env
 from agent_gym.cli.main import main
 from agent_gym.cli.parser import as_text
-from agent_gym.cli.rl import task_datasets
+from agent_gym.cli.train import TrainingParser, task_datasets
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import read_trajectories
 from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig
@@ -97,6 +96,10 @@ def flags(settings: dict[str, Any]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", as_text(value))]
 
 
+def read(command: str, *words: str) -> tuple[list[Any], list[str], list[str]]:
+    return TrainingParser(TRAINING[command]).read(words)
+
+
 def settings_of(config: AgentGRPOConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SETTINGS}
 
@@ -112,7 +115,7 @@ def test_every_setting_is_read_from_the_command_line_and_from_yaml(tmp_path: Pat
     defaults = settings_of(AgentPPOConfig("unused", bf16=False))
     assert [name for name in SETTINGS if SETTINGS[name] == defaults[name]] == []
 
-    (_, typed, _), _, _ = ppo.make_parser().read([GSM8K, *flags(SETTINGS | REST)])
+    (_, typed, _), _, _ = read("ppo", GSM8K, *flags(SETTINGS | REST))
     assert settings_of(typed) == SETTINGS
     assert {name: type(value) for name, value in settings_of(typed).items()} == {
         name: type(value) for name, value in SETTINGS.items()
@@ -121,7 +124,7 @@ def test_every_setting_is_read_from_the_command_line_and_from_yaml(tmp_path: Pat
     # JSON is yaml, too.
     path = tmp_path / "run.yaml"
     path.write_text(json.dumps({"env_id": MIXTURE} | SETTINGS | REST))
-    (env, written, _), launcher, _ = ppo.make_parser().read(["--config", str(path)])
+    (env, written, _), launcher, _ = read("ppo", "--config", str(path))
     assert settings_of(written) == SETTINGS and env.env_id == MIXTURE and launcher == []
 
 
@@ -130,36 +133,22 @@ def test_a_number_can_be_taken_back(word: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("output_dir: unused\nmax_turns: 3\ncliprange_value: 0.1\n")
     words = [GSM8K, "--config", str(path), "--max_turns", word, "--cliprange_value", word]
-    (_, args, _), _, _ = ppo.make_parser().read(words)
+    (_, args, _), _, _ = read("ppo", *words)
     assert args.max_turns is None and args.cliprange_value is None
-
-
-@pytest.mark.parametrize("command", [grpo, ppo])
-def test_help_explains_every_setting(command: Any, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as end:
-        command.main(["--help"])
-    assert end.value.code == 0
-    shown = capsys.readouterr().out
-    explained = {action.dest for action in command.make_parser()._actions if action.help}
-    config = AgentPPOConfig if command is ppo else AgentGRPOConfig
-    wanted = {"env_id", "env_kwargs", "train_tasks", *(name for name in SETTINGS if hasattr(config, name))}
-    assert wanted <= explained
-    assert [name for name in wanted if f"--{name} " not in shown and f"--{name}," not in shown] == []
-    assert ("--critic " in shown) == (command is ppo)
 
 
 # Mixtures.
 
 
-def read(words: list[str]) -> tuple[Any, Any]:
-    (env, args, _), _, _ = grpo.make_parser().read([*words, "--output_dir", "unused"])
-    return env, args
+def datasets(*words: str) -> tuple[Any, Any]:
+    (env, args, _), _, _ = read("grpo", *words, "--output_dir", "unused")
+    return task_datasets(env, args)
 
 
 def test_a_mixture_trains_in_proportion_and_evaluates_on_each_alike() -> None:
     kwargs = json.dumps({GSM8K: {"max_turns": 3}})
     words = [MIXTURE, "--env_kwargs", kwargs, "--train_tasks", "6", "--eval_strategy", "steps", "--eval_tasks", "4"]
-    train, evaluation = task_datasets(*read(words))
+    train, evaluation = datasets(*words)
     assert Mixture.of(train) == Mixture((tuple(range(6)), tuple(range(6, 12))), (2 / 3, 1 / 3))
     assert evaluation is not None
     for data, count, split in ((train, 6, "train"), (evaluation, 4, "validation")):
@@ -170,7 +159,7 @@ def test_a_mixture_trains_in_proportion_and_evaluates_on_each_alike() -> None:
 
 def test_one_environment_is_no_mixture_and_may_name_its_arguments_too() -> None:
     for kwargs in ({"max_turns": 3}, {GSM8K: {"max_turns": 3}}):
-        train, evaluation = task_datasets(*read([f"{GSM8K}=5", "--env_kwargs", json.dumps(kwargs)]))
+        train, evaluation = datasets(f"{GSM8K}=5", "--env_kwargs", json.dumps(kwargs))
         assert Mixture.of(train) is None and set(train["env_kwargs"]) == {'{"max_turns": 3}'}
         assert evaluation is None
 
@@ -202,7 +191,6 @@ def test_arguments_of_the_wrong_environment_are_refused(kwargs: dict[Any, Any], 
 # Mistakes.
 
 
-@pytest.mark.parametrize("command", ["grpo", "ppo"])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -211,42 +199,33 @@ def test_arguments_of_the_wrong_environment_are_refused(kwargs: dict[Any, Any], 
         (["--env_kwargs", '{"AgentR1/GSM8-v0": {}}'], "'AgentR1/GSM8-v0' is none of the environments"),
         (["--env_kwargs", json.dumps({PLAIN: {"max_turn": 2}})], "no argument 'max_turn' (did you mean 'max_turns'?)"),
         (["--train_tasks", "900000"], "has 20000 tasks"),
-        (["--advantage_estimator", "grop"], "invalid choice: 'grop' (choose from"),
+        (["--advantage_estimator", "grop"], "advantage_estimator is 'grop'; allowed: grpo, dr_grpo, rloo, remax"),
         (["--context", "windw:4"], "windw"),
         (["--turn_curriculum", "2:4"], "its first step must be 0"),
-        (["--process_norm", "prim"], "invalid choice: 'prim' (choose from"),
+        (["--process_norm", "prim"], "process_norm is 'prim'; allowed: None, none, trajectory"),
         (["--keep_groups", "much"], "invalid float value: 'much'"),
         (["--cliprange_valu", "1"], "unknown argument '--cliprange_valu'"),
         (["--resume_from_checkpoint", "true"], "no checkpoint to resume from"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(
-    command: str, words: list[str], message: str, model: str, tmp_path: Path, capsys: Any
-) -> None:
-    given = ["--model_name_or_path", model, "--output_dir", str(tmp_path), "--num_generations", "2"]
-    assert message in complaint(capsys, command, MIXTURE, *given, "--per_device_train_batch_size", "4", *words)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
         (f"env_id: [{GSM8K}, {PLAIN}]", "it must be text"),
-        (f"env_id: {GSM8K}\nenv_kwargs: [1]", "env_kwargs: expected a JSON object"),
-        (f"env_id: {GSM8K}\ncritic: heads", "critic is 'heads'; allowed: model, head"),
-        (f"env_id: {GSM8K}\ncritics: head", "unknown key 'critics'; did you mean critic"),
+        ("env_kwargs: [1]", "env_kwargs: expected a JSON object"),
+        ("critic: heads", "critic is 'heads'; allowed: model, head"),
+        ("critics: head", "unknown key 'critics'; did you mean critic"),
     ],
 )
-def test_a_mistake_in_yaml_is_one_line(line: str, message: str, model: str, tmp_path: Path, capsys: Any) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text(f"model_name_or_path: {model}\noutput_dir: {tmp_path / 'out'}\n{line}\n")
-    assert message in complaint(capsys, "ppo", "--config", str(path))
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_an_estimator_of_the_other_trainer_names_its_command(
-    name: str, model: str, tmp_path: Path, capsys: Any
+def test_a_mistake_on_the_command_line_or_in_yaml_is_one_line(
+    words: list[str] | str, message: str, model: str, tmp_path: Path, capsys: Any
 ) -> None:
-    wrong, right = ("grpo", "ppo") if ESTIMATORS[name].needs_critic else ("ppo", "grpo")
+    path = tmp_path / "run.yaml"
+    yaml = words if isinstance(words, str) else ""
+    env_id = "" if yaml.startswith("env_id") else f"env_id: {MIXTURE}\n"
+    path.write_text(f"{env_id}model_name_or_path: {model}\noutput_dir: {tmp_path / 'out'}\n{yaml}\n")
+    assert message in complaint(capsys, "ppo", "--config", str(path), *([] if yaml else words))
+
+
+@pytest.mark.parametrize(("wrong", "right", "name"), [("grpo", "ppo", "bilevel_gae"), ("ppo", "grpo", "rloo")])
+def test_an_estimator_of_the_other_trainer_names_its_command(
+    wrong: str, right: str, name: str, model: str, tmp_path: Path, capsys: Any
+) -> None:
     given = ["--model_name_or_path", model, "--output_dir", str(tmp_path), "--num_generations", "2"]
     batch = ["--per_device_train_batch_size", "4"]
     line = complaint(capsys, wrong, GSM8K, *given, *batch, "--advantage_estimator", name)

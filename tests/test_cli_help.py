@@ -1,101 +1,69 @@
-"""`--help` of the training commands: read from sources, it has to say what the real parser says."""
+"""`--help` of the training commands: our settings in groups, at once; `--help-all`: TRL's, too."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
+import re
+from typing import Any
 
 import pytest
 
 pytest.importorskip("trl")
 
-from agent_gym.cli.class_source import Unreadable, read_dataclass
-from agent_gym.cli.fast_help import answer_help
-from agent_gym.cli.flags import TrainingFlags
-from agent_gym.cli.launch import TrainingParser
+from agent_gym.cli.flags import COMMON, TRAINING, load
+from agent_gym.cli.main import main
+from agent_gym.cli.train import TrainingParser
+from agent_gym.trainers.config import FIXED
+from agent_gym.trainers.settings import GROUPS
 
-Write = Callable[[str], str]
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Make a package of two modules: `base`, always the same, and `settings`, from a text. Returns its module name."""
-    package = tmp_path / f"package_of_{tmp_path.name}"
-    package.mkdir()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (package / "__init__.py").write_text("if False:\n    from .settings import Settings\nraise ImportError('not this')")
-    (package / "base.py").write_text(
-        "from dataclasses import dataclass, field\nfrom enum import Enum\n"
-        "class Colour(str, Enum):\n    RED = 'red'\n    BLUE = 'blue'\n\n    def paint(self):\n        return 1\n\n"
-        "def computed():\n    x = 1\n    return x\n\ndef constant():\n    return {'a': 1}\n\n"
-        "@dataclass\nclass Base:\n    first: int = 1\n    second: 'str | None' = None\n"
-    )
-
-    def settings(text: str) -> str:
-        head = "from dataclasses import dataclass, field\nfrom .base import Base, Colour, computed, constant\n"
-        head += "from . import base\n"
-        (package / "settings.py").write_text(head + text)
-        return package.name
-
-    return settings
+RL_ONLY = {"num_generations", "temperature", "beta"}
 
 
-def test_fields_are_read_along_base_classes_and_imports(write: Write) -> None:
-    package = write(
-        "try:\n    import nothing_of_that_name\nexcept ImportError:\n    SIZES = (1, 2)\n\n"
-        "@dataclass\nclass Settings(Base):\n    '''A card.'''\n\n    size = 3\n    if computed():\n        size = 4\n"
-        "    second: str = 'other'\n"
-        "    colour: Colour | str = field(default='red', metadata={'help': f'one of {constant().keys()}'})\n"
-        "    sizes: list[int] = field(default_factory=lambda: [n for n in base.SIZES] if 0 else [1])\n"
-        "    size_: int = field(default=size, metadata={'choices': SIZES})\n"
-        "    def work(self):\n        inside: int = 1\n        return inside\n".replace("base.SIZES", "SIZES")
-    )
-    found = read_dataclass(package, "Settings")  # through the import of the package
-    fields = {field.name: field for field in dataclasses.fields(found)}
-    assert list(fields) == ["first", "second", "colour", "sizes", "size_"]
-    assert fields["second"].default == "other" and fields["second"].type is str
-    assert [member.value for member in fields["colour"].type.__args__[0]] == ["red", "blue"]  # type: ignore[union-attr]
-    assert fields["colour"].metadata["help"] == "one of dict_keys(['a'])"
-    assert fields["sizes"].default_factory() == [1]  # type: ignore[misc]
-    assert fields["size_"].default == "3 or 4" and fields["size_"].metadata["choices"] == (1, 2)
-    assert package not in sys.modules
+def flags_of(text: str) -> set[str]:
+    return set(re.findall(r"^  (?:-h, )?--([a-z][\w-]+)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "    a: int = computed()",
-        "    a: Nowhere = 1",
-        "    if computed():\n        a: int = 1",
-        "    b = computed()\n    a: int = field(default=b)",
-    ],
-)
-def test_what_cannot_be_read_is_no_short_list(write: Write, body: str) -> None:
-    package = write(f"@dataclass\nclass Settings(Base):\n{body}\n")
-    with pytest.raises(Unreadable):
-        read_dataclass(f"{package}.settings", "Settings")
+def printed(capsys: Any, *words: str) -> str:
+    try:
+        assert main(words) == 0
+    except SystemExit as end:
+        assert end.code == 0
+    return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("head", ["class Settings(base.Base)", "class Settings(Base, metaclass=type)", "class Other"])
-def test_a_class_of_another_kind_is_refused(write: Write, head: str) -> None:
-    package = write(f"@dataclass\n{head}:\n    a: int = 1\n")
-    with pytest.raises(Unreadable):
-        read_dataclass(f"{package}.settings", "Settings")
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_short_help_agrees_with_the_real_parser(name: str, capsys: Any) -> None:
+    command = TRAINING[name]
+    text = printed(capsys, name, "--help")
+    own = {one.name: one for place in command.own for one in dataclasses.fields(load(place))}
+    arguments = {one.name for one in dataclasses.fields(command.arguments)}
+    launcher = {"help", "help-all", "config", "accelerate_config"}
+    common = COMMON.keys() - ({} if own else RL_ONLY)
+    assert flags_of(text) == arguments | own.keys() | common | launcher
+    real = TrainingParser(command)._option_string_actions
+    assert [name for name in flags_of(text) if not real[f"--{name}"].help] == []
+    for one in own.values():
+        action = real[f"--{one.name}"]
+        assert action.default == one.default and action.help == one.metadata["help"]
+        shown = text.partition(f"  --{one.name} ")[2].partition("\n  --")[0]
+        assert one.default is None or f"(default: {one.default})" in " ".join(shown.split())
+    titles = [line.removesuffix(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+    assert [title for title in titles if title in GROUPS.values()] == [
+        title for group, title in GROUPS.items() if any(one.metadata["group"] == group for one in own.values())
+    ]
 
 
-def test_the_real_parser_answers_where_a_source_cannot_be_read(
-    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = write("@dataclass\nclass Settings(Base):\n    third: int = field(default=computed())\n")
-    init = Path(sys.path[0]) / package / "__init__.py"
-    flags = TrainingFlags("try", "Try it.", (f"{package}.settings:Settings",))
-    answer_help(flags, ["--help"])
-    assert capsys.readouterr().out == ""
-    init.write_text("")
-    import_module(f"{package}.settings")
-    with pytest.raises(SystemExit):
-        TrainingParser(flags).read(["--help"])
-    assert "--third THIRD" in capsys.readouterr().out
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_long_help_shows_the_settings_of_trl_that_can_be_set(name: str, capsys: Any) -> None:
+    text = printed(capsys, name, "--help-all")
+    shown, real = flags_of(text), {one.name for kind in TRAINING[name].classes() for one in dataclasses.fields(kind)}
+    hidden = set(FIXED) if TRAINING[name].own else set()
+    assert {"lora_r", "adam_beta2", "env_id"} <= shown and real - hidden <= shown and not hidden & shown
+
+
+def test_every_estimator_is_named(capsys: Any) -> None:
+    from agent_gym.trainers.estimators import ESTIMATORS
+
+    for name, wanted in (("grpo", ESTIMATORS), ("ppo", [one for one in ESTIMATORS if ESTIMATORS[one].needs_critic])):
+        text = printed(capsys, name, "--help").partition("How credit is given: ")[2].partition(".")[0]
+        assert " ".join(text.split()).replace(" or ", ", ").split(", ") == list(wanted)

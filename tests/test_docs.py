@@ -9,8 +9,9 @@ are only looked at: the commands and flags that they name must exist.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
+import io
 import json
 import os
 import re
@@ -24,7 +25,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_gym.cli.main import COMMANDS
+from agent_gym.cli.flags import TRAINING
+from agent_gym.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -162,20 +164,21 @@ def commands_of(page: Path) -> list[tuple[str, set[str]]]:
     """Every `agent-gym COMMAND` that stands in a block, fenced or indented, with its flags."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     lines = re.findall(r"^(?:\$ .*?|    )agent-gym ([a-z]\w*)(.*)$", text, re.MULTILINE)
-    return [(command, set(re.findall(r"(?<!\S)--\w+", arguments))) for command, arguments in lines]
+    return [(command, set(re.findall(r"(?<!\S)--[\w-]*\w", arguments))) for command, arguments in lines]
 
 
 @functools.cache
 def flags_of(command: str) -> set[str]:
-    module = importlib.import_module(f"agent_gym.cli.{command}")
-    if hasattr(module, "make_parser"):
+    if command in TRAINING:
         from accelerate.commands.launch import launch_command_parser
 
-        return {*module.make_parser()._option_string_actions, *launch_command_parser()._option_string_actions}
-    done = subprocess.run(
-        [sys.executable, "-m", "agent_gym", command, "--help"], capture_output=True, text=True, timeout=120, check=True
-    )
-    return set(re.findall(r"--\w+", done.stdout))
+        from agent_gym.cli.train import TrainingParser
+
+        parsers = TrainingParser(TRAINING[command]), launch_command_parser()
+        return {flag for parser in parsers for flag in parser._option_string_actions} | {"--help-all"}
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    return set(re.findall(r"--\w+", shown.getvalue()))
 
 
 @needs_training

@@ -54,7 +54,7 @@ def start(tmp_path: Path, parent: str) -> Any:
     """Start a process that starts one which asks to end with `parent`; return the first, and the other's number."""
     script = tmp_path / "child.py"
     script.write_text(
-        f"import os, time\nfrom agent_gym.cli.worker import end_with\nend_with({parent})\n"
+        f"import os, time\nfrom agent_gym.cli.launch import end_with\nend_with({parent})\n"
         "print(os.getpid(), flush=True)\ntime.sleep(600)\n"
     )
     code = f"import subprocess, sys; subprocess.run([sys.executable, {str(script)!r}])"
@@ -94,11 +94,9 @@ def test_ctrl_c_reaches_the_launcher_once_and_is_waited_for(tmp_path: Path) -> N
     """)
     )
     code = textwrap.dedent("""
-        from types import SimpleNamespace
-        from agent_gym.cli import launch
+        from agent_gym.cli.launch import run
         from agent_gym.cli.main import guarded
-        parser = SimpleNamespace(read=lambda argv: ([], ["--x"], []), command="grpo")
-        raise SystemExit(guarded(lambda: launch.run(parser, [], lambda: None, lambda: None)))
+        raise SystemExit(guarded(lambda: run(["--x"])))
     """)
     env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path[1:]])}
     script = f"import sys, os; os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n{code}"

@@ -114,25 +114,8 @@ def test_an_endpoint_that_fails(
 def test_an_endpoint_that_answers_with_half_a_character(tokens: list[str], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with serving(Server(says("a \ud800 #### 4"))) as url:
-        run = ["rollout", NO_TOOL, "--episodes", "4", *tokens, "--endpoint", url, "--output", str(path)]
-        assert main(run) == 0
+        assert main(["rollout", NO_TOOL, "--episodes", "4", *tokens, "--endpoint", url, "--output", str(path)]) == 0
     assert [record["steps"][0]["action"] for record in read_trajectories(path)] == ["a ? #### 4"] * 4
-
-
-@pytest.mark.slow
-def test_an_endpoint_that_goes_away(tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "run.jsonl"
-
-    class Leaving(Server):
-        def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
-            if len(self.asked) > 12:
-                raise ConnectionError
-            return super().answer(path, content, key)
-
-    with serving(Leaving(says("#### 4"))) as url:
-        run = ["rollout", NO_TOOL, "--episodes", "14", "--concurrency", "1", *tokens, "--endpoint", url]
-        assert main([*run, "--output", str(path)]) == 1
-    assert "cannot be reached" in capsys.readouterr().err and len(indexes(path)) >= 8
 
 
 # Environments.

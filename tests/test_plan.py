@@ -154,12 +154,10 @@ def test_a_server_spreads_a_model_that_does_not_fit_on_one_card() -> None:
 
 def test_cli_names_a_command_that_the_trainer_understands(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("trl")
-    from agent_gym.cli.grpo import make_parser
+    from agent_gym.cli.flags import TRAINING
+    from agent_gym.cli.train import TrainingParser
 
-    known = {flag for action in make_parser()._actions for flag in action.option_strings} | {
-        "--accelerate_config",
-        "--num_processes",
-    }
+    known = {*TrainingParser(TRAINING["grpo"])._option_string_actions, "--num_processes"}
     for gpus in ("4x80", "2x48", "1x80"):
         assert main(["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--gpus", gpus, "--json"]) == 0
         command = json.loads(capsys.readouterr().out)["command"]

@@ -10,7 +10,7 @@ import pytest
 
 import agent_gym  # noqa: F401  (registers the ids)
 from agent_gym import ConfigError
-from agent_gym.play import Outcome, play, tool_call
+from agent_gym.cli.play import Outcome, play_episode, tool_call
 
 ENV_ID = "AgentR1/GSM8K-v0"
 TASK = {"question": "Two halves of 48 and 3 more?", "answer": "48/2 = <<48/2=24>>24, 24+3 = <<24+3=27>>27\n#### 27"}
@@ -25,7 +25,7 @@ def game(*lines: str, **kwargs: object) -> tuple[Outcome, str]:
     said: list[str] = []
     typed = iter(lines)
     env = gymnasium.make(ENV_ID, **kwargs)
-    outcome = play(env, lambda: next(typed, None), said.append, options={"task": TASK})
+    outcome = play_episode(env, lambda: next(typed, None), said.append, options={"task": TASK})
     return outcome, "\n".join(said)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_gym.cli import serve
+from agent_gym.cli.serve import serve
 from agent_gym.errors import ConfigError
 from agent_gym.policies.vllm import launch
 from agent_gym.policies.vllm.launch import server_command
@@ -54,7 +54,7 @@ def test_the_command_becomes_vllm(on_cpu: bool, monkeypatch: pytest.MonkeyPatch,
     became: list[Any] = []
     monkeypatch.setattr(os, "execve", lambda *call: became.append(call))
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    serve.main(["model", "org/model", "--context", "300", "--", "--data-parallel-size", "2"])
+    serve(["model", "org/model", "--context", "300", "--", "--data-parallel-size", "2"])
     [(program, command, environment)] = became
     assert program == sys.executable and command[-2:] == ["--data-parallel-size", "2"]
     assert command[command.index("--max-model-len") + 1] == "300"
@@ -62,4 +62,4 @@ def test_the_command_becomes_vllm(on_cpu: bool, monkeypatch: pytest.MonkeyPatch,
     said = capsys.readouterr().err
     assert "http://127.0.0.1:8010" in said and "key in $AGENT_GYM_SERVER_KEY" in said
     with pytest.raises(ConfigError, match="unknown argument '--contxt'"):
-        serve.main(["model", "org/model", "--contxt", "300"])
+        serve(["model", "org/model", "--contxt", "300"])

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from agent_gym.cli import serve
+from agent_gym.cli.serve import serve
 from agent_gym.envs.webshop.embedded.generator import write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.page import ShopServer
@@ -140,7 +140,7 @@ def test_a_browser_shops_and_shows_the_reward(address: str, tmp_path: Path) -> N
 
 def test_serve_webshop_says_what_is_wrong_with_its_arguments() -> None:
     with pytest.raises(ConfigError, match="observation is 'html'"):
-        serve.main(["webshop", "--env_kwargs", '{"observation": "html"}'])
+        serve(["webshop", "--env_kwargs", '{"observation": "html"}'])
 
 
 def test_serve_webshop_serves() -> None:

@@ -1,32 +1,125 @@
-"""From `--model` and `--engine` to a tokenizer and a policy, for the commands that play episodes."""
+"""What plays: from `--policy`, `--model`, `--engine` and `--endpoint` to a tokenizer and a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agent_gym.chat import ChatRenderer
-from agent_gym.cli.notes import note
-from agent_gym.cli.parser import one_line
+from agent_gym.cli.parser import announce, nearest, one_line
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.vllm import set_environment
+from agent_gym.registry import list_envs
+from agent_gym.rollout import derive_seed
 from agent_gym.rollout.images import shows_images
 
-ENGINES = ("auto", "vllm", "transformers")
 _TOKENS = 4000  # of the tokenizer that is made where there is no other
+# Only to keep a transcript: what the model sees is written by the template of the server. It prints no tools, so that
+# environments describe theirs in the system prompt, where every server shows them.
+_PLAIN_TEMPLATE = """\
+{%- for message in messages %}{{ message.role + ': ' + message.content + eos_token }}
+{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
+
+
+def _random(episode: Any) -> str:
+    act = getattr(episode.env.unwrapped, "random_action", None)
+    if act is None:
+        raise ConfigError(f"{episode.spec.env_id} has no random_action, so that --policy random cannot play it")
+    # Attempts at one task differ, and the next run draws the same.
+    return str(act(np.random.default_rng(derive_seed(episode.spec.sampling_seed or 0, len(episode.steps)))))
+
+
+SCRIPTS: dict[str, Callable[[Any], str]] = {
+    "expert": lambda episode: str(episode.env.unwrapped.expert_action()),
+    "random": _random,
+}
+"""Policies that need no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """One row of the report."""
+
+    name: str  # in the report and in the records
+    engine: str  # "model", or the name of a script
+    env_ids: dict[str, str]  # what it plays for each environment that was asked for
+
+
+def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
+    """Resolve `--policy`, `--expert` and `--model`."""
+    players = []
+    for name in dict.fromkeys(arguments.policy or (["expert"] if arguments.expert else ["model"])):
+        if name in SCRIPTS:
+            players.append(Player(name, name, {env_id: env_id for env_id in env_ids}))
+            continue
+        played = {env_id: env_id if name == "model" else variant(env_id, name) for env_id in env_ids}
+        model = arguments.model or arguments.endpoint
+        if not model:
+            raise ConfigError(
+                "who plays? give --model with a folder or hub id, --endpoint with the address of a server, or "
+                "--policy expert"
+            )
+        players.append(Player(model if name == "model" else f"{model} ({name})", "model", played))
+    return players
+
+
+def variant(env_id: str, policy: str) -> str:
+    """Return the id of an environment's variant: `AgentR1/HotpotQA-v0` and `naive-rag` give `...-NaiveRAG-v0`."""
+    base, _, version = env_id.rpartition("-")
+    variants = {
+        _plain(other[len(base) + 1 : -len(version) - 1]): other
+        for other in list_envs()
+        if other.startswith(base + "-") and other.endswith("-" + version) and other != env_id
+    }
+    if _plain(policy) not in variants:
+        raise ConfigError(f"{env_id} has no policy {policy!r}; {nearest(policy, [*SCRIPTS, 'model', *variants])}")
+    return variants[_plain(policy)]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def scripted(
+    model: str | None, env_id: str, env_kwargs: Mapping[str, Any], act: Callable[[Any], str]
+) -> tuple[Any, Policy]:
+    """Let `act`, which returns the text of the next turn, play with a model's tokenizer, or a small one made here."""
+    tokenizer = load_tokenizer(model) if model else _small_tokenizer(shows_images(env_id, env_kwargs))
+
+    def write(episode: Any) -> str:
+        # A script knows how to act. Asked for a summary, it tells what happened.
+        return act(episode) if episode.asked == "act" else episode.env.unwrapped.history()
+
+    return tokenizer, ScriptedPolicy(write, ChatRenderer.of(tokenizer).encode_action)
+
+
+def _small_tokenizer(images: bool) -> Any:
+    """Train a tokenizer on the sources of this package's environments, which hold the words of their worlds.
+
+    It needs two to three characters a token there, and writes any other text in shorter pieces. For environments that
+    show images it is a processor.
+    """
+    require("transformers", "train")
+    from agent_gym.examples.tiny import make_tiny_processor, make_tiny_tokenizer
+
+    (folder,) = import_module("agent_gym.envs").__path__
+    texts = [file.read_text(encoding="utf-8") for file in sorted(Path(folder).rglob("*.py"))]
+    return make_tiny_processor(texts, _TOKENS) if images else make_tiny_tokenizer(texts, _TOKENS)
 
 
 def load_tokenizer(model: str) -> Any:
-    """Load the tokenizer of a model folder or hub id, or the processor of a model that reads images.
-
-    Raises:
-        ConfigError: if there is no such model, in one line instead of the hub client's paragraph.
-    """
+    """Load the tokenizer of a model folder or hub id, or the processor of a model that reads images."""
     check_folder(model)
     transformers = require("transformers", "train")
     try:
@@ -48,47 +141,36 @@ def check_folder(model: str) -> None:
         raise ConfigError(f"no model folder at {model}")
 
 
-def choose_engine(engine: str, model: str) -> str:
-    """Resolve "auto": vLLM where it is installed and can serve the model, else transformers.
+def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:
+    """Load a model into an engine, and return its tokenizer and the policy.
 
-    Raises:
-        ConfigError: for a LoRA adapter with vLLM, which serves whole models only.
+    Args:
+        model: a folder or a hub id.
+        engine: vllm, transformers or auto: vLLM where it is installed and can serve the model.
+        context: longest context in tokens.
+        seed: of the engine's own sampling stream.
     """
     if _is_adapter(model):
         if engine == "vllm":
             raise ConfigError(f"{model} is a LoRA adapter: use --engine transformers, or merge it into its base model")
-        return "transformers"
-    if engine != "auto":
-        return engine
-    return "vllm" if find_spec("vllm") else "transformers"
-
-
-def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:
-    """Load a model into an engine.
-
-    Args:
-        model: a folder or a hub id.
-        engine: one of `ENGINES`.
-        context: longest context in tokens.
-        seed: of the engine's own sampling stream.
-
-    Returns:
-        The tokenizer and the policy.
-
-    Raises:
-        ConfigError: if the model or the engine is not there.
-    """
-    engine = choose_engine(engine, model)
-    note(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
+        engine = "transformers"
+    elif engine == "auto":
+        engine = "vllm" if find_spec("vllm") else "transformers"
+    announce(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
     if engine == "vllm":
         set_environment()
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer.of(tokenizer)
-    renderer.also_ends_at(_end_tokens(model))
+    transformers = require("transformers", "train")
+    try:
+        renderer.also_ends_at(transformers.GenerationConfig.from_pretrained(model).eos_token_id)
+    except OSError:  # many folders have none
+        renderer.also_ends_at(None)
     if engine == "vllm":
         from agent_gym.policies.vllm.engine import VLLMPolicy
 
-        context = min(context, _longest_context(model) or context)
+        config = transformers.AutoConfig.from_pretrained(model).get_text_config()
+        context = min(context, getattr(config, "max_position_embeddings", None) or context)
         return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, vision=renderer.vision, seed=seed)
     from agent_gym.policies.transformers import TransformersPolicy
 
@@ -103,51 +185,6 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     )
 
 
-def _end_tokens(model: str) -> int | list[int] | None:
-    """Return what the model's generation config ends a turn with; many folders have none."""
-    try:
-        return require("transformers", "train").GenerationConfig.from_pretrained(model).eos_token_id
-    except OSError:
-        return None
-
-
-def scripted(
-    model: str | None, env_id: str, env_kwargs: Mapping[str, Any], act: Callable[[Any], str]
-) -> tuple[Any, Policy]:
-    """Let a function play.
-
-    Args:
-        model: whose tokenizer and chat template write the episodes; None makes a small tokenizer on the spot.
-        env_id: the environment.
-        env_kwargs: its arguments.
-        act: returns the text of the next turn of a live episode.
-    """
-    tokenizer = load_tokenizer(model) if model else stand_in(shows_images(env_id, env_kwargs))
-
-    def write(episode: Any) -> str:
-        # A script knows how to act. Asked for a summary, it tells what happened.
-        return act(episode) if episode.asked == "act" else episode.env.unwrapped.history()
-
-    return tokenizer, ScriptedPolicy(write, ChatRenderer.of(tokenizer).encode_action)
-
-
-def stand_in(images: bool) -> Any:
-    """Make a small tokenizer where there is no other; no episode is played for it.
-
-    It is trained on the sources of this package's environments, which hold the words that worlds speak in: two to three
-    characters a token. Any other text is written, too, in shorter pieces.
-
-    Args:
-        images: whether it is for an environment that shows some; then it is a processor.
-    """
-    require("transformers", "train")
-    from agent_gym.examples.tiny import make_tiny_processor, make_tiny_tokenizer
-
-    (folder,) = import_module("agent_gym.envs").__path__
-    texts = [file.read_text(encoding="utf-8") for file in sorted(Path(folder).rglob("*.py"))]
-    return make_tiny_processor(texts, _TOKENS) if images else make_tiny_tokenizer(texts, _TOKENS)
-
-
 def _load_model(model: str) -> Any:
     torch, transformers = require("torch", "train"), require("transformers", "train")
     gpu = torch.cuda.is_available()
@@ -159,11 +196,6 @@ def _load_model(model: str) -> Any:
     return loaded.to("cuda" if gpu else "cpu")
 
 
-def _longest_context(model: str) -> int | None:
-    config = require("transformers", "train").AutoConfig.from_pretrained(model)
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
 def _is_adapter(model: str) -> bool:
     return (Path(model).expanduser() / "adapter_config.json").is_file()
 
@@ -173,3 +205,35 @@ def _cannot_load(model: str, error: Exception) -> str:
     if Path(model).expanduser().is_dir():
         return f"cannot load the model in {model}: {reason}"
     return f"cannot load the model {model!r}: there is no such folder, and the hub client says: {reason}"
+
+
+def build_endpoint(arguments: argparse.Namespace, env_id: str, context: int, concurrency: int) -> tuple[Any, Policy]:
+    """Make a policy of the model server at `--endpoint`, and return its tokenizer and the policy.
+
+    `--model` is its name there, None for the only one; without `--tokenizer` a vLLM server names the model's source.
+    """
+    from agent_gym.policies.openai import OpenAIPolicy
+    from agent_gym.policies.openai_server import find_model, gives_token_ids
+
+    url, source = arguments.endpoint, arguments.tokenizer
+    card = find_model(url, arguments.model)
+    name = str(card["id"])
+    if source is None and card.get("owned_by") == "vllm":
+        source = str(card.get("root") or name)
+    tokenizer = None
+    if source is not None:
+        with suppress(ConfigError) if arguments.tokenizer is None else nullcontext():
+            tokenizer = load_tokenizer(source)
+    if tokenizer is not None:
+        renderer = ChatRenderer.of(tokenizer)
+        if gives_token_ids(url, name, renderer.encode("a")[0]):
+            limit = min(context, card.get("max_model_len") or context)
+            print(f"agent-gym: {name} takes and gives token ids, with the tokenizer of {source}", file=sys.stderr)
+            return tokenizer, OpenAIPolicy(url, name, renderer, token_ids=True, context=limit, concurrency=concurrency)
+    else:
+        tokenizer = _small_tokenizer(shows_images(env_id, arguments.env_kwargs))
+        source = "a small tokenizer made here; give --tokenizer for real counts"
+    tokenizer.chat_template = _PLAIN_TEMPLATE
+    print(f"agent-gym: {name} takes messages and gives texts; tokens are counted with {source}", file=sys.stderr)
+    renderer = ChatRenderer.of(tokenizer)
+    return tokenizer, OpenAIPolicy(url, name, renderer, token_ids=False, concurrency=concurrency)

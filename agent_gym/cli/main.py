@@ -1,7 +1,8 @@
-"""The entry point of `agent-gym`: finds the command, runs it, and turns what the user got wrong into one line.
+"""The entry point of `agent-gym`: finds the command, runs it, and turns the user's mistakes into one line.
 
 A command's module is imported only when it is called, so that `agent-gym --help` and `agent-gym list` load neither
-torch nor TRL. Exit codes: 0 done, 1 the run failed, 2 the user's mistake, 130 interrupted, 141 nobody reads the output.
+torch nor TRL. Exit codes: 0 done, 1 the run failed, 2 the user's mistake, 130 interrupted, 141 the reader of the output
+is gone.
 """
 
 from __future__ import annotations
@@ -18,29 +19,30 @@ from agent_gym.cli.parser import nearest, one_line
 from agent_gym.errors import AgentGymError, ConfigError
 
 COMMANDS = {
-    "list": "show the environments",
-    "play": "play an environment yourself, in the terminal",
-    "chat": "talk to a model that uses an environment's tools",
-    "rollout": "let a model or the expert play, and write the trajectories",
-    "eval": "measure how often a model succeeds, with 95% intervals",
-    "compare": "compare runs of eval on the same tasks, with paired tests",
-    "rescore": "score stored episodes again, without a model",
-    "sft": "train a model on the expert's episodes (supervised warm start)",
-    "grpo": "train a model by reinforcement learning that compares episodes (GRPO)",
-    "ppo": "train a model by reinforcement learning with a critic (PPO)",
-    "plan": "estimate the memory of a training run, and which layout fits",
-    "prepare": "make a data set ready: fetch, check, convert, index",
-    "serve": "serve a search engine or a sandbox that many trainers share",
-    "export": "write a trained model or trajectories for others: Hugging Face folders, data sets",
-    "view": "turn trajectories into one HTML page",
-    "new": "write a small environment of your own to start from",
-    "speedrun": "all of it in minutes: tiny model, warm start, GRPO, results",
+    "list": ("start:list_envs", "show the environments"),
+    "play": ("play:play", "play an environment yourself, in the terminal"),
+    "chat": ("play:chat", "talk to a model that uses an environment's tools"),
+    "rollout": ("episodes:rollout", "let a model or the expert play, and write the trajectories"),
+    "eval": ("episodes:evaluate", "measure how often a model succeeds, with 95% intervals"),
+    "compare": ("files:compare", "compare runs of eval on the same tasks, with paired tests"),
+    "rescore": ("files:rescore", "score stored episodes again, without a model"),
+    "sft": ("launch:sft", "train a model on the expert's episodes (supervised warm start)"),
+    "grpo": ("launch:grpo", "train a model by reinforcement learning that compares episodes (GRPO)"),
+    "ppo": ("launch:ppo", "train a model by reinforcement learning with a critic (PPO)"),
+    "plan": ("prepare:plan", "estimate the memory of a training run, and which layout fits"),
+    "prepare": ("prepare:prepare", "make a data set ready: fetch, check, convert, index"),
+    "serve": ("serve:serve", "serve a search engine or a sandbox that many trainers share"),
+    "export": ("files:export", "write a trained model or trajectories for others: Hugging Face folders, data sets"),
+    "view": ("files:view", "turn trajectories into one HTML page"),
+    "new": ("start:new", "write a small environment of your own to start from"),
+    "speedrun": ("start:speedrun", "all of it in minutes: tiny model, warm start, GRPO, results"),
 }
+"""Command to the function that runs it, as module of this package and name, and what it does."""
 
 
 def usage() -> str:
     """Return the help of the command itself."""
-    commands = "\n".join(f"  {name:<10}{summary}" for name, summary in COMMANDS.items())
+    commands = "\n".join(f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items())
     return (
         "usage: agent-gym COMMAND [arguments]\n\n"
         "Environments for LLM agents that speak text, and trainers that learn only from the policy's own tokens.\n\n"
@@ -65,24 +67,21 @@ def guarded(run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        if not _unread():
+        if not _reader_is_gone():
             raise
         return 128 + signal.SIGPIPE
-    except ConfigError as error:
-        print(f"agent-gym: {one_line(error)}", file=sys.stderr)
-        return 2
     except AgentGymError as error:
         print(f"agent-gym: {one_line(error)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print("agent-gym: interrupted", file=sys.stderr)
         return 130
 
 
-def _unread() -> bool:
-    """Whether nobody reads the output any more (`| head` has enough); what is left of it then goes nowhere."""
+def _reader_is_gone() -> bool:
+    """Whether the reader of the output has closed it (`| head` has enough); the rest of it is then thrown away."""
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # a broken pipe is told without being asked for
+    output.register(sys.stdout.fileno(), 0)  # a broken pipe is always reported
     broken = bool(output.poll(0))
     if broken:
         # Python writes the rest when it ends, and would complain once more.
@@ -101,4 +100,5 @@ def _run(argv: Sequence[str]) -> int:
     # file that is called like an installed package must not hide it.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    return import_module(f"agent_gym.cli.{command}").main(arguments)
+    module, _, function = COMMANDS[command][0].partition(":")
+    return getattr(import_module(f"agent_gym.cli.{module}"), function)(arguments)

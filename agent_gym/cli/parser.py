@@ -1,6 +1,6 @@
 """What the commands share: an argument parser that reports in one line and reads `--config file.yaml`.
 
-The training commands use TRL's parser (launch.py), which behaves the same way; this one costs no import of TRL.
+The training commands use TRL's parser (flags.py), which behaves the same way; this one does not import TRL.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,8 +17,6 @@ from agent_gym.errors import ConfigError, require, writing
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults that tell something."""
-
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default else action.help
 
@@ -31,24 +30,33 @@ class Parser(argparse.ArgumentParser):
         command: the command's name.
         summary: what it does, for `--help`.
         config: whether to offer `--config`.
+        formatter: lays out the help.
     """
 
-    def __init__(self, command: str, summary: str, *, config: bool = True) -> None:
+    def __init__(self, command: str, summary: str, *, config: bool = True, formatter: Any = _HelpFormatter) -> None:
         super().__init__(
-            prog=f"agent-gym {command}",
-            description=summary,
-            allow_abbrev=False,
-            formatter_class=_HelpFormatter,
+            prog=f"agent-gym {command}", description=summary, allow_abbrev=False, formatter_class=formatter
         )
         self.command = command
         if config:
             help_text = "a yaml file with any of these arguments; the command line wins over it"
             self.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=help_text)
 
-    def add_env_kwargs(self) -> None:
+    def add_env_kwargs(self, help_text: str = "arguments of the environment") -> None:
         """Add the flag for the environment's arguments."""
-        help_text = "arguments of the environment"
         self.add_argument("--env_kwargs", type=json_object, default={}, metavar="JSON", help=help_text)
+
+    def add_model(self, title: str) -> argparse._ArgumentGroup:
+        """Add and return the group of flags for the model that plays."""
+        group = self.add_argument_group(title)
+        help_text = "model folder or hub id, or the model's name at an endpoint"
+        group.add_argument("--model", "--model_name_or_path", metavar="PATH", help=help_text)
+        help_text = "an OpenAI-compatible server, for example http://127.0.0.1:8000/v1; its key: $OPENAI_API_KEY"
+        group.add_argument("--endpoint", metavar="URL", help=help_text)
+        help_text = "folder or hub id of the tokenizer, where the endpoint names none; for the expert that of a model"
+        group.add_argument("--tokenizer", metavar="PATH", help=help_text)
+        add_engine(group)
+        return group
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the command line over the yaml file that it names, if any.
@@ -67,7 +75,6 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def error(self, message: str) -> NoReturn:
-        """Say it in one line, without the usage text."""
         raise ConfigError(f"{self.command}: {message} (see {self.prog} --help)")
 
     def _from_yaml(self, path: str) -> list[str]:
@@ -89,22 +96,18 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
 
+def add_engine(group: Any) -> None:
+    """Add the flag for what samples to a parser or a group of it."""
+    help_text = "what samples; auto takes vLLM where it is installed"
+    group.add_argument("--engine", choices=("auto", "vllm", "transformers"), default="auto", help=help_text)
+
+
 Kind = tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]
 """What makes the parser of one kind of a command, and what runs it."""
 
 
 def run_kind(command: str, summary: str, kinds: Mapping[str, Kind], argv: Sequence[str]) -> int:
-    """Run a command whose first word says which of several kinds is meant, each with flags of its own.
-
-    Args:
-        command: the command's name.
-        summary: what all of them do.
-        kinds: by their first word.
-        argv: the arguments.
-
-    Returns:
-        The exit code.
-    """
+    """Run a command whose first word says which of several kinds is meant, each with flags of its own."""
     if argv and argv[0] in kinds:
         make_parser, run = kinds[argv[0]]
         return run(make_parser().parse(argv[1:]))
@@ -185,11 +188,7 @@ def positive(text: str) -> int:
 
 
 def check_output(path: str) -> None:
-    """Make the folder of a file that is going to be written, before hours of work depend on it.
-
-    Raises:
-        ConfigError: if the file cannot be written there.
-    """
+    """Make the folder of a file that will be written; raise `ConfigError` now if that cannot be done."""
     with writing(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         existed = Path(path).exists()
@@ -214,3 +213,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Return an error's text without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def announce(text: str) -> None:
+    """Say what takes some seconds, on a terminal only: in a log such a line would stand between results."""
+    if sys.stderr.isatty():
+        print(f"agent-gym: {text}", file=sys.stderr, flush=True)

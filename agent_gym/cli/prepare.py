@@ -1,50 +1,54 @@
-"""`agent-gym prepare RECIPE`: a data set from the hub or from local files, ready for its environment."""
+"""Before a run: `agent-gym prepare` makes data ready, `agent-gym plan` tells what fits on which GPUs."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+import json
+import math
+from collections.abc import Container, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent_gym.cli.parser import Parser
-from agent_gym.prepare import (
-    ENCODER,
-    INDEXES,
-    RECIPES,
-    Forecast,
-    Options,
-    Prepared,
-    forecast,
-    prepare,
-    python_lines,
-    shell_lines,
-    source_names,
-)
+from agent_gym.cli.parser import Parser, positive
+from agent_gym.plan import Estimate, find_shape
+from agent_gym.plan import plan as estimate
+from agent_gym.plan.memory import cache_per_token
+
+if TYPE_CHECKING:
+    from agent_gym.prepare import Forecast, Prepared
+
+GIB = 2**30
+_HEAD = "LAYOUT GPUS CONFIG TRAINS WEIGHTS GRADS ADAM ACTS HEAD UPDATE ENGINE CACHE TOKENS EPISODES FITS"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Prepare, or say what that would fetch and write."""
+def prepare(argv: Sequence[str]) -> int:
+    """Prepare a data set, or print what that would fetch and write."""
+    from agent_gym.prepare import ENCODER, INDEXES, RECIPES, Options, forecast
+    from agent_gym.prepare import prepare as run
+
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
-    parser = Parser("prepare", f"Make a data set ready for its environment.\n\nrecipes:\n{recipes}", config=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("recipe", choices=list(RECIPES), metavar="RECIPE", help="what to prepare")
+    summary = f"Make a data set ready for its environment.\n\nrecipes:\n{recipes}"
+    parser = Parser("prepare", summary, config=False, formatter=argparse.RawDescriptionHelpFormatter)
+    flag = parser.add_argument
+    flag("recipe", choices=list(RECIPES), metavar="RECIPE", help="what to prepare")
     help_text = "files, folders or https addresses of files to take instead of the hub, in the form of the source"
-    parser.add_argument("--from", dest="source", nargs="+", default=(), metavar="PATH", help=help_text)
+    flag("--from", dest="source", nargs="+", default=(), metavar="PATH", help=help_text)
     help_text = "folder to write to; else RECIPE in $AGENT_GYM_CACHE, $XDG_CACHE_HOME/agent-gym or ~/.cache/agent-gym"
-    parser.add_argument("--output", metavar="DIR", help=help_text)
-    help_text = f"index of the corpus: {', '.join(INDEXES)}; bm25 where nothing is said"
-    parser.add_argument("--index", choices=INDEXES, metavar="INDEX", help=help_text)
-    help_text = f"model of an index that is not bm25, on the hub or in a folder; {ENCODER} where nothing is said"
-    parser.add_argument("--encoder", default=ENCODER, metavar="MODEL", help=help_text)
-    parser.add_argument("--device", default="cpu", help="where the encoder runs: cpu, cuda, cuda:1")
-    parser.add_argument("--dry_run", action="store_true", help="only say what would be fetched and written, in bytes")
+    flag("--output", metavar="DIR", help=help_text)
+    help_text = f"index of the corpus: {', '.join(INDEXES)}; default: bm25"
+    flag("--index", choices=INDEXES, metavar="INDEX", help=help_text)
+    help_text = f"model of an index that is not bm25, on the hub or in a folder; default: {ENCODER}"
+    flag("--encoder", default=ENCODER, metavar="MODEL", help=help_text)
+    flag("--device", default="cpu", help="where the encoder runs: cpu, cuda, cuda:1")
+    flag("--dry_run", action="store_true", help="only say what would be fetched and written, in bytes")
     arguments = parser.parse(argv)
     options = Options(arguments.index, arguments.encoder, arguments.device)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
     if arguments.dry_run:
         _print_forecast(arguments.recipe, *forecast(arguments.recipe, **where))
     else:
-        _print_result(prepare(arguments.recipe, **where, progress=True))
+        _print_result(run(arguments.recipe, **where, progress=True))
     return 0
 
 
@@ -54,13 +58,15 @@ def _print_forecast(recipe: str, folder: Path, lines: Sequence[Forecast]) -> Non
         return
     rows = [(line.action, line.what, "?" if line.size is None else f"{line.size:,}", line.note) for line in lines]
     print(f"{recipe} -> {folder}")
-    _print_table([("", "", "BYTES", ""), *rows])
+    _print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
     for action in ("fetch", "write"):
         total = sum(line.size or 0 for line in lines if line.action == action)
         print(f"to {action}: {total:,} bytes")
 
 
 def _print_result(prepared: Prepared) -> None:
+    from agent_gym.prepare import python_lines, shell_lines, source_names
+
     rows = []
     for path, piece in prepared.pieces.items():
         size = sum(file["bytes"] for file in piece["files"].values())
@@ -68,16 +74,112 @@ def _print_result(prepared: Prepared) -> None:
         state = "written" if path in prepared.made else "already there, checksums agree"
         rows.append((path, count, f"{size:,}", state))
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
-    _print_table([("", "ROWS", "BYTES", ""), *rows])
+    _print_table([("", "ROWS", "BYTES", ""), *rows], numbers=(1, 2))
     print(f"\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print columns; those with a head are numbers and go to the right."""
+def _print_table(rows: Sequence[Sequence[str]], numbers: Container[int]) -> None:
+    """Print columns, those of numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            cell.rjust(width) if head else cell.ljust(width)
-            for cell, width, head in zip(row, widths, rows[0], strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+        cells = enumerate(zip(row, widths, strict=True))
+        aligned = [cell.rjust(width) if i in numbers else cell.ljust(width) for i, (cell, width) in cells]
+        print("  ".join(aligned).rstrip())
+
+
+def plan(argv: Sequence[str]) -> int:
+    """Print the estimates and a command."""
+    parser = Parser("plan", "Estimate the memory of a training run and name a layout that fits.", config=False)
+    flag = parser.add_argument
+    flag("--model", required=True, help="folder or hub id")
+    flag("--gpus", type=_gpus, required=True, metavar="NxGIB", help="for example 4x80")
+    flag("--max_episode_tokens", type=positive, default=4096, help="tokens of the longest context")
+    help_text = "tokens of a forward and backward pass; a longer episode is alone in its own"
+    flag("--micro_batch_tokens", type=positive, default=8192, help=help_text)
+    flag("--lora_r", type=positive, default=16, help="rank of the adapters, where there are any")
+    flag("--json", action="store_true", help="print JSON, in bytes")
+    arguments = parser.parse(argv)
+    shape = find_shape(arguments.model)
+    count, gib = arguments.gpus
+    estimates = estimate(
+        shape,
+        count,
+        gib * GIB,
+        episode_tokens=arguments.max_episode_tokens,
+        micro_batch_tokens=arguments.micro_batch_tokens,
+        lora_rank=arguments.lora_r,
+    )
+    best = next((one for one in estimates if one.obstacle is None), None)
+    command = None if best is None else _command(best, arguments, gib)
+    if arguments.json:
+        rows = [{**dataclasses.asdict(one), "training": one.training, "obstacle": one.obstacle} for one in estimates]
+        facts = {"shape": dataclasses.asdict(shape), "parameters": shape.parameters}
+        print(json.dumps({**facts, "estimates": rows, "command": command}, indent=2))
+        return 0
+    print(
+        f"{arguments.model}: {shape.parameters:,} parameters, "
+        f"{cache_per_token(shape) / 1024:.0f} KiB of cache per token\n"
+        f"{count} GPUs of {gib:g} GiB, of which {estimates[0].usable / GIB:.1f} are planned with; GiB per GPU:\n"
+    )
+    _print_table([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14))
+    print()
+    if command is None:
+        print("Nothing fits: take more or larger GPUs, shorter episodes or a smaller model.")
+    else:
+        print(f"The first that fits:\n\n{command}")
+    return 0
+
+
+def _gpus(text: str) -> tuple[int, float]:
+    count, _, gib = text.lower().partition("x")
+    try:
+        gpus = int(count), float(gib)
+    except ValueError:
+        gpus = 0, 0.0
+    if gpus[0] < 1 or not 1 <= gpus[1] < 10_000:
+        raise argparse.ArgumentTypeError(f"expected a number of GPUs and their GiB, such as 4x80, got {text!r}")
+    return gpus
+
+
+def _row(one: Estimate) -> list[str]:
+    sizes = (one.state.weights, one.state.gradients, one.state.optimizer, one.activations, one.head, one.training)
+    return [
+        one.layout,
+        f"{one.trainers}+{one.servers}" if one.servers else str(one.trainers),
+        one.config,
+        f"lora {one.lora_rank}" if one.lora_rank else "all",
+        *(f"{size / GIB:.1f}" for size in sizes),
+        f"{one.engine / GIB:.1f}",
+        f"{max(0.0, one.cache) / GIB:.1f}",
+        f"{one.cache_tokens:,}",
+        f"{one.episodes:,}",
+        "yes" if one.obstacle is None else f"not {one.obstacle}",
+    ]
+
+
+def _command(one: Estimate, arguments: argparse.Namespace, gib: float) -> str:
+    tokens = arguments.max_episode_tokens
+    flags = [f"--model_name_or_path {arguments.model}", f"--max_episode_tokens {tokens}"]
+    flags += [f"--micro_batch_tokens {arguments.micro_batch_tokens}", "--gradient_checkpointing true", "--bf16 true"]
+    if one.lora_rank:
+        flags += [f"--use_peft true --lora_r {one.lora_rank} --lora_target_modules all-linear --dtype bfloat16"]
+    lines, prefix = [], ""
+    if one.servers:
+        urls = []
+        for server in range(one.engines):
+            first = server * one.tensor_parallel
+            cards = ",".join(map(str, range(first, first + one.tensor_parallel)))
+            spread = f" -- --tensor-parallel-size {one.tensor_parallel}" if one.tensor_parallel > 1 else ""
+            lines.append(
+                f"CUDA_VISIBLE_DEVICES={cards} agent-gym serve model {arguments.model} --port {8010 + server} "
+                f"--context {tokens}{spread} &"
+            )
+            urls.append(f"http://127.0.0.1:{8010 + server}")
+        prefix = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(one.servers, one.servers + one.trainers)))} "
+        flags += [f"--layout server --vllm_server_base_url {','.join(urls)}"]
+    else:
+        # vLLM counts the share from the whole card.
+        share = math.floor(100 * (one.engine + one.cache) / (gib * GIB)) / 100
+        flags += [f"--use_vllm true --vllm_enable_sleep_mode true --vllm_gpu_memory_utilization {share}"]
+    flags += [f"--accelerate_config {one.config} --num_processes {one.trainers}"]
+    return "\n".join([*lines, " \\\n    ".join([f"{prefix}agent-gym grpo ENV_ID", *flags])])

@@ -26,7 +26,7 @@ from agent_gym.serving import bind
 _WEBSHOP = "AgentR1/WebShop-v0"
 
 
-def main(argv: Sequence[str]) -> int:
+def serve(argv: Sequence[str]) -> int:
     """Serve until interrupted."""
     kinds: dict[str, Kind] = {
         "model": (_model_parser, _serve_model),

@@ -1,0 +1,363 @@
+"""The commands that work on trajectory files and runs: `view`, `compare`, `rescore` and `export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import webbrowser
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from agent_gym.cli.parser import Kind, Parser, announce, check_output, json_object, positive, run_kind
+from agent_gym.errors import ConfigError, require, writing
+from agent_gym.evaluate import EvalResult, summarize
+from agent_gym.evaluate.compare import Comparison, Run, read_runs, same_kind
+from agent_gym.evaluate.compare import compare as compare_runs
+from agent_gym.evaluate.report import align, number
+from agent_gym.evaluate.statistics import Difference
+from agent_gym.rollout import (
+    Replay,
+    failure_summary,
+    from_record,
+    make_env,
+    play_again,
+    read_trajectories,
+    write_trajectories,
+)
+from agent_gym.rollout.envs import close_env
+
+_SHOWN = 10  # differences that `rescore` prints
+
+
+def _read(files: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
+    """Yield the records of trajectory files, with a bar on a terminal; lines that are left out are named on stderr."""
+
+    def warn(text: str) -> None:
+        tqdm.write(f"agent-gym: {text}", file=sys.stderr)
+
+    records = chain.from_iterable(map(partial(read_trajectories, left_out=warn), files))
+    return iter(tqdm(records, desc="reading", unit=" episodes", leave=False, disable=None, file=sys.stderr))
+
+
+# view
+
+
+def view(argv: Sequence[str]) -> int:
+    """Write the episodes as one HTML page and print its name, or show them in the terminal."""
+    summary = "Turn trajectories into one HTML page that opens anywhere, without a server or a network."
+    parser = Parser("view", summary, config=False)
+    help_text = "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task"
+    parser.add_argument("files", metavar="FILE", nargs="+", help=help_text)
+    parser.add_argument("--output", metavar="FILE", help="the page; default: beside the first input, ending in .html")
+    parser.add_argument("--title", help="heading of the page; default: the name of the input")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--terminal", action="store_true", help="show the episodes here and write no page")
+    parser.add_argument("--episode", type=positive, metavar="N", help="with --terminal: show the Nth episode and end")
+    arguments = parser.parse(argv)
+    # A run is named after its file, or by its path where two files have one name.
+    stems = [Path(name).stem for name in arguments.files]
+    names = [stem if stems.count(stem) == 1 else name for stem, name in zip(stems, arguments.files, strict=True)]
+    runs = {name: _jsonl_files(Path(path)) for name, path in zip(names, arguments.files, strict=True)}
+    if arguments.terminal:
+        _show([path for files in runs.values() for path in files], arguments.episode)
+        return 0
+    if arguments.episode:
+        raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
+    from agent_gym.viewer import render_html
+
+    output = Path(arguments.output or Path(arguments.files[0]).with_suffix(".html"))
+    check_output(str(output))
+    page = render_html({name: _read(files) for name, files in runs.items()}, arguments.title or " and ".join(runs))
+    with writing(output, "name another file with --output"):
+        output.write_text(page, encoding="utf-8")
+    print(output)
+    if arguments.open and not webbrowser.open(output.resolve().as_uri()):
+        raise ConfigError(f"there is no browser to open; the page is at {output}")
+    return 0
+
+
+def _jsonl_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    # One without content is what a run leaves that was killed before its first episode ended.
+    files = sorted(file for file in path.glob("*.jsonl") if file.stat().st_size)
+    if not files:
+        raise ConfigError(f"{path} holds no .jsonl file with episodes")
+    return files
+
+
+def _show(files: Sequence[Path], number: int | None) -> None:
+    require("rich", "terminal")
+    from rich.console import Console
+
+    from agent_gym.viewer.terminal import browse, episode_table, episode_view
+
+    records = list(_read(files))
+    if number is not None and number > len(records):
+        raise ConfigError(f"--episode is {number}, but there are {len(records)} episodes")
+    console = Console(highlight=False)
+    if number is not None:
+        console.print(episode_view(records[number - 1], number, len(records)))
+    elif console.is_terminal and sys.stdin.isatty():
+        browse(records, console)
+    else:
+        console.print(episode_table(records))
+
+
+# compare
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Compare each further run with the first."""
+    summary = "Compare runs on the tasks that they share: differences with 95% intervals and paired tests."
+    parser = Parser("compare", summary, config=False)
+    help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
+    parser.add_argument("files", metavar="FILE.jsonl", nargs="+", help=help_text)
+    parser.add_argument("--json", action="store_true", help="print the comparisons as JSON")
+    arguments = parser.parse(argv)
+    found = [(a, b, compare_runs(a, b)) for a, b in _pairs(_read_runs(arguments.files))]
+    if not found:
+        raise ConfigError(
+            f"{', '.join(arguments.files)}: nothing to compare; it takes two policies, or two files, that played the "
+            "same environment"
+        )
+    if arguments.json:
+        rows = [
+            {"a": a.policy, "b": b.policy, "env_a": a.env_id, "env_b": b.env_id, **dataclasses.asdict(comparison)}
+            for a, b, comparison in found
+        ]
+        print(json.dumps(rows, indent=2))
+    else:
+        print("\n\n".join(_comparison_text(a, b, comparison) for a, b, comparison in found))
+    return 0
+
+
+def _read_runs(files: Sequence[str]) -> list[Run]:
+    stems = [Path(file).stem for file in files]
+    names = stems if len(set(stems)) == len(stems) else list(files)
+    parts = [read_runs(_read([file]), name) for file, name in zip(files, names, strict=True)]
+    policies = [policy for part in parts for policy in {run.policy for run in part}]
+    # A policy that several files have is named with the file.
+    return [
+        dataclasses.replace(run, policy=f"{run.policy} in {name}") if policies.count(run.policy) > 1 else run
+        for part, name in zip(parts, names, strict=True)
+        for run in part
+    ]
+
+
+def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+    """Pair each run with the first of its environment or, if it is the only one there, of a variant of it."""
+    for i, run in enumerate(runs):
+        before = [other for other in runs[:i] if same_kind(other, run)]
+        if before:
+            yield next((other for other in before if other.env_id == run.env_id), before[0]), run
+
+
+def _comparison_text(a: Run, b: Run, found: Comparison) -> str:
+    where = a.env_id if a.env_id == b.env_id else f"{a.env_id} and {b.env_id}"
+    lines = [
+        f"a: {a.policy}",
+        f"b: {b.policy}",
+        f"{where}: {found.paired} tasks paired, {found.only_a} of a alone, {found.only_b} of b alone",
+    ]
+    for name, run in (("a", a), ("b", b)):
+        lines += [f"{len(run.failed)} episodes of {name} failed and are left out"] if run.failed else []
+        lines += [f"  {line}" for line in failure_summary(run.failed)]
+    if a.env_kwargs != b.env_kwargs:
+        lines.append(f"env_kwargs differ: {json.dumps(a.env_kwargs)}, {json.dumps(b.env_kwargs)}")
+    rows = [["measure", "a", "b", "b - a", "95% interval", "p", "test"]]
+    rows += [[name, *_cells(name, difference)] for name, difference in found.measures.items()]
+    lines.append(align(rows))
+    for field, parts in found.categories.items():
+        rows = [[field, "tasks", "success of a", "of b", "b - a", "95% interval", "p", "test"]]
+        rows += [[value, str(n), *_cells("episode/success", d)] for value, (n, d) in parts.items()]
+        lines += ["", align(rows)]
+    return "\n".join(lines)
+
+
+def _cells(name: str, d: Difference) -> list[str]:
+    ends = "-" if d.low is None or d.high is None else f"{_signed(name, d.low)} to {_signed(name, d.high)}"
+    p = "< 0.0001" if d.p < 1e-4 else f"{d.p:.4f}"
+    return [number(name, d.a), number(name, d.b), _signed(name, d.difference), ends, p, d.test]
+
+
+def _signed(name: str, value: float) -> str:
+    text = number(name, value)
+    return text if text.startswith("-") else f"+{text}"
+
+
+# rescore
+
+
+def rescore(argv: Sequence[str]) -> int:
+    """Play stored episodes again and print what the environment answers and pays today; 1 if that has changed."""
+    summary = (
+        "Play the actions of stored episodes again, without a model, and score them. Exit code 1 if the world answers "
+        "otherwise than then or, where no other rewards were asked for, scores otherwise."
+    )
+    parser = Parser("rescore", summary)
+    parser.add_argument("file", metavar="FILE.jsonl", help="trajectories of `eval`, `rollout` or a training run")
+    help_text = "other weights of the reward's terms"
+    parser.add_argument("--reward_weights", type=json_object, default={}, metavar="JSON", help=help_text)
+    parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
+    parser.add_argument("--output", metavar="FILE.jsonl", help="write the episodes with their new scores")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    arguments = parser.parse(argv)
+    if arguments.output:
+        check_output(arguments.output)
+    changes = {**arguments.env_kwargs}
+    if arguments.reward_weights:
+        changes["reward_weights"] = arguments.reward_weights
+    records = list(_read([arguments.file]))
+    replays = list(_replay(records, changes))
+    if arguments.output:
+        with writing(arguments.output):
+            write_trajectories(arguments.output, (replay.record for replay in replays))
+    before = [from_record({**record, "rows": []}) for record in records]
+    after = [from_record({**replay.record, "rows": []}) for replay in replays]
+    then, now = summarize(before), summarize(after)
+    world, scores = sum(bool(one.world) for one in replays), sum(bool(one.scores) for one in replays)
+    if arguments.json:
+        counts = {"episodes": len(replays), "world_differs": world, "scores_differ": scores}
+        changed = [
+            {"task_id": one.record["task_id"], "spec": one.record["spec"], "world": one.world, "scores": one.scores}
+            for one in replays
+            if one.world or one.scores
+        ]
+        print(json.dumps({**counts, "stored": then.metrics, "now": now.metrics, "differences": changed}, indent=2))
+    else:
+        print(f"{then.episodes} episodes played again, {then.failed} failed ones left as they are")
+        print(f"the world answers otherwise in {world} of them, the score is another in {scores}")
+        found = [(episode.task_id, one.world or one.scores) for episode, one in zip(before, replays, strict=True)]
+        for task_id, lines in [(task_id, lines) for task_id, lines in found if lines][:_SHOWN]:
+            print(f"  {task_id}: {lines[0][:200]}")
+        _print_changes(then, now)
+    return 1 if any(replay.world or replay.scores and not changes for replay in replays) else 0
+
+
+def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
+    """Play the records again, in one environment per id and arguments."""
+    envs: dict[str, Any] = {}
+    try:
+        for record in tqdm(records, desc="episodes", leave=False, file=sys.stderr):
+            if record["failure"] is not None:  # it broke off, and there is nothing to compare with
+                yield Replay(dict(record))
+                continue
+            spec = record["spec"]
+            kwargs = {**spec["env_kwargs"], **changes}
+            if "reward_weights" in changes:
+                stored = spec["env_kwargs"].get("reward_weights") or {}
+                kwargs["reward_weights"] = {**stored, **changes["reward_weights"]}
+            key = json.dumps([spec["env_id"], kwargs], sort_keys=True)
+            if key not in envs:
+                envs[key] = make_env(spec["env_id"], kwargs)
+            replay = play_again(record, envs[key])
+            replay.record["spec"] = {**spec, "env_kwargs": kwargs}
+            yield replay
+    finally:
+        for env in envs.values():
+            close_env(env)
+
+
+def _print_changes(then: EvalResult, now: EvalResult) -> None:
+    rows = [["measure", "stored", "now"]]
+    for name in {**then.measures, **now.measures}:
+        old, new = (result.measures[name].value if name in result.measures else 0.0 for result in (then, now))
+        if old != new and not name.endswith("/latency"):  # how long a tool takes is no score
+            rows.append([name, number(name, old), number(name, new)])
+    if len(rows) > 1:
+        print(align(rows))
+
+
+# export
+
+
+def export(argv: Sequence[str]) -> int:
+    """Export a model or trajectories, as the first word says."""
+    kinds: dict[str, Kind] = {
+        "model": (_model_parser, _export_model),
+        "trajectories": (_trajectories_parser, _export_trajectories),
+    }
+    return run_kind("export", "Export a trained model or trajectories.", kinds, argv)
+
+
+def _model_parser() -> Parser:
+    summary = (
+        "Write a trained model as a plain Hugging Face folder with a model card, for transformers, vLLM and the hub."
+    )
+    parser = Parser("export model", summary, config=False)
+    help_text = "folder of a run (its last checkpoint counts) or a checkpoint"
+    parser.add_argument("checkpoint", metavar="RUN", help=help_text)
+    parser.add_argument("out", metavar="OUT", help="a new folder")
+    parser.add_argument("--merge_adapter", action="store_true", help="merge a LoRA adapter into its base model")
+    parser.add_argument("--critic", action="store_true", help="also copy the critic of agent-gym ppo, to OUT/critic")
+    help_text = "episodes of `agent-gym eval --output`, for the card's table"
+    parser.add_argument("--eval", nargs="+", default=[], metavar="FILE.jsonl", help=help_text)
+    parser.add_argument("--push_to_hub", metavar="NAME", help="also upload it, for example as user/model")
+    return parser
+
+
+def _export_model(arguments: Namespace) -> int:
+    announce("importing torch and transformers")
+    require("transformers", "train")
+    from agent_gym.trainers.checkpoints import read_provenance
+    from agent_gym.trainers.export.card import model_card, read_evaluations
+    from agent_gym.trainers.export.checkpoint import find_checkpoint
+    from agent_gym.trainers.export.hub import check_name, push
+    from agent_gym.trainers.export.model import export_model
+
+    if arguments.push_to_hub:
+        check_name(arguments.push_to_hub)
+    checkpoint = find_checkpoint(arguments.checkpoint)
+    evaluations = read_evaluations(arguments.eval)
+    provenance = read_provenance(checkpoint.folder)
+    merged = arguments.merge_adapter
+    out = export_model(checkpoint, arguments.out, merge_adapter=merged, critic=arguments.critic)
+    name = (arguments.push_to_hub or out.resolve().name).rpartition("/")[2]
+    card = model_card(name, checkpoint, provenance, evaluations, merged=merged)
+    (out / "README.md").write_text(card, encoding="utf-8")
+    print(out)
+    if arguments.push_to_hub:
+        print(push(out, arguments.push_to_hub))
+    return 0
+
+
+def _trajectories_parser() -> Parser:
+    summary = "Write trajectories as a data set: a folder with parquet and a card."
+    parser = Parser("export trajectories", summary, config=False)
+    help_text = "trajectory files (.jsonl), and last the new folder OUT"
+    parser.add_argument("files", metavar="FILE", nargs="+", help=help_text)
+    help_text = (
+        "trajectories: an episode per row, with all that happened; sft: token ids with a mask of the policy's tokens, "
+        "for trl.SFTTrainer; messages: the conversations as text"
+    )
+    parser.add_argument("--format", choices=("trajectories", "sft", "messages"), default="trajectories", help=help_text)
+    parser.add_argument("--min_reward", type=float, metavar="R", help="only episodes with at least this reward")
+    parser.add_argument("--successful", action="store_true", help="only episodes that solved their task")
+    parser.add_argument("--push_to_hub", metavar="NAME", help="also upload it, for example as user/data")
+    return parser
+
+
+def _export_trajectories(arguments: Namespace) -> int:
+    require("datasets", "train")
+    from agent_gym.trainers.export.hub import check_name, push
+    from agent_gym.trainers.export.trajectories import export_trajectories
+
+    *files, out = map(Path, arguments.files)
+    if not files:
+        raise ConfigError(f"export trajectories: {out} is one path; give trajectory files and then the new folder")
+    if arguments.push_to_hub:
+        check_name(arguments.push_to_hub)
+    rewarded, solved = arguments.min_reward, arguments.successful
+    dataset = export_trajectories(_read(files), out, form=arguments.format, min_reward=rewarded, successful=solved)
+    print(f"{out}: {len(dataset)} rows")
+    if arguments.push_to_hub:
+        print(push(out, arguments.push_to_hub, kind="dataset"))
+    return 0

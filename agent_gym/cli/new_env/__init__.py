@@ -1,1 +1,0 @@
-"""What `agent-gym new` writes, as templates of `string.Template`."""

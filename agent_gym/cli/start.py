@@ -1,0 +1,121 @@
+"""The first commands: `list` shows the environments, `new` writes one to change, `speedrun` trains a tiny model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import keyword
+import os
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from agent_gym.cli.parser import Parser, add_engine, announce
+from agent_gym.errors import ConfigError, require
+from agent_gym.registry import entries
+
+_PLACES = {
+    "env.py.txt": "{name}/env.py",
+    "__init__.py.txt": "{name}/__init__.py",
+    "test.py.txt": "tests/test_{name}.py",
+    "pyproject.toml.txt": "pyproject.toml",
+    "README.md.txt": "README.md",
+}
+"""Template to where it goes in the new folder."""
+
+
+def list_envs(argv: Sequence[str]) -> int:
+    """Print the environments."""
+    parser = Parser("list", "Show the environments: id, what it is, tools, data.", config=False)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    arguments = parser.parse(argv)
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
+        return 0
+    rows = [("ID", "TASK", "TOOLS", "DATA")]
+    for entry in entries():
+        needs = [f"pip install 'agent-gym[{entry.extra}]'"] if entry.extra else []
+        needs += [entry.needs] if entry.needs else []
+        summary = f"{entry.summary} ({'; '.join(needs)})" if needs else entry.summary
+        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.data))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+    return 0
+
+
+def new(argv: Sequence[str]) -> int:
+    """Write the folder of a new environment and print what to do with it."""
+    summary = "Write a folder with a small environment that works, its registration and its test: yours to change."
+    parser = Parser("new", summary, config=False)
+    parser.add_argument("kind", choices=("env",), help="what to make")
+    parser.add_argument("name", help="name of the package, for example my_task")
+    parser.add_argument("--folder", help="where to; default: a folder of that name, here")
+    parser.add_argument("--namespace", default="Mine", help="first part of the environment's id")
+    arguments = parser.parse(argv)
+    name = _check_name(arguments.name)
+    if not re.fullmatch(r"[A-Za-z][\w-]*", arguments.namespace):
+        raise ConfigError(f"new: --namespace is {arguments.namespace!r}; use letters and digits, for example Mine")
+    folder = Path(arguments.folder or name)
+    if folder.exists():
+        raise ConfigError(f"new: {str(folder)!r} exists already; give another name or --folder")
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    env_id = f"{arguments.namespace}/{camel}-v0"
+    title, dashed = name.replace("_", " ").capitalize(), name.replace("_", "-")
+    words = {"name": name, "camel": camel, "dashed": dashed, "title": title, "env_id": env_id}
+    for template, place in _PLACES.items():
+        path = folder / place.format(name=name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = files("agent_gym.cli").joinpath("new_env", template).read_text(encoding="utf-8")
+        path.write_text(Template(text).substitute(words), encoding="utf-8")
+        print(path)
+    print(
+        f"\nNext:\n  cd {os.path.relpath(folder)}\n  python -m pytest\n  agent-gym play {name}:{env_id}\n"
+        f"  agent-gym speedrun --env {name}:{env_id}"
+    )
+    return 0
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"new: {name!r} cannot name a package: use small letters, digits and _, for example my_task")
+    found = find_spec(name)
+    if found is not None and found.origin is not None:  # a mere folder has none, and hides nothing
+        raise ConfigError(f"new: a module {name!r} is installed already, and would hide yours; choose another name")
+    return name
+
+
+def speedrun(argv: Sequence[str]) -> int:
+    """Train a tiny model from nothing to a better policy."""
+    summary = "Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."
+    parser = Parser("speedrun", summary)
+    parser.add_argument(
+        "--preset",
+        choices=("cpu", "gpu", "alfworld", "hotpotqa", "maze", "retool", "webshop"),
+        default="cpu",
+        help="cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
+        "GSM8K; alfworld: as cpu, learning to look for things; hotpotqa: as cpu, learning to search; maze: as cpu, "
+        "with a model that reads images; retool: as cpu, learning to run programs; webshop: as cpu, learning to shop",
+    )
+    parser.add_argument("--env", metavar="ID", help="an environment of your own instead of a preset's, with an expert")
+    parser.add_env_kwargs()
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything")
+    parser.add_argument("--output_dir", default="runs/speedrun", metavar="DIR", help="where models and results go")
+    add_engine(parser)
+    arguments = parser.parse(argv)
+    announce("importing torch and TRL")
+    from agent_gym.policies.vllm import set_environment
+
+    set_environment()
+    require("trl", "train")
+    from agent_gym.examples.preset import own_preset
+    from agent_gym.examples.speedrun import run_speedrun
+
+    if arguments.env_kwargs and not arguments.env:
+        raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
+    preset = own_preset(arguments.env, arguments.env_kwargs) if arguments.env else arguments.preset
+    run_speedrun(preset, arguments.seed, arguments.output_dir, engine=arguments.engine)
+    return 0

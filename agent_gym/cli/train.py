@@ -1,0 +1,373 @@
+"""What `grpo`, `ppo` and `sft` do: read the arguments, find the cheap mistakes, train, save.
+
+An environment is named by its id; several are named with weights, and become one mixture:
+
+    agent-gym grpo AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0=1 --model_name_or_path MODEL
+
+The weights hold in training. Evaluation plays as many tasks of each environment, in one set: one rollout fills the
+engine, `eval_success` stays a single number to choose a checkpoint by, and the metrics of each environment follow under
+its id (trainers/metrics.py). A set per environment would give neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NoReturn
+
+import torch
+from datasets import Dataset
+from transformers import Trainer, get_scheduler
+from transformers.integrations import get_reporting_integration_callbacks
+from trl import ModelConfig, SFTConfig, TrlParser, get_peft_config, get_quantization_config
+
+from agent_gym import trainers
+from agent_gym.cli.engine import check_folder, load_tokenizer
+from agent_gym.cli.flags import (
+    RLArguments,
+    SFTArguments,
+    TrainingCommand,
+    add_launcher,
+    kwargs_by_env,
+    preset_file,
+)
+from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
+from agent_gym.errors import ConfigError, writing
+from agent_gym.trainers.checkpoints import refuse_used, way_on
+from agent_gym.trainers.config import FIXED
+
+_TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
+
+
+class TrainingParser(TrlParser):
+    """TRL's parser, with errors of one line, that parts our arguments from the launcher's.
+
+    Args:
+        command: what is to be read.
+    """
+
+    def __init__(self, command: TrainingCommand) -> None:
+        self.command = command.name
+        super().__init__(command.classes(), add_help=False, **command.layout())
+        self.set_defaults(**command.defaults)
+        add_launcher(self)
+        for action in self._actions:
+            if command.own and action.dest in FIXED:
+                action.help = argparse.SUPPRESS  # it may hold one value only
+            # The help must not depend on the machine.
+            if action.dest in ("bf16", "dataloader_pin_memory") and action.help:
+                action.help = f"{action.help} Without a GPU it is off."
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
+        TrlParser._parse_dataclass_field(parser, field)
+        action = next(one for one in parser._actions if one.dest == field.name)
+        if action.choices and "group" in field.metadata:  # a setting of ours, which explains a wrong choice better
+            action.choices, action.type = None, str
+
+    def read(self, argv: Sequence[str]) -> tuple[list[Any], list[str], list[str]]:
+        """Read the command line over the yaml file that it names, if any.
+
+        Returns:
+            The dataclasses, the arguments of `accelerate launch`, and the arguments without those.
+
+        Raises:
+            ConfigError: for anything that does not fit, in one line.
+        """
+        if not torch.cuda.is_available():
+            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; and torch warns of pinned
+            # memory at the beginning of each epoch.
+            self.set_defaults(bf16=False, dataloader_pin_memory=False)
+        arguments = with_underscores(argv)
+        if arguments and not arguments[0].startswith("-"):
+            arguments.insert(0, "--env_id")
+        preset, arguments = take_option(arguments, "--accelerate_config")
+        path, arguments = take_option(arguments, "--config")
+        launch: list[str] = []
+        if path is not None:
+            content = read_yaml(path)
+            preset = preset or content.pop("accelerate_config", None)
+            launch += self._launcher_keys(path, content)
+            arguments = ["--config", path, *arguments]
+        try:
+            *parsed, _, extra = self.parse_args_and_config(
+                arguments, return_remaining_strings=True, separate_remaining_strings=True
+            )
+        except ConfigError:
+            raise
+        except ValueError as error:  # settings that contradict each other, found by TRL's dataclasses
+            raise ConfigError(f"{self.command}: {one_line(error)}") from error
+        known = _launcher_flags() if extra else {}
+        for word in extra:
+            if word.startswith("-") and word.partition("=")[0] not in known:
+                flags = [*self._option_string_actions, *known]
+                raise ConfigError(f"{self.command}: unknown argument {word!r}; {nearest(word, flags)}")
+        if preset is not None:
+            launch = ["--config_file", preset_file(preset), *launch]
+        # Behind the three dataclasses there is a namespace with --config, which is in none of them.
+        return parsed[:3], launch + extra, _without(arguments, extra)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.command}: {message} (see {self.prog} --help)")
+
+    def _launcher_keys(self, path: str, content: dict[str, Any]) -> list[str]:
+        """Turn the yaml keys that are not ours into arguments of `accelerate launch`."""
+        ours = {action.dest for action in self._actions}
+        foreign = {key: value for key, value in content.items() if key not in ours}
+        if not isinstance(foreign.pop("env", {}), dict):
+            raise ConfigError(f"{path}: `env` sets environment variables (a mapping); the task is `env_id`")
+        launch: list[str] = []
+        known = _launcher_flags() if foreign else {}
+        for key, value in foreign.items():
+            if f"--{key}" not in known:
+                names = [*ours, *(flag.lstrip("-") for flag in known)]
+                raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, names)}")
+            if known[f"--{key}"].nargs == 0:  # a switch has no value on the command line
+                launch += [f"--{key}"] if value else []
+            else:
+                launch += [f"--{key}", as_text(value)]
+        return launch
+
+
+def _launcher_flags() -> dict[str, Any]:
+    from accelerate.commands.launch import launch_command_parser
+
+    return launch_command_parser()._option_string_actions
+
+
+def _without(arguments: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """Return the arguments without `removed`, which is an ordered part of them."""
+    rest = list(removed)
+    return [word for word in arguments if not (rest and word == rest[0] and rest.pop(0))]
+
+
+# Reinforcement learning.
+
+
+def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> None:
+    from agent_gym.trainers.estimators import ESTIMATORS
+
+    _check_model(model)
+    _check_run(args)
+    if args.estimator.needs_critic != critic:  # the trainer would find it when the model is loaded
+        mine = ", ".join(name for name, known in ESTIMATORS.items() if known.needs_critic == critic)
+        why, other = ("makes no use of", "grpo") if critic else ("needs", "ppo")
+        raise ConfigError(
+            f"advantage_estimator {args.advantage_estimator!r} {why} a critic: use agent-gym {other}, or one of {mine}"
+        )
+    task_datasets(env, args)
+
+
+def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig) -> None:
+    from agent_gym.examples.dashboard import watch
+
+    name = str(model.model_name_or_path)
+    tokenizer = load_tokenizer(name)
+    train_dataset, eval_dataset = task_datasets(env, args)
+    trainer = getattr(trainers, trainer_name)(
+        name,
+        args=args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        processing_class=tokenizer,
+        **_use_model(args, model),
+    )
+    with _resume_hint(args), watch(trainer):
+        trainer.train(resume_from_checkpoint=_resume_point(args))
+    _finish(trainer, args)
+
+
+def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]:
+    """Return the tasks to train on, and those to evaluate on if there is to be an evaluation."""
+    train = _tasks(env, env.train_split, env.train_tasks, args.seed)
+    if args.eval_strategy == "no" and not args.eval_on_start:
+        return train, None
+    return train, _tasks(env, env.eval_split, env.eval_tasks, args.seed)
+
+
+def _tasks(env: RLArguments, split: str, tasks: int | None, seed: int) -> Dataset:
+    from agent_gym.trainers.tasks import mix_datasets, parse_mixture
+
+    weights = dict(parse_mixture(env.env_id))
+    kwargs = kwargs_by_env(list(weights), env.kwargs)
+    parts = [trainers.task_dataset(env_id, kwargs[env_id], split=split, tasks=tasks, seed=seed) for env_id in weights]
+    return mix_datasets(parts, list(weights.values())) if len(parts) > 1 else parts[0]
+
+
+# Supervised warm start.
+
+
+def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
+    from agent_gym.evaluate import make_specs
+    from agent_gym.trainers.sft import TRAIN_ON
+
+    if env.train_on not in TRAIN_ON:
+        raise ConfigError(f"train_on is {env.train_on!r}; allowed: {', '.join(TRAIN_ON)}")
+    if env.tiny and model.model_name_or_path is not None:
+        raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
+    if not env.tiny:
+        _check_model(model)
+    _check_run(args)
+    env.shares  # noqa: B018  (a bad value is found here)
+    make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
+
+
+def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
+    from agent_gym.trainers.sft import expert_episodes, train_sft
+
+    name = model.model_name_or_path or _make_tiny(env, args)
+    tokenizer = load_tokenizer(name)
+    episodes = expert_episodes(
+        env.env_id,
+        env.kwargs,
+        tokenizer,
+        split=env.train_split,
+        episodes=env.train_tasks,
+        seed=args.seed,
+        styles=env.shares,
+    )
+    rows = [row for episode in episodes for row in episode.rows]
+    with _resume_hint(args):
+        resume = _resume_point(args)
+        model_args = _use_model(args, model)
+        trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **model_args)
+    _finish(trained, args)
+
+
+def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
+    from accelerate import PartialState
+
+    from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
+    from agent_gym.rollout.images import shows_images
+
+    folder = Path(str(args.output_dir)) / "tiny"
+    with PartialState().main_process_first():
+        if PartialState().is_main_process:
+            context = max(_TINY_CONTEXT, args.max_length or 0)
+            make = make_tiny_vision_model if shows_images(env.env_id, env.kwargs) else make_tiny_model
+            make(folder, env.env_id, env.kwargs, seed=args.seed, context=context)
+    return str(folder)
+
+
+CHECKS: dict[str, Callable[..., None]] = {
+    "grpo": partial(_check_rl, False),
+    "ppo": partial(_check_rl, True),
+    "sft": _check_sft,
+}
+"""What finds the cheap mistakes of a command, before processes are started or models loaded."""
+TRAINERS: dict[str, Callable[..., None]] = {
+    "grpo": partial(_train_rl, "AgentGRPOTrainer"),
+    "ppo": partial(_train_rl, "AgentPPOTrainer"),
+    "sft": _train_sft,
+}
+"""What trains and saves."""
+
+
+# What all of them need.
+
+
+def _check_model(model: ModelConfig) -> None:
+    """Raise `ConfigError` unless a model is named that may exist."""
+    if model.model_name_or_path is None:
+        raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
+    check_folder(model.model_name_or_path)
+
+
+def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
+    """Complete `args.model_init_kwargs`, whose own values win, and return the trainer's LoRA and quantization."""
+    args.model_init_kwargs = {
+        "revision": model.model_revision,
+        "trust_remote_code": args.trust_remote_code,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(args.model_init_kwargs or {}),
+    }
+    return {"peft_config": get_peft_config(model), "quantization_config": get_quantization_config(model)}
+
+
+def _resume_point(args: Any) -> str | bool | None:
+    """Return what `Trainer.train` takes: a checkpoint, True for the last one, or None."""
+    wanted = args.resume_from_checkpoint
+    if wanted is None or str(wanted).lower() == "false":
+        return None
+    if str(wanted).lower() == "true":
+        from transformers.trainer_utils import get_last_checkpoint
+
+        if not os.path.isdir(args.output_dir) or get_last_checkpoint(args.output_dir) is None:
+            raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
+        return True
+    if not Path(wanted).is_dir():
+        raise ConfigError(f"there is no checkpoint at {wanted}")
+    return str(wanted)
+
+
+def _check_run(args: Any) -> None:
+    """Find what would end the run after its model is loaded: a used or closed folder, trackers, the optimizer."""
+    if _resume_point(args) is None:
+        refuse_used(args.output_dir)
+    with writing(args.output_dir, "name another folder with --output_dir"):
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=args.output_dir):
+            pass
+    for name in args.report_to:
+        _check_tracker(name)
+    _check_optimizer(args)
+
+
+def _check_tracker(name: str) -> None:
+    try:
+        (callback,) = get_reporting_integration_callbacks([name])
+        if name != "codecarbon":  # which begins to measure when it is made
+            callback()
+    except ValueError as error:
+        raise ConfigError(f"report_to: {one_line(error)}") from error
+    except (ImportError, RuntimeError) as error:
+        cure = "pip install 'agent-gym[trackers]', or --report_to none"
+        raise ConfigError(f"report_to {name}: {one_line(error)}; {cure}") from error
+
+
+def _check_optimizer(args: Any) -> None:
+    """Make the optimizer and its schedule for one weight."""
+    if not str(getattr(args.optim, "value", args.optim)).startswith(("adamw_torch", "sgd", "adagrad", "rmsprop")):
+        return  # others want the whole model
+    steps = args.max_steps if args.max_steps > 0 else 10**6
+    try:
+        make, settings = Trainer.get_optimizer_cls_and_kwargs(args)
+        get_scheduler(
+            args.lr_scheduler_type,
+            make([torch.nn.Parameter(torch.zeros(1))], **settings),
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the optimizer cannot be made of these settings: {one_line(error)}") from error
+
+
+@contextmanager
+def _resume_hint(args: Any) -> Iterator[None]:
+    """Say what to resume from after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if args.process_index == 0:
+            print(f"agent-gym: {way_on(args.output_dir)}", file=sys.stderr)
+        raise
+
+
+def _finish(trainer: Any, args: Any) -> None:
+    """Save the model, push it if asked to, and leave the group of processes."""
+    trainer.save_model(args.output_dir)
+    trainer.accelerator.print(f"model: {args.output_dir}")
+    if args.push_to_hub:
+        trainer.push_to_hub()
+    # Left to the end of the interpreter, the process group sometimes aborts the process, and the launcher reports a
+    # failure after all is done.
+    trainer.accelerator.end_training()
