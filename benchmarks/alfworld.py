@@ -45,10 +45,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _common
 import gymnasium
 
-from agent_gym.envs.alfworld import games
+from agent_gym.envs.alfworld import data as games
 from agent_gym.envs.alfworld.embedded.generator import write_embedded
+from agent_gym.envs.alfworld.engines import Original
 from agent_gym.envs.alfworld.expert import next_command
-from agent_gym.envs.alfworld.original import Original
 from agent_gym.envs.alfworld.world import World
 
 ENVS = 256
@@ -59,7 +59,7 @@ STEPS_GOAL, RATIO_GOAL = 15_000, 300
 MEMORY = """
 import gymnasium, random, agent_gym
 from pathlib import Path
-from agent_gym.envs.alfworld.games import load_game
+from agent_gym.envs.alfworld.data import load_game
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agent_gym.envs.maze.generator import MOVES
+from agent_gym.envs.maze.env import MOVES
 from agent_gym.examples.presets import MAZE
 
 TASKS = 500

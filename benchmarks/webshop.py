@@ -47,17 +47,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
 
-from agent_gym.envs.webshop.build_index import IndexBuilder
 from agent_gym.envs.webshop.data import open_data
 from agent_gym.envs.webshop.embedded.generator import generate
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.nouns import Nouns, by_rule, tagger
-from agent_gym.envs.webshop.pages import observe
-from agent_gym.envs.webshop.product import Product
-from agent_gym.envs.webshop.reward import type_reward
-from agent_gym.envs.webshop.session import PER_PAGE, Session
-from agent_gym.envs.webshop.shop import Shop
-from agent_gym.envs.webshop.store import open_stored, write_shop
+from agent_gym.envs.webshop.index import IndexBuilder
+from agent_gym.envs.webshop.products import Product
+from agent_gym.envs.webshop.scoring import Nouns, by_rule, tagger, type_reward
+from agent_gym.envs.webshop.session import PER_PAGE, Session, observe
+from agent_gym.envs.webshop.store import Shop, open_stored, write_shop
 
 _WORDS = 90  # per product, the mean of what the official index sees of one
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.envs.alfworld import expert
+from agent_gym.envs.alfworld.data import load_game
+from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.engines import NativeEngine, TextWorldEngine
 from agent_gym.envs.alfworld.game import Game
-from agent_gym.envs.alfworld.games import load_game
-from agent_gym.envs.alfworld.logic import GRAMMARS
 from agent_gym.envs.alfworld.world import KNIVES, TOOLS, View, World
 
 TRACES = Path(__file__).parent / "data" / "alfworld_traces.json"

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError, EnvFailure
-from agent_gym.envs.alfworld.engines import NativeEngine, TextWorldEngine, make_engine
+from agent_gym.envs.alfworld.data import game_names, load_game
+from agent_gym.envs.alfworld.engines import NativeEngine, TextWorldEngine
+from agent_gym.envs.alfworld.env import ALFWorldEnv
 from agent_gym.envs.alfworld.expert import next_command
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.games import game_names, load_game
-from agent_gym.envs.alfworld.sentences import NOTHING_HAPPENS
-from agent_gym.envs.alfworld.world import World
+from agent_gym.envs.alfworld.world import NOTHING_HAPPENS, World
 
 needs_original = pytest.mark.skipif(
     find_spec("textworld") is None or find_spec("alfworld") is None, reason="the extra alfworld is not installed"
@@ -100,10 +100,10 @@ def test_a_dead_process_is_a_failure_and_the_next_episode_has_another() -> None:
 
 def test_engines_are_named() -> None:
     with pytest.raises(ConfigError, match="'unity'.*native, textworld"):
-        make_engine("unity")
+        ALFWorldEnv(engine="unity")
     if find_spec("textworld") is None:
         with pytest.raises(ConfigError, match=r"agent-gym\[alfworld\].*GPL"):
-            make_engine("textworld")
+            ALFWorldEnv(engine="textworld")
 
 
 # What it is made of.

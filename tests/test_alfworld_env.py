@@ -11,7 +11,7 @@ import pytest
 
 from agent_gym import ConfigError
 from agent_gym.env import HISTORY_HEADING
-from agent_gym.envs.alfworld.games import load_game
+from agent_gym.envs.alfworld.data import load_game
 from agent_gym.envs.alfworld.world import World
 from agent_gym.formats.hermes import HermesParser
 

@@ -12,11 +12,10 @@ import gymnasium
 import pytest
 
 from agent_gym import ConfigError
+from agent_gym.envs.alfworld.data import game_names, load_game
 from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, write_embedded
 from agent_gym.envs.alfworld.expert import next_command
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.games import game_names, load_game
-from agent_gym.envs.alfworld.problem import read_problem
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game, read_problem
 from agent_gym.envs.alfworld.world import World
 
 
@@ -101,7 +100,7 @@ def test_official_games_are_found_solved_and_of_their_folders_type(alfworld_fold
     names = game_names(str(alfworld_folder))
     assert len(names["valid_seen"]) == 140 and len(names["train"]) == 120
     for name in (*names["valid_seen"], *names["train"]):
-        game = Game.read(json.loads(Path(name).read_text()), name)
+        game = Game(json.loads(Path(name).read_text()), name)
         assert Path(name).parts[-3].split("-")[0] == game.task_type
         world = World(game)
         view, steps = world.view, 0
@@ -164,7 +163,7 @@ def test_facts_are_read_with_any_space_between_their_words() -> None:
     written = "(:init\n  (atLocation agent1 loc_1)\n (canContain  FridgeType\n AppleType)(a b) )"
     spread = "(:init(  atLocation\tagent1\n loc_1 )\n(\ncanContain FridgeType  AppleType )( a\n b)() )"
     expected = {"atlocation": [("agent1", "loc_1")], "cancontain": [("fridgetype", "appletype")], "a": [("b",)]}
-    assert read_problem(written + goal).facts == read_problem(spread + goal).facts == expected
+    assert read_problem(written + goal)[0] == read_problem(spread + goal)[0] == expected
 
 
 def test_the_expert_carries_what_no_receptacle_takes_back() -> None:

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError
+from agent_gym.envs.alfworld.data import load_game
 from agent_gym.envs.alfworld.embedded import rooms
+from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, generate, type_of, write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.games import load_game
-from agent_gym.envs.alfworld.logic import GRAMMARS
 from agent_gym.envs.alfworld.world import World
 
 # Means of a game over the 260 official games of the sample: receptacles, kinds of them, objects, kinds of them, and the
@@ -57,7 +57,7 @@ def test_walkthroughs_solve_the_games() -> None:
     for split in SPLIT_SIZES:
         for index in range(60):
             file = generate(split, index).file
-            world = World(Game.read(file))
+            world = World(Game(file))
             views = [world.step(command) for command in file["walkthrough"]]
             assert views[-1].won and not any(view.won for view in views[:-1])
             assert 3 <= len(views) <= 12
@@ -149,7 +149,7 @@ def test_export_is_laid_out_as_the_official_data(tmp_path: Path) -> None:
 )
 def test_a_generated_game_is_what_its_file_says(split: str, index: int, grammar: str, most: int | None) -> None:
     game = generate(split, index, grammar, most).game
-    read = Game.read(game.data, game.name)
+    read = Game(game.data, game.name)
     apart = {"goal", "_file"}
     assert {k: v for k, v in vars(game).items() if k not in apart} == {
         k: v for k, v in vars(read).items() if k not in apart

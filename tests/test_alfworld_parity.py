@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from alfworld_tools import adventure
 
+from agent_gym.envs.alfworld.data import game_names, load_game
+from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.engines import TextWorldEngine
-from agent_gym.envs.alfworld.games import game_names, load_game
-from agent_gym.envs.alfworld.logic import GRAMMARS
 
 STEPS = 50_000
 RANDOM_STEPS = {"official": 60, "generated": 120, "small": 240}

@@ -21,7 +21,7 @@ from test_hotpotqa_variants import MUSIQUE, WIKI2, write  # noqa: E402
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
-from agent_gym.envs.hotpotqa.published import REWARDS  # noqa: E402
+from agent_gym.envs.hotpotqa.scoring import REWARDS  # noqa: E402
 from agent_gym.evaluate import episode_metrics, make_specs  # noqa: E402
 from agent_gym.search import Document, Hit  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402

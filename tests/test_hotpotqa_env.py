@@ -18,7 +18,7 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.envs.hotpotqa.search import render, shown  # noqa: E402
+from agent_gym.envs.hotpotqa.tools import render, shown  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402

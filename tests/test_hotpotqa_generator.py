@@ -24,8 +24,8 @@ from agent_gym.envs.hotpotqa.embedded.generator import (
     comparisons,
 )
 from agent_gym.envs.hotpotqa.embedded.world import SIZES, get_world
+from agent_gym.envs.names import MOST_WORLDS
 from agent_gym.errors import ConfigError
-from agent_gym.names import MOST_WORLDS
 
 every_split = pytest.mark.parametrize("split", SPLIT_SIZES)
 

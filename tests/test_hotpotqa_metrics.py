@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gym.envs.hotpotqa.metrics import METRICS, answer_scores, evaluate, fact_scores, joint_scores
+from agent_gym.envs.hotpotqa.scoring import METRICS, answer_scores, evaluate, fact_scores, joint_scores
 from agent_gym.rewards import exact_match, f1_score, normalize_answer, sub_exact_match
 
 WORDS = [

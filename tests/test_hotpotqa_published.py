@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, floor, graded_answer, response_em, turn_format
+from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, floor, graded_answer, response_em, turn_format
 from agent_gym.rewards import exact_match
 
 CALL = '<think>where?</think>\n<tool_call>{"name": "search"}</tool_call>'

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.maze.env import SIZES, VisualMazeEnv
-from agent_gym.envs.maze.generator import Layouts
+from agent_gym.envs.maze.env import SIZES, Layouts, VisualMazeEnv
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import maze as baselines

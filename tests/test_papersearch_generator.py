@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 
 from agent_gym.data import GeneratedRows
-from agent_gym.envs.papersearch.embedded.field import FIRST_YEAR, LAST_YEAR, WORDING, get_field
-from agent_gym.envs.papersearch.embedded.generator import FIELDS, QUESTIONS, SPLIT_SIZES, GeneratedQueries
+from agent_gym.envs.names import MOST_WORLDS
+from agent_gym.envs.papersearch.embedded.generator import (
+    FIELDS,
+    FIRST_YEAR,
+    LAST_YEAR,
+    QUESTIONS,
+    SPLIT_SIZES,
+    WORDING,
+    GeneratedQueries,
+    get_field,
+)
 from agent_gym.envs.papersearch.papers import Library
 from agent_gym.errors import ConfigError
-from agent_gym.names import MOST_WORLDS
 
 every_split = pytest.mark.parametrize("split", SPLIT_SIZES)
 
@@ -155,7 +163,7 @@ def test_searching_is_not_enough_and_citations_are(split: str) -> None:
 def test_a_question_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
         "from agent_gym.envs.papersearch.embedded.generator import GeneratedQueries as G; "
-        "from agent_gym.envs.papersearch.embedded.field import get_field; "
+        "from agent_gym.envs.papersearch.embedded.generator import get_field; "
         "print([G(split, 100)[i] for split in ('test', 'train') for i in (99, 7, 0)], get_field(5).library.papers)"
     )
     told = {

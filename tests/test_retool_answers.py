@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gym.envs.retool import equality
-from agent_gym.envs.retool.equality import math_equal
-from agent_gym.envs.retool.numerals import numeral
+from agent_gym.envs.retool import scoring
+from agent_gym.envs.retool.scoring import math_equal, numeral
 from agent_gym.errors import EnvFailure
 from agent_gym.rewards import boxed_answer, boxed_format
 
@@ -116,7 +115,7 @@ def test_numbers_are_read_exactly(a: int, b: int) -> None:
 
 
 def test_numbers_never_leave_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equality, "_compare", lambda *_: pytest.fail("math-verify was asked"))
+    monkeypatch.setattr(scoring, "_compare", lambda *_: pytest.fail("math-verify was asked"))
     assert math_equal("72.0", "72") and not math_equal("71", "72") and math_equal("\\pi ", "$\\pi$")
 
 
@@ -265,7 +264,7 @@ def towers() -> st.SearchStrategy[str]:
 )
 def test_towers_of_powers_are_wrong_without_being_looked_at(answer: str, gold: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equality, "_compare", lambda *pair: pytest.fail(f"math-verify was asked about {pair}"))
+        patch.setattr(scoring, "_compare", lambda *pair: pytest.fail(f"math-verify was asked about {pair}"))
         assert not math_equal(answer, gold)
 
 
@@ -297,20 +296,20 @@ def test_forked_processes_have_checkers_of_their_own() -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the environment of a checker is read from /proc")
 def test_a_checker_knows_nothing_of_the_callers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "CANARY-KEY")
-    equality._pool.close()
+    scoring._pool.close()
     assert math_equal("9\\cdot 7x", "63x")
-    (checker,) = equality._pool._idle
+    (checker,) = scoring._pool._idle
     environment = Path(f"/proc/{checker._process.pid}/environ").read_bytes()
     assert b"CANARY-KEY" not in environment and b"OPENAI" not in environment
 
 
 def test_a_killed_checker_is_replaced_and_a_broken_one_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert math_equal("6\\cdot 6x", "36x")
-    for checker in equality._pool._idle:
+    for checker in scoring._pool._idle:
         checker._process.kill()
         checker._process.wait()
     assert math_equal("7\\cdot 7x", "49x")
-    equality._pool.close()
+    scoring._pool.close()
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvFailure, match="cannot be compared"):
         math_equal("8\\cdot 8x", "64x")

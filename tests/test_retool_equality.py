@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from agent_gym.envs.retool import equality
+from agent_gym.envs.retool import scoring
 from agent_gym.envs.retool.checker import CPU_SECONDS
 from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS
-from agent_gym.envs.retool.equality import math_equal
+from agent_gym.envs.retool.scoring import math_equal
 
 pytest.importorskip("math_verify")
 
@@ -142,6 +142,6 @@ def test_whatever_is_written_gets_a_verdict(answer: str, gold: str) -> None:
 
 def compared_seconds() -> float:
     """CPU time of all comparisons so far: a checker makes each in a child, and the kernel adds up those that ended."""
-    pids = [checker._process.pid for checker in equality._pool._idle]
+    pids = [checker._process.pid for checker in scoring._pool._idle]
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(field[13]) + int(field[14]) for field in fields) / os.sysconf("SC_CLK_TCK")

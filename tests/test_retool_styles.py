@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError
-from agent_gym.envs.retool.interpreter import LOST, NO_OUTPUT, STYLES, CodeInterpreter, full, retool, shorten
+from agent_gym.envs.retool.tools import LOST, NO_OUTPUT, STYLES, CodeInterpreter, full, retool, shorten
 from agent_gym.sandbox import Execution, Limits, LocalSandbox, shared_sandbox
 
 TRACEBACK = (

@@ -17,14 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webshop_tools import REAL, make_product, needs_real
 
-from agent_gym.envs.webshop import json_stream
-from agent_gym.envs.webshop.data import find_official, open_data
+from agent_gym.envs.webshop.data import entries, find_official, open_data, read_official
 from agent_gym.envs.webshop.embedded.generator import generate, write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.goals import GoalBuilder, Goals, count_choices, price_limit, splits
-from agent_gym.envs.webshop.product import Product, is_product, read_product
-from agent_gym.envs.webshop.shop import Shop, open_shop
-from agent_gym.envs.webshop.store import open_stored, read_official, write_shop
+from agent_gym.envs.webshop.products import (
+    GoalBuilder,
+    Goals,
+    Product,
+    count_choices,
+    is_product,
+    price_limit,
+    read_product,
+    splits,
+)
+from agent_gym.envs.webshop.store import Shop, open_shop, open_stored, write_shop
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import env_kwargs, forecast, prepare
 
@@ -195,25 +201,27 @@ def test_prepare_says_where_the_files_are_to_be_had(source: list[str], words: st
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers(1 - (1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
 
 
-@given(st.lists(JSON, max_size=5) | st.dictionaries(st.text(max_size=3), JSON, max_size=5), st.integers(1, 7))
-def test_entries_are_read_whatever_the_pieces(value: Any, size: int) -> None:
+@given(st.lists(JSON, max_size=5) | st.dictionaries(st.text(max_size=3), JSON, max_size=5), st.booleans())
+def test_entries_are_read_one_by_one(value: Any, ascii_alone: bool) -> None:
     path = Path(multiprocessing.util.get_temp_dir()) / "value.json"
-    path.write_text(json.dumps(value, indent=size % 3 or None, ensure_ascii=size > 3), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_stream, "_PIECE", size)
-        found = list(json_stream.entries(path))
+    path.write_text(json.dumps(value, ensure_ascii=ascii_alone), encoding="utf-8")
+    found = list(entries(path))
     assert found == (list(value.items()) if isinstance(value, dict) else [(str(n), one) for n, one in enumerate(value)])
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2", '{"a" 1}', "[1 2]", "7", "[1,]"])
+@pytest.mark.parametrize("text", ["", "[1, 2", '{"a" 1}', "[1 2]", "7", "[1,]", '[{"a": NaN}]', "[1e400]"])
 def test_files_that_are_something_else_are_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="broken.json cannot be read"):
-        list(json_stream.entries(path))
+        list(entries(path))

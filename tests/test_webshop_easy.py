@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.embedded.easy import generate_easy
+from agent_gym.envs.webshop.embedded.generator import generate_easy
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.errors import ConfigError
 

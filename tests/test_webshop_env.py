@@ -13,10 +13,9 @@ import pytest
 from webshop_tools import make_goal, make_product, needs_real, real_shop, wander
 
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.nouns import by_rule
-from agent_gym.envs.webshop.pages import MODES, observe
-from agent_gym.envs.webshop.session import Session
-from agent_gym.envs.webshop.shop import open_shop
+from agent_gym.envs.webshop.scoring import by_rule
+from agent_gym.envs.webshop.session import MODES, Session, observe
+from agent_gym.envs.webshop.store import open_shop
 from agent_gym.errors import ConfigError
 from agent_gym.formats.hermes import HermesParser
 

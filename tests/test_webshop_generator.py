@@ -12,9 +12,8 @@ from webshop_tools import wander
 
 from agent_gym.envs.webshop.data import open_data
 from agent_gym.envs.webshop.embedded.generator import Generated, generate, write_embedded
-from agent_gym.envs.webshop.goals import human_goal
-from agent_gym.envs.webshop.nouns import by_rule
-from agent_gym.envs.webshop.reward import reward
+from agent_gym.envs.webshop.products import human_goal
+from agent_gym.envs.webshop.scoring import by_rule, reward
 from agent_gym.envs.webshop.session import Session
 from agent_gym.errors import ConfigError
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webshop_tools import REAL, make_goal, make_product, needs_real, real_products
 
-from agent_gym.envs.webshop.nouns import by_rule, tagger
-from agent_gym.envs.webshop.reward import COLORS, option_match, reward, token_set_ratio, type_reward
+from agent_gym.envs.webshop.scoring import COLORS, by_rule, option_match, reward, tagger, token_set_ratio, type_reward
 from agent_gym.errors import ConfigError
 
 

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from webshop_tools import needs_real, real_products, real_shop
 
-from agent_gym.envs.webshop.build_index import IndexBuilder
-from agent_gym.envs.webshop.index import Index, ranks, stored_length
-from agent_gym.envs.webshop.porter import stem
-from agent_gym.envs.webshop.words import terms
+from agent_gym.envs.webshop.index import Index, IndexBuilder, ranks, stored_length
+from agent_gym.envs.webshop.words import stem, terms
 
 # What Anserini 0.22.1 (Lucene 9.5) finds among the 1,000 products of the small set for each of the 1,664 queries that
 # `real_queries` makes: a digest of the ids of the first 50, in order.
@@ -26,7 +24,7 @@ def index_of(texts: dict[str, str], block: int = 1 << 20) -> tuple[Index, list[s
     for name, text in texts.items():
         builder.add(name, text.lower())
     arrays = builder.finish()
-    return Index(builder.vocabulary, arrays), list(texts)
+    return Index(builder.vocabulary.get, arrays), list(texts)
 
 
 def real_queries() -> list[str]:

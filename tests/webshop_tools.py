@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent_gym.envs.webshop.product import Product, is_product, read_product
+from agent_gym.envs.webshop.products import Product, is_product, read_product
 from agent_gym.envs.webshop.session import Session
-from agent_gym.envs.webshop.shop import Shop, open_shop
+from agent_gym.envs.webshop.store import Shop, open_shop
 
 REAL = Path(os.environ.get("AGENT_GYM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "webshop"
 needs_real = pytest.mark.skipif(

@@ -9,12 +9,12 @@ import numpy as np
 
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
-from agent_gym.envs.alfworld.commands import ARGUMENT, Act, make_form, prompt
-from agent_gym.envs.alfworld.engines import make_engine
+from agent_gym.envs.alfworld.data import EMBEDDED, game_names, load_game
+from agent_gym.envs.alfworld.embedded.files import GRAMMARS
+from agent_gym.envs.alfworld.engines import ENGINES
 from agent_gym.envs.alfworld.expert import guess, next_command
 from agent_gym.envs.alfworld.game import Game
-from agent_gym.envs.alfworld.games import EMBEDDED, game_names, load_game
-from agent_gym.envs.alfworld.logic import GRAMMARS
+from agent_gym.envs.alfworld.tools import ARGUMENT, Act, make_form, prompt
 from agent_gym.envs.alfworld.world import View
 from agent_gym.errors import ConfigError
 from agent_gym.formats import Parser, ToolCall
@@ -112,19 +112,18 @@ class ALFWorldEnv(ToolEnv):
         max_turns: int = 50,
         **kwargs: Any,
     ) -> None:
-        """Check the settings and list the games."""
         if grammar not in (None, *GRAMMARS):
             raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
+        if engine not in ENGINES:
+            raise ConfigError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         self._tool, known = make_form(commands)
-        if system_prompt is None:
-            system_prompt = prompt(commands)
-        self._engine = make_engine(engine)
+        self._engine = ENGINES[engine]()
         super().__init__(
             game_names(data, task_types, receptacles),
             tools=[Act(self._tool, self._give)],
             parser=parser or known,
             max_calls_per_turn=1,
-            system_prompt=system_prompt,
+            system_prompt=prompt(commands) if system_prompt is None else system_prompt,
             max_turns=max_turns,
             **kwargs,
         )
@@ -135,10 +134,7 @@ class ALFWorldEnv(ToolEnv):
         self._history: list[tuple[str, str]] = []
         self._invalid = 0
 
-    # The episode.
-
     def begin(self, task: Any) -> str:
-        """Load the game and tell what there is to see."""
         self._game = load_game(task, self._grammar)
         self._view = self._engine.start(self._game)
         self._given, self._history, self._invalid = [], [], 0
@@ -146,7 +142,6 @@ class ALFWorldEnv(ToolEnv):
         return self._shown(self._first)
 
     def respond(self, action: str) -> Reply:
-        """Give the command of a turn, and see what it has changed."""
         before, given = self._engine.world.progress, len(self._given)
         reply = super().respond(action)
         won, progress = self._view.won, self._engine.world.progress
@@ -163,27 +158,24 @@ class ALFWorldEnv(ToolEnv):
         if reply.terminated or self.turn + 1 >= self.max_turns:
             reply.metrics |= {end: float(end == self._ended) for end in ENDS}
         if calls := reply.tool_calls:
-            said = "\n".join(call.answer for call in calls)
-            self._history.append((self._given[-1] if len(self._given) > given else "(no command)", said))
+            answers = "\n".join(call.answer for call in calls)
+            self._history.append((self._given[-1] if len(self._given) > given else "(no command)", answers))
             calls[-1].answer = self._shown(calls[-1].answer)
             if not self.parser.in_templates:  # a command is no call that a tool answers
                 reply.text = "\n".join(call.answer for call in calls)
         return reply
 
     def answer(self, text: str) -> Reply:
-        """A turn without a command gives up."""
         return Reply(terminated=True)
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
-        """Charge a turn in which something was wrong."""
         return {"invalid": float(-any(result.error for result in results))}
 
     def categories(self, task: Any) -> dict[str, str]:
-        """Return the type of the game, as the literature breaks results down."""
         return {"task_type": self._game.task_type}
 
     def expert_action(self, style: str = "default") -> str:
-        """Give the next command of a short way to the goal, which the expert knows and the policy has to find.
+        """Return the next command of a short way to the goal, which the expert knows and the policy has to find.
 
         Args:
             style: "default"; "searching" to count on nothing that was not shown; "guessing" to go anywhere and try; or
@@ -201,16 +193,12 @@ class ALFWorldEnv(ToolEnv):
         return self.parser.render(self._tool, {ARGUMENT: command})
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Return one of the admissible commands, each as likely as the others."""
         commands = list(self._view.admissible)
         return self.parser.render(self._tool, {ARGUMENT: commands[int(rng.integers(len(commands)))]})
 
     def close(self) -> None:
-        """End what the engine has running."""
         self._engine.close()
         super().close()
-
-    # What is told about it.
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; see `TextEnv.reset`. `options={"game": ...}` picks a game by its path or name."""
@@ -225,7 +213,6 @@ class ALFWorldEnv(ToolEnv):
         return observation, {**info, **about, "admissible_commands": list(self._view.admissible)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Give a command; see `TextEnv.step`."""
         observation, reward, terminated, truncated, info = super().step(action)
         info["admissible_commands"] = list(self._view.admissible)
         if terminated or truncated:
@@ -233,7 +220,6 @@ class ALFWorldEnv(ToolEnv):
         return observation, reward, terminated, truncated, info
 
     def situation(self) -> list[Message]:
-        """Show the task, all turns so far with their commands and what they did, and what can be done now."""
         system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._history, 1)]
@@ -247,8 +233,6 @@ class ALFWorldEnv(ToolEnv):
         return self._view.text, admissible
 
     def _shown(self, text: str) -> str:
-        if not self._show:
-            return text
         # help does nothing for the task, and its answer is in the system prompt.
         commands = "\n".join(f"- {command}" for command in self._view.admissible if command != "help")
-        return f"{text}\n\nAdmissible commands:\n{commands}"
+        return f"{text}\n\nAdmissible commands:\n{commands}" if self._show else text

@@ -1,9 +1,7 @@
-"""The expert: the next command towards the goal, from wherever the world stands.
+"""The expert: the next command towards the goal, planned anew at each step, so that it can take over at any time.
 
-It reads the world's state and not only what was shown, so it wastes no step on searching: a demonstration of what to
-do, and no measure of how hard it is to find out. In the style "searching" it counts on nothing that was not shown, and
-looks into one receptacle after the other, in the order in which they are named. It plans anew at each step, so that it
-can take over at any time.
+It reads the world's state, so it wastes no step on searching. In the style "searching" it counts on nothing that was
+not shown, and looks into one receptacle after the other, in the order in which they are named.
 """
 
 from __future__ import annotations
@@ -19,35 +17,28 @@ _MADE_BY = {"isclean": "clean", "ishot": "heat", "iscool": "cool"}
 
 
 class Wanted:
-    """What a goal asks for, in the terms of whoever acts.
+    """What a goal asks for.
 
     Attributes:
         kind: of the object or objects, such as "appletype".
-        count: how many of them.
         receptacle: the type of receptacle to put them into, or
         lamp: the kind of lamp to switch on beside it.
         state: what has to be done to the object before, such as "ishot".
     """
 
     def __init__(self, game: Game) -> None:
-        """Read the conditions of the goal."""
         atoms = game.goal.atoms
         lamps = {atom[1] for atom in atoms if atom[0] == "istoggled"}
         kinds = {atom[1]: atom[2] for atom in atoms if atom[0] == "objecttype"}
         things = [variable for variable in kinds if variable not in lamps]
-        self.kind, self.count = kinds[things[0]], len(things)
+        self.kind = kinds[things[0]]
         self.lamp = next((kinds[lamp] for lamp in sorted(lamps)), None)
         self.receptacle = next((atom[2] for atom in atoms if atom[0] == "receptacletype"), None)
         self.state = next((atom[0] for atom in atoms if atom[0] in _MADE_BY), None)
 
 
 def next_command(world: World, *, searching: bool = False) -> str:
-    """Return the next command towards the goal, of a shortest way or nearly.
-
-    Args:
-        world: where things stand.
-        searching: act on what was shown alone, and find out the rest.
-    """
+    """Return the next command towards the goal, of a short way; `searching` acts on what was shown alone."""
     game, wanted = world.game, Wanted(world.game)
     known = [receptacle for receptacle in game.place if not searching or receptacle in world.seen]
     target = None if wanted.lamp else _target(world, wanted)
@@ -68,13 +59,7 @@ def next_command(world: World, *, searching: bool = False) -> str:
 
 
 def guess(world: World, last: str, rng: np.random.Generator) -> str:
-    """Return the next command of one who does not look: goes anywhere, tries it there, and goes on if nothing happens.
-
-    Args:
-        world: where things stand.
-        last: the command before, "" at the start.
-        rng: draws where to go.
-    """
+    """Return the next command of one who goes anywhere and tries; `last` is the command before, "" at the start."""
     game, wanted = world.game, Wanted(world.game)
     carries = world.hand is not None and game.kind_of.get(world.hand) == wanted.kind
     if world.hand is not None and not (carries and wanted.lamp):
@@ -147,7 +132,6 @@ def _fetch(world: World, pair: tuple[str, str]) -> str:
 
 
 def _lamp(world: World, wanted: Wanted, known: Sequence[str]) -> tuple[str, str] | None:
-    """Choose a lamp in the known receptacles, and return it with where it stands: one that is here, if there is."""
     game = world.game
     lamps = [
         (thing, receptacle)
@@ -159,11 +143,10 @@ def _lamp(world: World, wanted: Wanted, known: Sequence[str]) -> tuple[str, str]
 
 
 def _put_away(world: World) -> str:
-    """Empty the hand, here if something takes what is in it."""
     game, hand = world.game, world.hand or ""
     takers = [r for r in game.place if world.can_hold(r, hand)]
     if not takers:
-        # Some official games have things that no receptacle takes back: whoever took one carries it to the end.
+        # Some official games have things that no receptacle takes back: the agent then carries it to the end.
         return "inventory"
     taker = min(takers, key=lambda r: (game.place[r] != world.location, not _is_open(world, r)))
     return _reach(world, taker) or game.put_command(hand, taker)

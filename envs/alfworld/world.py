@@ -15,12 +15,10 @@ Some of what the original does looks like a slip and is kept, because policies a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from agent_gym.envs.alfworld.game import Game
-from agent_gym.envs.alfworld.problem import Fact
-from agent_gym.envs.alfworld.sentences import HELP, NOTHING_HAPPENS, WELCOME, enumerate_names, listing, look_of
 
 KNIVES = ("knifetype", "butterknifetype")
 TOOLS = {"clean": "sinkbasintype", "heat": "microwavetype", "cool": "fridgetype"}
@@ -61,7 +59,6 @@ class World:
     """
 
     def __init__(self, game: Game) -> None:
-        """Begin, with everything where it is at the start."""
         self.game = game
         start = game.start
         self.agent, self.location = start["atlocation"][0]
@@ -100,7 +97,6 @@ class World:
         return View(text, tuple(sorted(self._actions)), self.progress == 1.0)
 
     def _set(self, value: bool, *fact: str) -> None:
-        """Note that a fact begins or ceases to hold, if the goal asks for it."""
         if fact in self.game.goal.facts:
             (self._true.add if value else self._true.discard)(fact)
             self.progress = self.game.goal.progress(self._true)
@@ -108,7 +104,6 @@ class World:
     # What can be done.
 
     def _possible(self) -> dict[str, _Action]:
-        """Return every admissible command with what it does."""
         game, names, hand = self.game, self.game.names, self.hand
         actions: dict[str, _Action] = {"look": (self._look, ()), "inventory": (self._inventory, ())}
         if game.has_help:
@@ -243,7 +238,7 @@ class World:
     def _inspect(self, thing: str) -> str:
         names, state = self.game.names, self.states.get(thing, set())
         if thing in self.game.vessels:
-            held: tuple[Fact, ...] = self.game.start.get("inreceptacleobject", ())
+            held = self.game.start.get("inreceptacleobject", ())
             content = listing(names[inner] for inner in sorted(inner for inner, outer in held if outer == thing))
             return f"This is a normal {names[thing]}. In it, you see {content}."
         look = look_of(state)
@@ -254,3 +249,56 @@ class World:
         if thing in self.game.sliceable and "sliced" in state:
             return f"This is a sliced {names[thing]}."
         return f"There's nothing special about {names[thing]}."
+
+
+NOTHING_HAPPENS = "Nothing happens."
+WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
+
+_COMMANDS = (
+    ("look", "look around your current location"),
+    ("inventory", "check your current inventory"),
+    ("go to (receptacle)", "move to a receptacle"),
+    ("open (receptacle)", "open a receptacle"),
+    ("close (receptacle)", "close a receptacle"),
+    ("take (object) from (receptacle)", "take an object from a receptacle"),
+    ("move (object) to (receptacle)", "place an object in or on a receptacle"),
+    ("examine (something)", "examine a receptacle or an object"),
+    ("use (object)", "use an object"),
+    ("heat (object) with (receptacle)", "heat an object using a receptacle"),
+    ("clean (object) with (receptacle)", "clean an object using a receptacle"),
+    ("cool (object) with (receptacle)", "cool an object using a receptacle"),
+    ("slice (object) with (object)", "slice an object using a sharp object"),
+)
+_MISPLACED = {"move (object) to (receptacle)": 32}  # the original's column is off by two here
+_HELP_LINES = "".join(f"  {command + ':':<{_MISPLACED.get(command, 34)}}{what}\n" for command, what in _COMMANDS)
+HELP = f"Available commands:\n{_HELP_LINES}"
+
+# The first whose conditions all hold says how an object looks. A cool one is cold only when nothing else is to be said.
+LOOKS = (
+    (("clean", "hot", "sliced"), "hot and clean sliced"),
+    (("clean", "cool", "sliced"), "cool and clean sliced"),
+    (("clean", "sliced"), "clean sliced"),
+    (("hot", "sliced"), "hot sliced"),
+    (("cool", "sliced"), "cool sliced"),
+    (("clean", "hot"), "hot and clean"),
+    (("clean", "cool"), "cool and clean"),
+    (("hot",), "hot"),
+    (("clean",), "clean"),
+    (("cool",), "cold"),
+)
+
+
+def enumerate_names(names: list[str]) -> str:
+    """Join names with commas and a last "and"; one name stands alone."""
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + ", and " + names[-1]
+
+
+def listing(names: Iterable[str]) -> str:
+    """List things with the article, which is "a" before any word; "nothing" if there are none."""
+    named = [f"a {name}" for name in names]
+    return enumerate_names(named) if named else "nothing"
+
+
+def look_of(state: set[str]) -> str | None:
+    """Say how an object looks that is, for example, {"clean", "hot"}; None if there is nothing to say."""
+    return next((words for needed, words in LOOKS if state.issuperset(needed)), None)

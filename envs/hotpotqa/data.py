@@ -168,7 +168,6 @@ def _from_musique(row: Mapping[str, Any]) -> Row:
 
 
 def _pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
-    """Read pairs that the hub stores as two columns."""
     if isinstance(value, Mapping):
         return list(zip(value["title"], value[second], strict=True))
     return [(first, rest) for first, rest in value]

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 from agent_gym.data import Row, Splits
 from agent_gym.env import Reply
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions, read_question
-from agent_gym.envs.hotpotqa.published import REWARDS, TERMS, UNANSWERED
-from agent_gym.envs.hotpotqa.scoring import Judge
-from agent_gym.envs.hotpotqa.search import NOTHING, Lookup, Search, Searched, render
+from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge
+from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search, Searched, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats import Parser
 from agent_gym.formats.react import ReActParser
@@ -76,7 +75,7 @@ class HotpotQAEnv(ToolEnv):
     - `em` (weight 1): 1 if the last tagged answer of the turn is the gold answer.
     - `f1` (0): the F1 of its words. `sub_em` (0): 1 if the gold answer is a substring of it, which is generous.
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
-    - `response_em`, `floor`, `turn_format`, `graded_answer` (0): parts of published rewards, see published.py. The
+    - `response_em`, `floor`, `turn_format`, `graded_answer` (0): parts of published rewards, see scoring.py. The
       last three are also paid when the turns run out.
     In ReAct a thought counts as `<think>`, an action as `<tool_call>`, and `Finish[...]` as `<answer>`.
 
@@ -115,11 +114,11 @@ class HotpotQAEnv(ToolEnv):
     ## Ids
     `AgentR1/HotpotQA-v0` calls tools. Its baselines are `AgentR1/HotpotQA-Direct-v0` (no tool, 1 turn),
     `AgentR1/HotpotQA-NaiveRAG-v0` (the same with `retrieve_question`) and `AgentR1/HotpotQA-ReAct-v0`
-    (`calls="react"`). `AgentR1/HotpotQA-FullWiki-v0` (fullwiki.py) and `AgentR1/MultiHopQA-v0` (multihop.py) take the
+    (`calls="react"`). `AgentR1/HotpotQA-FullWiki-v0` and `AgentR1/MultiHopQA-v0` (variants.py) take the
     same arguments.
 
     ## Data
-    "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (generator.py): 20,000 train questions
+    "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (embedded/): 20,000 train questions
     over 80 worlds, 1,000 validation and 1,000 test questions over 8 others each, which ask for relations that no
     training question asks for; `unseen_entities` asks the questions of training about the worlds of test, and
     `unseen_entities_dev` about those of validation. HotpotQA itself has 90,447 train and 7,405 dev questions
@@ -160,7 +159,6 @@ class HotpotQAEnv(ToolEnv):
         max_turns: int = 6,
         **kwargs: Any,
     ) -> None:
-        """Check the settings; corpora are read and indexed at the first search."""
         if reward not in REWARDS:
             raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
         if isinstance(tools, str) or not set(tools) <= set(TOOLS) or (tools and "search" not in tools):
@@ -206,7 +204,6 @@ class HotpotQAEnv(ToolEnv):
     # The episode.
 
     def begin(self, task: Any) -> str:
-        """Show the question, behind its passages if they are wanted, and remember what it is about."""
         question = read_question(task)
         self._judge = Judge(question)
         self._searched.check(task)
@@ -262,17 +259,14 @@ class HotpotQAEnv(ToolEnv):
         return "\n".join([f"Thought: I have to read about {' and '.join(due)}.", *lines] if self._react else lines)
 
     def _state(self, answer: str) -> str:
-        """Write the expert's answer."""
         if self._react:
             return f"Thought: I can answer now.\n{self._react.render_answer(answer)}"
         return f"<answer>{answer}</answer>"
 
     def _tagged(self, text: str) -> str:
-        """Return a turn in the form that rewards read."""
         return self._react.tagged(text) if self._react else text
 
     def _published(self, text: str, names: Sequence[str] | Mapping[str, Any]) -> dict[str, float]:
-        """The terms of published rewards, those that weigh anything."""
         # Templates of thinking models begin each turn with <think>, and Agent-R1 looks for it.
         begun = self.renderer.prefill if self.renderer else ""
         said = [segment.text for segment in self.transcript.segments if segment.source == "agent"]
@@ -283,7 +277,6 @@ class HotpotQAEnv(ToolEnv):
     # Searching.
 
     def _passages(self, question: str) -> str:
-        """Search for the question itself."""
         try:
             found = self._write(self._find([question], self._top_k)[0]) or NOTHING
         except AgentGymError:

@@ -1,14 +1,28 @@
-"""What an episode is worth: its answer, and what each turn of calls showed for the first time.
+"""What an episode is worth: its answer, and what each turn of calls showed for the first time. A `Judge` scores both.
 
-A `Judge` knows the gold paragraphs and never says anything but numbers.
+Three papers' rewards are named terms, next to the clean default:
+
+| `reward=` | formula | of |
+|---|---|---|
+| `"em"` | EM of the last tagged answer, 0 without one | this library |
+| `"search_r1"` | the same | Search-R1 (arXiv:2503.09516), `qa_em.py` |
+| `"steppo"` | EM of the last tagged answer, of the whole turn where it has none | StepPO, `reward_fn.py` |
+| `"agent_r1"` | `floor` + `turn_format` + `graded_answer` | Agent-R1 (arXiv:2511.14460), `qa_em_and_format.py` |
+
+Agent-R1's lies between -1 and 1. It is kept with its oddities, because a comparison needs them, and they are why it is
+not the default. Good form without any search earns -0.5, two well-formed calls earn 0 before anything is answered, and
+these cannot be lost again. "Right" means that the gold answer is a substring, so that "unknown" is right where "no" is.
+And an episode that runs out of turns is scored like any other, from -1 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from agent_gym.envs.hotpotqa.data import Question
-from agent_gym.envs.hotpotqa.search import shown
+from agent_gym.envs.hotpotqa.tools import shown
 from agent_gym.formats import ToolCall
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match
 from agent_gym.tools import same_text
@@ -25,21 +39,13 @@ class Judge:
     """
 
     def __init__(self, question: Question) -> None:
-        """Start with nothing asked and nothing shown."""
         self.question = question
         self.searches = 0
         self._asked: set[tuple[str, str]] = set()
         self._shown: set[str | tuple[str, str]] = set()
 
     def show(self, texts: Sequence[str]) -> tuple[float, float]:
-        """Note what the policy is shown.
-
-        Args:
-            texts: passages, as the policy reads them: what was cut away was not shown.
-
-        Returns:
-            The shares of the gold paragraphs and of the supporting facts that are shown for the first time.
-        """
+        """Take passages as the policy reads them, and return the shares of gold paragraphs and facts that are new."""
         titles, facts = self.question.titles, self.question.facts
         new_titles = {title for title in titles if any(shown(text, title) for text in texts)} - self._shown
         new_facts = {fact for fact in facts if any(shown(text, *fact) for text in texts)} - self._shown
@@ -47,12 +53,7 @@ class Judge:
         return len(new_titles) / max(1, len(titles)), len(new_facts) / max(1, len(set(facts)))
 
     def calls(self, calls: Sequence[ToolCall], tools: Collection[str]) -> dict[str, float]:
-        """Return the process terms of a turn.
-
-        Args:
-            calls: its calls, at least one, with the answers as the policy reads them.
-            tools: the names that can be called.
-        """
+        """Return the process terms of a turn; the calls, at least one, have the answers as the policy reads them."""
         repeated = 0
         for call in calls:
             if call.name in tools:
@@ -65,7 +66,6 @@ class Judge:
         return {"new_gold": new_gold, "fact_recall": fact_recall, "repeat": -repeated / len(calls)}
 
     def answer(self, given: str | None) -> dict[str, float]:
-        """Score an answer, None if there is none, against the gold answer that it fits best."""
         golds = self.question.answers
         return {
             "em": max(exact_match(given, gold) for gold in golds),
@@ -83,3 +83,145 @@ class Judge:
         """The share of the gold paragraphs that were shown so far."""
         titles = self.question.titles
         return sum(title in self._shown for title in titles) / max(1, len(titles))
+
+
+REWARDS: dict[str, Mapping[str, float]] = {
+    "em": {"em": 1.0},
+    "search_r1": {"em": 1.0},
+    "steppo": {"response_em": 1.0},
+    "agent_r1": {"floor": 1.0, "turn_format": 1.0, "graded_answer": 1.0},
+}
+"""Name of a reward to the weights of its terms; all other terms weigh nothing."""
+
+_TAG = re.compile(r"</?answer>", re.IGNORECASE)
+
+
+def response_em(turns: Sequence[str], golds: Sequence[str]) -> float:
+    """StepPO's outcome of an answered episode: EM of the last turn's last `<answer>`, else of all of the turn."""
+    return max(exact_match(_last_answer(turns[-1]), gold) for gold in golds)
+
+
+def floor(turns: Sequence[str], golds: Sequence[str]) -> float:
+    """Agent-R1's floor: every episode starts at -1."""
+    return -1.0
+
+
+def turn_format(turns: Sequence[str], golds: Sequence[str]) -> float:
+    """Agent-R1's format score: 0.5 for each well-formed turn, 1 at most.
+
+    A turn on the way is one `<think>` and one `<tool_call>` and nothing around them, the last one a `<think>` and an
+    `<answer>`.
+    """
+    score = 0.5 * sum(
+        all(turn.count(tag) == 1 for tag in ("<think>", "</think>", "<tool_call>", "</tool_call>"))
+        and _is_frame(turn, "tool_call")
+        for turn in turns[:-1]
+    )
+    return min(score + 0.5 * _is_frame(turns[-1], "answer"), 1.0)
+
+
+def graded_answer(turns: Sequence[str], golds: Sequence[str]) -> float:
+    """Agent-R1's answer score: 1 for a gold answer in the first `<answer>`, 0.2 for one elsewhere in the last turn.
+
+    It only counts with a format score of at least 0.5.
+    """
+    if turn_format(turns, golds) < 0.5:
+        return 0.0
+    last = turns[-1]
+    _, opened, rest = last.partition("<answer>")
+    answer, closed, _ = rest.partition("</answer>")
+    if opened and closed and any(sub_exact_match(answer, gold) for gold in golds):
+        return 1.0
+    return 0.2 * any(sub_exact_match(last, gold) for gold in golds)
+
+
+TERMS: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
+    "response_em": response_em,
+    "floor": floor,
+    "turn_format": turn_format,
+    "graded_answer": graded_answer,
+}
+"""The terms above by name; each is a function of the policy's turns and the gold answers."""
+
+UNANSWERED = ("floor", "turn_format", "graded_answer")
+"""Those that also score an episode that ran out of turns."""
+
+
+def _is_frame(turn: str, tag: str) -> bool:
+    """Whether a turn is `<think>...</think>...<tag>...</tag>`, as Agent-R1's patterns have it, but in linear time."""
+    end = turn.removesuffix("\n")  # where the `$` of its patterns also matches
+    thought = turn.find("</think>", len("<think>"))
+    opened = turn.find(f"<{tag}>", thought)
+    closed = len(end) - len(f"</{tag}>")
+    inside = 0 <= thought < opened and opened + len(f"<{tag}>") <= closed
+    return turn.startswith("<think>") and end.endswith(f"</{tag}>") and inside
+
+
+def _last_answer(text: str) -> str:
+    """The content of the last `<answer>...</answer>` in any case, read from the left without overlaps, or the text."""
+    start, found = None, text
+    for tag in _TAG.finditer(text):
+        if tag[0][1] == "/":
+            if start is not None:
+                found, start = text[start : tag.start()], None
+        elif start is None:
+            start = tag.end()
+    return found.strip()
+
+
+_PARTS = ("em", "f1", "prec", "recall")
+"""HotpotQA's official evaluation (arXiv:1809.09600, section 5.2), as in the authors' `hotpot_evaluate_v1.py`."""
+METRICS = tuple(prefix + part for prefix in ("", "sp_", "joint_") for part in _PARTS)
+Scores = tuple[float, float, float, float]
+"""Exact match, F1, precision, recall."""
+
+
+def answer_scores(prediction: str, gold: str) -> Scores:
+    """Score one answer."""
+    return exact_match(prediction, gold), *f1_score(prediction, gold)
+
+
+def fact_scores(prediction: Iterable[Sequence[Any]], gold: Iterable[Sequence[Any]]) -> Scores:
+    """Score the supporting facts of one question, given as (title, sentence number) pairs."""
+    named, wanted = {tuple(fact) for fact in prediction}, {tuple(fact) for fact in gold}
+    right = len(named & wanted)
+    precision = right / len(named) if named else 0.0
+    recall = right / len(wanted) if wanted else 0.0
+    return float(named == wanted), _f1(precision, recall), precision, recall
+
+
+def joint_scores(answer: Scores, facts: Scores) -> Scores:
+    """Combine both: precision and recall are multiplied, so that a right answer for wrong reasons counts for little."""
+    precision, recall = answer[2] * facts[2], answer[3] * facts[3]
+    return answer[0] * facts[0], _f1(precision, recall), precision, recall
+
+
+def evaluate(prediction: Mapping[str, Mapping[str, Any]], gold: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Score a set of predictions.
+
+    Args:
+        prediction: {"answer": {id: text}, "sp": {id: [[title, sentence], ...]}}, the official format.
+        gold: rows with `_id`, `answer` and `supporting_facts`.
+
+    Returns:
+        The mean of each of `METRICS` over all gold rows.
+    """
+    totals = dict.fromkeys(METRICS, 0.0)
+    rows = 0
+    for row in gold:
+        rows += 1
+        scores: dict[str, Scores] = {}
+        if row["_id"] in prediction["answer"]:
+            scores[""] = answer_scores(prediction["answer"][row["_id"]], row["answer"])
+        if row["_id"] in prediction["sp"]:
+            scores["sp_"] = fact_scores(prediction["sp"][row["_id"]], row["supporting_facts"])
+        if len(scores) == 2:
+            scores["joint_"] = joint_scores(scores[""], scores["sp_"])
+        for prefix, values in scores.items():
+            for part, value in zip(_PARTS, values, strict=True):
+                totals[prefix + part] += value
+    return {name: total / max(1, rows) for name, total in totals.items()}
+
+
+def _f1(precision: float, recall: float) -> float:
+    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0

@@ -147,7 +147,6 @@ def mixture(data: str | Sequence[str]) -> tuple[Splits, list[Sequence[Row]]]:
 
 
 def _embedded() -> Splits:
-    """Two and three hops half and half."""
     two = questions(EMBEDDED)
     return {
         split: Mixture([two[split], GeneratedQuestions(split, levels=("easy", "medium"), hops=3)])
@@ -156,7 +155,6 @@ def _embedded() -> Splits:
 
 
 def _answerable(rows: Sequence[Row]) -> Sequence[Row]:
-    """Leave out the questions of MuSiQue-Full that have no answer."""
     if "answerable" not in rows[0]:
         return rows
     return [row for row in rows if row["answerable"]]

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.papersearch.data import EMBEDDED, Query, open_data, read_task
-from agent_gym.envs.papersearch.expert import plan
 from agent_gym.envs.papersearch.papers import Library
-from agent_gym.envs.papersearch.scoring import REWARDS, Judge
+from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
 from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search, citations, clean_id, lines
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, tagged_answer
@@ -57,7 +56,7 @@ class PaperSearchEnv(ToolEnv):
       and how many if each call counts for 3 at most; minus the number of calls; minus the number of those that repeat
       or expand a paper that was not shown.
 
-    `reward="pasa"` or `"paperscout"` sets the weights of a published formula instead of `"f1"` (published.py);
+    `reward="pasa"` or `"paperscout"` sets the weights of a published formula instead of `"f1"` (scoring.py);
     `reward_weights` then replaces single ones.
 
     ## Episode end
@@ -82,7 +81,7 @@ class PaperSearchEnv(ToolEnv):
     `AgentR1/PaperSearch-v0`.
 
     ## Data
-    "embedded" is a seeded generator of invented fields of research (generator.py, field.py): 20,000 train questions
+    "embedded" is a seeded generator of invented fields of research (embedded/): 20,000 train questions
     over 80 fields of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers
     per search the question itself finds 28% of the papers asked for, and never all; two names and their citations lead
     to all. AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa;
@@ -98,12 +97,9 @@ class PaperSearchEnv(ToolEnv):
 
     reward_weights: ClassVar[Mapping[str, float]] = {
         "f1": 1.0,
-        **dict.fromkeys(("recall", "precision", "format", "found_recall", "found_precision", "repeat"), 0.0),
-        **dict.fromkeys(("found_count", "best_found", "calls", "wasted"), 0.0),
+        **dict.fromkeys(("recall", "precision", "format", *PROCESS_TERMS), 0.0),
     }
-    process_terms: ClassVar[frozenset[str]] = frozenset(
-        {"found_recall", "found_precision", "repeat", "found_count", "best_found", "calls", "wasted"}
-    )
+    process_terms: ClassVar[frozenset[str]] = frozenset(PROCESS_TERMS)
     default_system_prompt: ClassVar[str] = (
         "Find all papers that the question asks for. Search for what it names, and expand the papers that introduced "
         "it: some papers do not name what they use and only cite it. Surveys count only if the question asks for "
@@ -123,7 +119,6 @@ class PaperSearchEnv(ToolEnv):
         max_turns: int = 8,
         **kwargs: Any,
     ) -> None:
-        """Check the settings and read the data; papers are indexed at the first search."""
         if reward not in REWARDS:
             raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
         self._top_k = whole_number("top_k", top_k, 1)
@@ -142,7 +137,8 @@ class PaperSearchEnv(ToolEnv):
         if self._retriever is not None and self._shared is None:
             raise ConfigError(
                 f"retriever is {str(retriever)[:50]!r}, but embedded fields are searched by 'bm25', each alone; write "
-                "them to a folder with agent_gym.envs.papersearch.export.write_embedded, and give data= that folder"
+                "them to a folder with agent_gym.envs.papersearch.embedded.generator.write_embedded, and give data= "
+                "that folder"
             )
         self._limit = TokenLimit(self.renderer)
         self._judge = Judge(Query("", ("",), (), ()), Library(()), top_k)
@@ -150,10 +146,7 @@ class PaperSearchEnv(ToolEnv):
         self._known: dict[str, None] = {}
         self._expanded: Counter[str] = Counter()
 
-    # The episode.
-
     def begin(self, task: Any) -> str:
-        """Show the question and remember what it asks for."""
         self._judge = Judge(*read_task(task, self._shared), self._top_k)
         return self._judge.query.text
 
@@ -171,8 +164,7 @@ class PaperSearchEnv(ToolEnv):
 
     def answer(self, text: str) -> Reply:
         """Score the final answer. The policy is told nothing about it."""
-        given = tagged_answer(text)
-        scores = self._judge.answer(given)
+        scores = self._judge.answer(tagged_answer(text))
         terms = {**scores, "format": answer_format(text)}
         metrics = {**scores, **self._judge.metrics}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=scores["f1"] == 1.0)
@@ -191,8 +183,6 @@ class PaperSearchEnv(ToolEnv):
         if not calls:
             return f"<answer>{', '.join(self._judge.query.papers)}</answer>"
         return "\n".join(self.parser.render(name, {ARGUMENTS[name]: text}) for name, text in calls)
-
-    # The tools.
 
     def _search(self, queries: Sequence[str]) -> list[str]:
         found = self._engine().search(queries, self._top_k)

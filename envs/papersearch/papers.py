@@ -22,16 +22,7 @@ _NO_ID = re.compile(r"[\s,\[\]]|^$")
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper.
-
-    Attributes:
-        id: its name in the corpus, without spaces, commas and brackets.
-        title: its title.
-        abstract: may be empty.
-        year: None if it is not known.
-        references: ids of the papers it cites.
-        authors: may be empty.
-    """
+    """A paper; `id` has no spaces, commas and brackets, and `references` are ids. Abstract and authors may be empty."""
 
     id: str
     title: str
@@ -82,14 +73,10 @@ class Library:
 
 
 def read_papers(rows: Iterable[tuple[str, Any]]) -> Library:
-    """Read papers.
-
-    Args:
-        rows: each with its place, for example "papers.jsonl, line 3".
+    """Read rows, each with its place, for example "papers.jsonl, line 3".
 
     Raises:
-        ConfigError: with the place, for a column that is missing or holds something else, and for an id that occurs
-            twice.
+        ConfigError: with the place, for a column that is missing or holds something else, or an id that occurs twice.
     """
     places: dict[str, str] = {}
     papers = []
@@ -130,13 +117,14 @@ def _read_paper(place: str, row: Any) -> Paper:
     need(place, row, COLUMNS)
     (paper_id,) = read_ids(place, "paper_id", [row["paper_id"]])
     title, abstract, year, authors = row["title"], row["abstract"], row["year"], row.get("authors") or []
-    if not isinstance(title, str) or not title.strip():
-        raise ConfigError(f"{place}: title is {str(title)[:50]!r}; it must be a text that is not empty")
-    if not isinstance(abstract, str | None):
-        raise ConfigError(f"{place}: abstract is {str(abstract)[:50]!r}; it must be a text, or null if there is none")
-    if not isinstance(year, int | None) or isinstance(year, bool):
-        raise ConfigError(f"{place}: year is {str(year)[:50]!r}; it must be a whole number, or null if it is not known")
-    if not isinstance(authors, list | tuple) or not all(isinstance(author, str) for author in authors):
-        raise ConfigError(f"{place}: authors is {str(authors)[:50]!r}; it must be a list of texts")
+    are_texts = isinstance(authors, list | tuple) and all(isinstance(author, str) for author in authors)
+    for column, good, wanted in (
+        ("title", isinstance(title, str) and title.strip(), "a text that is not empty"),
+        ("abstract", isinstance(abstract, str | None), "a text, or null if there is none"),
+        ("year", type(year) in (int, type(None)), "a whole number, or null if it is not known"),
+        ("authors", are_texts, "a list of texts"),
+    ):
+        if not good:
+            raise ConfigError(f"{place}: {column} is {str(row.get(column))[:50]!r}; it must be {wanted}")
     references = read_ids(place, "references", row["references"])
     return Paper(paper_id, title, abstract or "", year, references, tuple(authors))

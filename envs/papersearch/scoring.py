@@ -34,6 +34,7 @@ REWARDS: dict[str, Mapping[str, float]] = {
 }
 """Name of a reward to the weights of its terms; all other terms weigh nothing."""
 
+PROCESS_TERMS = ("found_recall", "found_precision", "repeat", "found_count", "best_found", "calls", "wasted")
 BEST = 3
 """For how many papers PaperScout pays per call, its `reward_top_k`."""
 
@@ -52,7 +53,6 @@ class Judge:
     """
 
     def __init__(self, query: Query, library: Library, page: int) -> None:
-        """Start with nothing asked and nothing shown."""
         self.query, self.library, self.page = query, library, page
         self.shown: dict[str, None] = {}
         self.expanded: dict[str, int] = {}
@@ -60,15 +60,7 @@ class Judge:
         self._searches = 0
 
     def calls(self, calls: Sequence[ToolCall], tools: Collection[str]) -> dict[str, float]:
-        """Judge a turn of calls.
-
-        Args:
-            calls: its calls, with the answers as the policy reads them: what was cut away was not shown.
-            tools: names of the tools that there are.
-
-        Returns:
-            The process terms.
-        """
+        """Return the process terms of a turn; `calls` have the answers as the policy reads them, which may be cut."""
         gold, before = set(self.query.papers), len(self.shown)
         made = repeated = lost = found = best = 0
         for call in calls:
@@ -96,7 +88,6 @@ class Judge:
         }
 
     def answer(self, given: str | None) -> dict[str, float]:
-        """Score the answer: a paper counts as right if it is asked for and was shown."""
         gold, answered = set(self.query.papers), answered_ids(given)
         right = len(gold.intersection(answered, self.shown))
         precision, recall = right / max(1, len(answered)), right / len(gold)
@@ -105,7 +96,6 @@ class Judge:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What there is to log after each turn."""
         found = sum(paper in self.shown for paper in self.query.papers)
         return {
             "gold_recall": found / len(self.query.papers),
@@ -134,10 +124,52 @@ class Judge:
 
 def answered_ids(given: str | None) -> set[str]:
     """Read an answer: ids between commas or line breaks, in brackets or not. Anything else is an id that is wrong."""
-    return {one for one in map(clean_id, re.split(r"[,\n]", given or "")) if one}
+    return set(map(clean_id, re.split(r"[,\n]", given or ""))) - {""}
 
 
 def _argument(call: ToolCall) -> str:
-    """What a call asks for, in the form in which calls are compared."""
     text = " ".join(map(str, call.arguments.values()))
     return clean_id(text) if call.name == "expand" else same_text(text)
+
+
+Call = tuple[str, str]
+"""The name of a tool and its argument."""
+
+
+def plan(judge: Judge, turn: int, turns: int, most: int) -> list[Call]:
+    """Return the expert's calls of turn `turn` (0 for the first) of `turns`, `most` at most; none to answer now.
+
+    It searches for what is asked about, follows the citations and answers what was found. It knows the gold papers, but
+    does not state what it could not have read: on generated questions it lists the citations of both papers that
+    introduced what the question names, until it has seen all of the answer in each list.
+    """
+    query, left = judge.query, turns - turn - 1
+    missing = [paper for paper in query.papers if paper not in judge.shown]
+    if left == 0:
+        return []
+    if turn == 0 and left > 1:
+        return [("search", text) for text in query.searches][:most]
+    # With one turn left before the answer there is no time to read: all pages at once.
+    pages = [("expand", paper) for paper in query.expands if paper in judge.shown for _ in range(_due(judge, paper))]
+    if left > 1:
+        pages = list(dict.fromkeys(pages))
+    if pages and (left > 1 or len(pages) <= most):
+        return pages[:most]
+    near = max(judge.shown, key=lambda paper: _leads_to(judge, paper, missing), default=None)
+    if near is not None and left > 1 and _leads_to(judge, near, missing):
+        return [("expand", near)]
+    # What no citation leads to, or not in time, is searched for by its title.
+    titles = [judge.library.papers[paper].title for paper in missing]
+    return [("search", title) for title in titles if not judge.has_asked(title)][:most]
+
+
+def _due(judge: Judge, paper: str) -> int:
+    """How many more pages of a paper's citations there are until all of the answer has been listed among them."""
+    around = judge.library.around(paper)
+    pages = [around.index(gold) // judge.page + 1 for gold in judge.query.papers if gold in around]
+    return max(0, max(pages, default=0) - judge.expanded.get(paper, 0))
+
+
+def _leads_to(judge: Judge, paper: str, missing: list[str]) -> int:
+    around = judge.library.around(paper)[judge.expanded.get(paper, 0) * judge.page :]
+    return len(set(missing).intersection(around))

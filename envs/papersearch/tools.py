@@ -82,15 +82,7 @@ def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, ma
 
 
 def citations(library: Library, paper_id: str, page: int, size: int, write: Callable[[Sequence[str]], str]) -> str:
-    """Write a page of the papers around a paper, those that it cites first.
-
-    Args:
-        library: what is searched.
-        paper_id: the paper.
-        page: which page, 0 for the first; after the last one they begin again.
-        size: papers per page.
-        write: writes papers as lines.
-    """
+    """Write a page of the papers around a paper, those that it cites first; behind the last page they begin again."""
     around, cited = library.around(paper_id), len(library.references(paper_id))
     if not around:
         return NO_CITATIONS

@@ -1,4 +1,4 @@
-"""Compares mathematical expressions with math-verify, each in a process of its own; started by equality.py.
+"""Compares mathematical expressions with math-verify, each in a process of its own; started by scoring.py.
 
 It reads lines of JSON, [answer, gold], and answers each with one line: "equal", "different", or "limit" where the
 comparison took too much. `9^{9^{9^9}}` is a short answer, and sympy would compute it: in C, where no exception of

@@ -48,7 +48,6 @@ class Rows(Sequence[Row]):
         return len(self._kept)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one row, or a list of them."""
         if isinstance(index, slice):
             return [self._rows[i] for i in self._kept[index]]
         return self._rows[self._kept[index]]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.retool.data import EMBEDDED, Problem, problems, read
-from agent_gym.envs.retool.equality import math_equal
-from agent_gym.envs.retool.interpreter import ARGUMENT, NAME, CodeInterpreter
+from agent_gym.envs.retool.scoring import math_equal
+from agent_gym.envs.retool.tools import ARGUMENT, NAME, CodeInterpreter
 from agent_gym.errors import ConfigError, require
 from agent_gym.formats import Parser, ToolCall
 from agent_gym.formats.code import CodeParser
@@ -51,9 +51,9 @@ class ReToolEnv(ToolEnv):
 
     ## Reward
     - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where
-      the gold answer is a number, only a numeral of that value is right (numerals.py): `1,170` and `\frac{6}{8}`, and
+      the gold answer is a number, only a numeral of that value is right (scoring.py): `1,170` and `\frac{6}{8}`, and
       neither `2+3` nor `\binom{5}{1}`, since nothing is computed for the policy. Other gold answers are compared as
-      strings and then by math-verify, with bounds on what an answer may leave to compute (equality.py).
+      strings and then by math-verify, with bounds on what an answer may leave to compute (scoring.py).
     - `failure` (0): -1 if the episode ends, by an answer or for want of turns, and was not solved.
     - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
     - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
@@ -87,7 +87,7 @@ class ReToolEnv(ToolEnv):
     `AgentR1/ReTool-v0` (inline, 8 turns), `AgentR1/MathPython-v0` (`rendering="chat", stateful=True`, 8 turns).
 
     ## Data
-    "embedded" is a seeded generator (generator.py) of 17 kinds of problems, from divisor sums to lattice paths: 20,000
+    "embedded" is a seeded generator (embedded/) of 17 kinds of problems, from divisor sums to lattice paths: 20,000
     train, 1,000 validation and 1,000 test problems. No problem of another split has kind and numbers, in any order, of
     one in train; validation and test have other sentences, too. The splits `unseen_numbers` and `unseen_numbers_dev`
     (1,000 each) have the sentences of train. Train is a stream in which kinds with few numbers come back (13,229
@@ -131,7 +131,6 @@ class ReToolEnv(ToolEnv):
         reward_weights: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Check the settings, read the data and find the sandbox."""
         if rendering not in RENDERINGS:
             raise ConfigError(f"rendering is {rendering!r}; allowed: {', '.join(RENDERINGS)}")
         if reward not in REWARDS:
@@ -146,10 +145,7 @@ class ReToolEnv(ToolEnv):
         super().__init__(tasks, tools=[self._interpreter], parser=parser, reward_weights=weights, **kwargs)
         self._given = Problem("", "")
 
-    # The episode.
-
     def begin(self, task: Any) -> str:
-        """Show the problem and remember its answer."""
         self._given = read(task)
         # Programs draw random numbers too, and the seed decides everything.
         self._interpreter.begin(int(self.np_random.integers(1 << 31)))
@@ -178,7 +174,6 @@ class ReToolEnv(ToolEnv):
         return Reply(terms=terms, terminated=True, success=correct)
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
-        """Pay the share of programs that ran."""
         return {"code_runs": sum(not result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
@@ -194,6 +189,5 @@ class ReToolEnv(ToolEnv):
         return f"<answer>\n\\boxed{{{self._given.gold}}}\n</answer>"
 
     def close(self) -> None:
-        """End what programs have left running."""
         self._interpreter.close()
         super().close()

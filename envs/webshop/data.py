@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import ijson
 import numpy as np
 
 from agent_gym.data import Splits
-from agent_gym.envs.webshop.embedded.easy import generate_easy
-from agent_gym.envs.webshop.embedded.generator import generate
-from agent_gym.envs.webshop.goals import KINDS, splits
-from agent_gym.envs.webshop.shop import Shop, open_shop
-from agent_gym.envs.webshop.store import MANIFEST, open_stored, read_official
+from agent_gym.envs.webshop.embedded.generator import generate, generate_easy
+from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product, splits
+from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
 from agent_gym.errors import ConfigError
 
 EMBEDDED, EASY = "embedded", "embedded-easy"
@@ -90,6 +92,51 @@ def find_official(data: Path) -> tuple[Path, Path, Path]:
         "items_ins_v2.json (or both with _1000) and items_human_ins.json, that file of products, or what agent-gym "
         "prepare webshop made"
     )
+
+
+def read_official(paths: tuple[Path, Path, Path]) -> Iterator[Product]:
+    """Read products from WebShop's files, see `find_official`; of several with one id, the first.
+
+    Raises:
+        ConfigError: for a file that is missing or another one.
+    """
+    items, about_file, people_file = paths
+    people = dict(entries(people_file)) if people_file.is_file() else {}
+    # In a temporary file: the official one has a million entries, in another order than the products.
+    with closing(sqlite3.connect("")) as about:
+        about.execute("create table about (asin text primary key, body text) without rowid")
+        rows = ((asin, json.dumps(value)) for asin, value in entries(about_file))
+        about.executemany("insert or replace into about values (?, ?)", rows)
+        seen: set[str] = set()
+        for number, row in entries(items):
+            place = f"{items}, product {number}"
+            if is_product(row, place) and row["asin"] not in seen:
+                seen.add(row["asin"])
+                found = about.execute("select body from about where asin = ?", (row["asin"],)).fetchone()
+                described = json.loads(found[0]) if found else {}
+                yield read_product(row, described, people.get(row["asin"], ()), place)
+
+
+def entries(path: Path) -> Iterator[tuple[str, Any]]:
+    """Give the entries of a file that holds one JSON list or object, each with its key; that of a list is its number.
+
+    The memory does not grow with the file: the official ones have up to 5 GB.
+
+    Raises:
+        ConfigError: if the file cannot be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            opening = file.read(1 << 16).lstrip()[:1]
+            file.seek(0)
+            if opening == b"{":
+                yield from ijson.kvitems(file, "", use_float=True)
+            elif opening == b"[":
+                yield from ((str(n), row) for n, row in enumerate(ijson.items(file, "item", use_float=True)))
+            else:
+                raise ValueError("it holds no JSON list or object")
+    except (OSError, ValueError, ijson.JSONError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _open(data: Path) -> Shop:

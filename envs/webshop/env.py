@@ -11,14 +11,13 @@ import numpy as np
 
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
-from agent_gym.envs.webshop.actions import ARGUMENTS, PROMPTS, Act, ActionParser
-from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, open_data
+from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, open_data, read_official
 from agent_gym.envs.webshop.expert import next_action
-from agent_gym.envs.webshop.nouns import RULE, tagger
 from agent_gym.envs.webshop.page import ShopServer
-from agent_gym.envs.webshop.pages import MODES, observe
-from agent_gym.envs.webshop.session import PER_PAGE, Session
-from agent_gym.envs.webshop.store import read_official, write_shop
+from agent_gym.envs.webshop.scoring import RULE, tagger
+from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
+from agent_gym.envs.webshop.store import write_shop
+from agent_gym.envs.webshop.tools import ARGUMENTS, PROMPTS, Act, ActionParser
 from agent_gym.errors import ConfigError, whole_number
 from agent_gym.formats import Parser
 from agent_gym.formats.hermes import HermesParser
@@ -48,7 +47,7 @@ class WebShopEnv(ToolEnv):
     and `click[Buy Now]`, on a line of its own. Both are read in either case. It is possible to search on every page.
 
     ## Reward
-    - `score` (weight 1): WebShop's own reward of what was bought, 0 to 1 (reward.py); 0 if nothing was.
+    - `score` (weight 1): WebShop's own reward of what was bought, 0 to 1 (scoring.py); 0 if nothing was.
       `info["reward_parts"]` has all its parts under upstream's names: `r_type`, `r_att`, `r_option`, `r_price`, their
       weights, and `query_match`, `category_match`, `title_score`.
     - `success` (0): 1 for a score of 1.
@@ -66,11 +65,11 @@ class WebShopEnv(ToolEnv):
     - `observation`, `commands`: see above.
     - `parser`: reads actions in another format, such as `TagParser({"search": "keywords", "click": "element"})`.
     - `nouns`: what finds the nouns of titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
-      has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (nouns.py).
+      has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (scoring.py).
     - `per_page`: products on a page of results (10, upstream's). Fewer make shorter pages.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
-    A task that is handed in is a goal as `goals.py` describes it.
+    A task that is handed in is a goal as products.py describes it.
 
     ## Ids
     `AgentR1/WebShop-v0`.
@@ -80,7 +79,7 @@ class WebShopEnv(ToolEnv):
     6,910 synthetic goals. Goals are in upstream's order (seed 233) and splits: test has the first 500, validation
     (upstream's dev) the next 1,000, train the rest. "embedded" is a seeded generator (embedded/) of 1,000 products
     and about 2,900 goals of people's kind, in the official format; no product is asked for in two splits.
-    "embedded-easy" is another one (embedded/easy.py) for models that can hardly read: short titles, instructions in the
+    "embedded-easy" is another one (`generate_easy`) for models that can hardly read: short titles, instructions in the
     catalogue's words, and 1,000 products of which a search for the whole instruction finds the right one first.
 
     ## Differences
@@ -116,7 +115,6 @@ class WebShopEnv(ToolEnv):
         max_turns: int = 15,
         **kwargs: Any,
     ) -> None:
-        """Check the settings and open the shop."""
         if observation not in MODES:
             raise ConfigError(f"observation is {observation!r}; allowed: {', '.join(MODES)}")
         self._per_page = whole_number("per_page", per_page, 1)
@@ -151,17 +149,13 @@ class WebShopEnv(ToolEnv):
         """
         return write_shop(read_official(find_official(Path(source).expanduser())), folder, progress=progress)
 
-    # The episode.
-
     def begin(self, task: Any) -> str:
-        """Enter the shop."""
         check_goal(task)
         self.session = Session(self.shop, task, self._nouns, self._per_page)
         self._taken, self._counts = [], dict.fromkeys(self._counts, 0.0)
         return self._page()
 
     def respond(self, action: str) -> Reply:
-        """Do what a turn says, and show the page that it leads to."""
         before, self._refused = len(self._taken), None
         reply = super().respond(action)
         if self._refused is not None:
@@ -181,11 +175,10 @@ class WebShopEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Show the page again: a turn without an action does nothing."""
         return Reply(self._page(), error="the turn has no action: search for something, or click on something")
 
     def expert_action(self, style: str = "default") -> str:
-        """Return the next action of somebody who knows which product was meant.
+        """Return the next action of the expert, which knows which product was meant.
 
         Args:
             style: "default"; or "direct" to buy the first product of its kind as it is.
@@ -194,14 +187,11 @@ class WebShopEnv(ToolEnv):
         return self.parser.render(name, {ARGUMENTS[name]: argument})
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Click anything that can be clicked; where nothing can, search for words of the instruction."""
         clickables = [name for name in self.session.clickables() if name != "search"]
         if clickables:
             return self.parser.render("click", {ARGUMENTS["click"]: clickables[int(rng.integers(len(clickables)))]})
         words = words_of(self.session.goal["instruction_text"])
         return self.parser.render("search", {ARGUMENTS["search"]: random_words(words, rng)})
-
-    # What is told about it.
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; see `TextEnv.reset`."""
@@ -209,7 +199,6 @@ class WebShopEnv(ToolEnv):
         return page, {**info, "available_actions": self.available_actions()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act; see `TextEnv.step`."""
         page, reward, terminated, truncated, info = super().step(action)
         info["available_actions"] = self.available_actions()
         if terminated:
@@ -235,7 +224,6 @@ class WebShopEnv(ToolEnv):
         return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
 
     def situation(self) -> list[Message]:
-        """Show the page, what was done to get there, and what can be clicked."""
         system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))

@@ -1,11 +1,8 @@
-"""The expert of the shop: it knows which product was meant, and gets there as somebody who does not would try to.
+"""The expert of the shop: it knows which product was meant, and gets there as one would who does not know.
 
 It searches for what the instruction says and looks through the results; if the product is not on the first two pages,
-it says it in other words that it could know, and only then by the product's title. Then it chooses the options and
-buys.
-
-The direct style is that of somebody in a hurry: it searches for the kind of thing alone, and buys the first product as
-it is.
+it searches by other words that it could know, and only then by the product's title. Then it chooses the options and
+buys. The direct style searches for the kind of thing alone, and buys the first product as it is.
 """
 
 from __future__ import annotations
@@ -13,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent_gym.envs.webshop.product import Product
-from agent_gym.envs.webshop.reward import asked_options, option_match
+from agent_gym.envs.webshop.products import Product
+from agent_gym.envs.webshop.scoring import asked_options, option_match
 from agent_gym.envs.webshop.session import BACK, BUY, NEXT, PREVIOUS, Session
 from agent_gym.errors import ConfigError
 
@@ -25,17 +22,13 @@ _PATIENCE = 2  # pages of results that it looks through before it searches other
 def next_action(session: Session, style: str = "default") -> tuple[str, str]:
     """Return the next action: "search" or "click", and what.
 
-    Args:
-        session: the visit.
-        style: one of `STYLES`.
-
     Raises:
-        ConfigError: for another style, or if the product of the goal is not in the shop.
+        ConfigError: for a style that is not in `STYLES`, or if the product of the goal is not in the shop.
     """
     if style not in STYLES:
         raise ConfigError(f"the WebShop expert has no style {style!r}; known: {', '.join(STYLES)}")
     if style == "direct":
-        return _in_a_hurry(session)
+        return _direct(session)
     wanted = session.shop.catalogue.find(session.goal.get("asin", ""))
     if wanted is None:
         raise ConfigError(f"the goal's asin is {session.goal.get('asin')!r}, which the shop does not have: no expert")
@@ -52,13 +45,13 @@ def next_action(session: Session, style: str = "default") -> tuple[str, str]:
     return "click", NEXT if session.number < page else PREVIOUS if session.number > page else BACK
 
 
-def _in_a_hurry(session: Session) -> tuple[str, str]:
+def _direct(session: Session) -> tuple[str, str]:
     if session.page == "item":
         return "click", BUY
     if session.page == "search" and session.listed:
         return "click", session.listed[0].asin.lower()
-    # Where the name of the kind finds nothing, somebody in a hurry has to say more.
-    return "search", session.goal["query"] if session.page == "index" else _said(session)
+    # The name of the kind may find nothing.
+    return "search", session.goal["query"] if session.page == "index" else _instruction(session)
 
 
 def plan(session: Session, wanted: Product) -> tuple[str, int]:
@@ -66,7 +59,7 @@ def plan(session: Session, wanted: Product) -> tuple[str, int]:
     options = [str(one[1] if isinstance(one, tuple) else one) for one in asked_options(session.goal["goal_options"])]
     described = " ".join([session.goal["query"], *session.goal["attributes"], *options])
     best, page = wanted.title.lower(), 1
-    for query in (_said(session), described.lower(), wanted.title.lower()):
+    for query in (_instruction(session), described.lower(), wanted.title.lower()):
         found = session.shop.search(query)
         if wanted.asin in found:
             best, page = query, found.index(wanted.asin) // session.per_page + 1
@@ -75,7 +68,7 @@ def plan(session: Session, wanted: Product) -> tuple[str, int]:
     return best, page
 
 
-def _said(session: Session) -> str:
+def _instruction(session: Session) -> str:
     return session.goal["instruction_text"].partition(", and price lower than")[0].lower()
 
 

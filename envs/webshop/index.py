@@ -14,18 +14,22 @@ denominator `1 + tf * c`. A search adds up the postings of its rare terms in an 
 many documents have are worth little: if they cannot lift others into the best (the idea of MaxScore, Turtle and Flood
 1995), they are looked up for the documents that are left, and only these are sorted.
 
-The arrays of an index can be mapped from a file, so that many processes share one copy.
+The arrays of an index can be mapped from a file, so that many processes share one copy. `IndexBuilder` makes them in
+one pass, in memory that does not grow with the documents: their terms are collected in blocks, each is sorted by term
+and written to a temporary file, and at the end the blocks are put behind each other, term by term.
 """
 
 from __future__ import annotations
 
+import tempfile
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from agent_gym.envs.webshop.words import terms
+from agent_gym.envs.webshop.words import piece_terms, terms
 
 K1, B = 0.9, 0.4
 _COMMON = 1 / 8  # of the documents; terms that more of them have are common ones
@@ -37,8 +41,6 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class _Postings(NamedTuple):
-    """What a search has to know of one of its terms."""
-
     weight: np.float32
     document: np.ndarray
     divisor: np.ndarray
@@ -48,19 +50,18 @@ class Index:
     """Finds documents by their words.
 
     Args:
-        vocabulary: term to its number.
+        number_of: returns the number of a term, None if no document has it.
         arrays: postings of term t are `start[t]` to `start[t + 1]`: `document` int32 in ascending order and `divisor`
             float32, the denominator above. `weight` float32 is what a term is worth, `rank` int32 the position of a
             document's id among all.
     """
 
-    def __init__(self, vocabulary: Mapping[str, int], arrays: Arrays) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, number_of: Callable[[str], int | None], arrays: Arrays) -> None:
+        self._number_of = number_of
         self._start, self._document, self._divisor = arrays["start"], arrays["document"], arrays["divisor"]
         self._weight, self._rank = arrays["weight"], arrays["rank"]
 
     def __len__(self) -> int:
-        """How many documents there are."""
         return len(self._rank)
 
     def search(self, query: str, k: int) -> list[int]:
@@ -92,10 +93,9 @@ class Index:
         return total.astype(np.float32)
 
     def _postings(self, query: str) -> list[_Postings]:
-        """Return the postings of a query's terms, the rarest first."""
         found = []
         for term, times in Counter(terms(query[:_QUERY_CHARACTERS])).items():
-            number = self._vocabulary.get(term)
+            number = self._number_of(term)
             if number is not None:
                 part = slice(int(self._start[number]), int(self._start[number + 1]))
                 weight = np.float32(times) * self._weight[number]
@@ -104,7 +104,6 @@ class Index:
 
 
 def _add(total: np.ndarray, postings: Sequence[_Postings]) -> None:
-    """Add what terms are worth to the scores of all documents."""
     for weight, document, divisor in postings:
         # No document occurs twice in one list, but this is three times as fast as `total[document] += ...`.
         np.add.at(total, document, (weight - weight / divisor).astype(np.float64))
@@ -119,7 +118,6 @@ def _least(total: np.ndarray, postings: Sequence[_Postings], k: int) -> float:
 
 
 def _look_up(scores: np.ndarray, found: np.ndarray, one: _Postings) -> None:
-    """Add what a term is worth to the scores of some documents, which are in ascending order."""
     place = np.minimum(np.searchsorted(one.document, found), len(one.document) - 1)
     there = one.document[place] == found
     scores[there] += one.weight - one.weight / one.divisor[place[there]]
@@ -151,3 +149,105 @@ def ranks(ids: Sequence[str]) -> np.ndarray:
     rank = np.empty(len(ids), np.int32)
     rank[order] = np.arange(len(ids), dtype=np.int32)
     return rank
+
+
+_BLOCK = 1 << 23  # postings; 80 MB
+_MOST = 0xFFFF  # what a frequency can be
+
+Make = Callable[[str, int, np.dtype], np.ndarray]
+"""Makes an array that the index will consist of: name, length, type."""
+
+
+class _Block(NamedTuple):
+    term: np.ndarray
+    document: np.ndarray
+    frequency: np.ndarray
+
+
+def in_memory(name: str, size: int, dtype: np.dtype) -> np.ndarray:
+    """Make an array in memory."""
+    return np.empty(size, dtype)
+
+
+class IndexBuilder:
+    """Collects documents, and then makes the arrays of an `Index`; `block` is how many postings it holds in memory."""
+
+    def __init__(self, block: int = _BLOCK) -> None:
+        self.vocabulary: dict[str, int] = {}
+        self._block = block
+        self._pieces: dict[str, tuple[int, ...]] = {}
+        self._term, self._document, self._frequency = array("i"), array("i"), array("H")
+        self._length = array("i")
+        self._ids: list[str] = []
+        self._blocks: list[_Block] = []
+
+    def add(self, document_id: str, text: str) -> None:
+        """Take one more document; `text` is lower-case."""
+        pieces = self._pieces
+        found: list[int] = []
+        for piece in text.split():
+            numbers = pieces.get(piece)
+            found += self._numbers(piece) if numbers is None else numbers
+        counts = Counter(found)
+        self._term.extend(counts)
+        self._frequency.extend([min(count, _MOST) for count in counts.values()])
+        self._document.extend([len(self._ids)] * len(counts))
+        self._length.append(len(found))
+        self._ids.append(document_id)
+        if len(self._term) >= self._block:
+            self._close_block()
+
+    def finish(self, make: Make = in_memory) -> dict[str, np.ndarray]:
+        """Make the arrays; the builder is used up."""
+        if self._blocks:
+            self._close_block()
+        else:
+            self._blocks.append(_Block(*self._sorted()))
+        counts = np.zeros(len(self.vocabulary), np.int64)
+        for block in self._blocks:
+            counts += np.bincount(block.term, minlength=len(counts))
+        length = np.frombuffer(self._length, np.int32)
+        factors = length_factors(length)
+        arrays = {"start": make("start", len(counts) + 1, np.dtype(np.int64))}
+        arrays["start"][0] = 0
+        np.cumsum(counts, out=arrays["start"][1:])
+        total = int(arrays["start"][-1])
+        arrays["document"] = make("document", total, np.dtype(np.int32))
+        arrays["divisor"] = make("divisor", total, np.dtype(np.float32))
+        free = np.array(arrays["start"][:-1])
+        for block in self._blocks:
+            here = np.bincount(block.term, minlength=len(free))
+            before = np.cumsum(here) - here
+            place = np.arange(len(block.term)) + (free - before)[block.term]
+            arrays["document"][place] = block.document
+            arrays["divisor"][place] = np.float32(1) + block.frequency.astype(np.float32) * factors[block.document]
+            free += here
+        weights = term_weights(int(np.count_nonzero(length)), counts)
+        for name, values in (("weight", weights), ("rank", ranks(self._ids))):
+            arrays[name] = make(name, len(values), values.dtype)
+            arrays[name][:] = values
+        return arrays
+
+    def _numbers(self, piece: str) -> tuple[int, ...]:
+        if len(self._pieces) >= 1 << 20:
+            self._pieces.clear()  # what is frequent is soon there again
+        vocabulary = self.vocabulary
+        numbers = tuple([vocabulary.setdefault(term, len(vocabulary)) for term in piece_terms(piece)])
+        self._pieces[piece] = numbers
+        return numbers
+
+    def _sorted(self) -> list[np.ndarray]:
+        term = np.array(self._term, np.int32)
+        order = np.argsort(term, kind="stable")  # documents stay in their order
+        columns = (term, np.array(self._document, np.int32), np.array(self._frequency, np.uint16))
+        return [column[order] for column in columns]
+
+    def _close_block(self) -> None:
+        written = []
+        for column in self._sorted():
+            file = tempfile.TemporaryFile()  # it lives as long as its array
+            file.write(column.tobytes())
+            file.flush()
+            written.append(np.memmap(file, column.dtype, "r", shape=column.shape) if len(column) else column)
+        self._blocks.append(_Block(*written))
+        self._term, self._document, self._frequency = array("i"), array("i"), array("H")

@@ -16,8 +16,8 @@ from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from agent_gym.envs.webshop.actions import ARGUMENTS
-from agent_gym.envs.webshop.pages import pieces
+from agent_gym.envs.webshop.session import pieces
+from agent_gym.envs.webshop.tools import ARGUMENTS
 from agent_gym.errors import ConfigError
 from agent_gym.serving import BadRequest, JsonHandler, JsonServer, json_object
 

@@ -1,4 +1,4 @@
-"""One visit to the shop: which page is shown, what can be clicked there, and what a click does.
+"""One visit to the shop: which page is shown, as text, what can be clicked there, and what a click does.
 
 The rules are those of WebShop's text environment (princeton-nlp/WebShop, `WebAgentTextEnv`), read off its behaviour,
 including what one would not expect:
@@ -9,18 +9,21 @@ including what one would not expect:
 - "Back to Search" forgets everything but the instruction.
 - Which page one is on is read off its address, in which the keywords of the search stand: who searches for
   "search_results" is sent to a page of results by "< Prev" on a product.
+
+Upstream renders pages as HTML and takes them apart again. The text depends on the pieces alone, so that here a page is
+a list of pieces from the start. `text` joins them by " [SEP] "; `text_rich` gives each its own line and marks what can
+be clicked, and what was.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from agent_gym.envs.webshop.nouns import Nouns
-from agent_gym.envs.webshop.product import Product
-from agent_gym.envs.webshop.reward import reward
-from agent_gym.envs.webshop.shop import Shop
+from agent_gym.envs.webshop.products import Product
+from agent_gym.envs.webshop.scoring import Nouns, reward
+from agent_gym.envs.webshop.store import Shop
 
 PER_PAGE = 10
 BUY, BACK, NEXT, PREVIOUS, SEARCH = "buy now", "back to search", "next >", "< prev", "search"
@@ -42,8 +45,8 @@ class Session:
 
     Args:
         shop: where.
-        goal: what for (goals.py).
-        nouns: see nouns.py.
+        goal: what for (products.py).
+        nouns: finds the nouns of a title (scoring.py).
         per_page: products on a page of results.
 
     Attributes:
@@ -54,11 +57,10 @@ class Session:
         visited: ids of the products that were looked at since the last "Back to Search".
         address: where the browser is.
         score: the reward, once something was bought.
-        parts: of the reward (reward.py).
+        parts: of the reward (scoring.py).
     """
 
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:
-        """Enter at the search page."""
         self.shop, self.goal, self._nouns, self.per_page = shop, goal, nouns, per_page
         self.product: Product | None
         self.chosen: dict[str, str]
@@ -171,3 +173,126 @@ class Session:
         if self.product is not None:
             self.score, self.parts = reward(self.product, self.goal, self.chosen, self._nouns)
             self.page, self._clickables = "done", None
+
+
+MODES = ("text", "text_rich")
+_RATING = "N.A."  # the official files come without reviews
+_HTML_SPACE = " \n\t\f\r"
+
+
+class Piece(NamedTuple):
+    """A piece of a page: its kind ("text", "button", "link", "option") and what it says."""
+
+    kind: str
+    text: str
+
+
+def pieces(session: Session) -> list[Piece]:
+    """Return what the page that is shown consists of."""
+    if session.page == "index":
+        found = [*_texts("WebShop", "Instruction: ", session.goal["instruction_text"]), Piece("button", "Search")]
+    elif session.page == "done":
+        found = _receipt(session)
+    else:
+        head = [*_texts("Instruction:", session.goal["instruction_text"]), Piece("button", "Back to Search")]
+        found = head + _BODIES[session.page](session)
+    # A parser of HTML drops empty texts, and makes one line break of white space with line breaks.
+    return [piece for piece in found if piece.text and ("\n" not in piece.text or piece.text.strip(_HTML_SPACE))]
+
+
+def observe(session: Session, mode: str) -> str:
+    """Return the observation in one of `MODES`."""
+    if mode == "text":
+        return " [SEP] ".join([piece.text.strip() for piece in pieces(session)])
+    lines, clicked = "", ""
+    for piece in pieces(session):
+        lines += _line(piece, session) + "\n"
+        if _is_chosen(piece, session):
+            clicked = f"You have clicked {piece.text}.\n" + clicked
+    return clicked + lines
+
+
+def _line(piece: Piece, session: Session) -> str:
+    if piece.kind == "text":
+        return piece.text
+    if piece.kind == "button":
+        return f"[button] {piece.text} [button_]"
+    seen = piece.text in session.visited if piece.kind == "link" else _is_chosen(piece, session)
+    mark = "clicked button" if seen else "button"
+    return f"{'  ' if piece.kind == 'option' else chr(10)}[{mark}] {piece.text} [{mark}_]"
+
+
+def _is_chosen(piece: Piece, session: Session) -> bool:
+    # Upstream looks for the value in quotation marks in the address, where options and keywords stand.
+    return piece.kind == "option" and f'"{piece.text}"' in session.address
+
+
+def _results(session: Session) -> list[Piece]:
+    total = len(session.results)
+    found = [Piece("text", f"Page {session.number} (Total results: {total})")]
+    if session.number > 1:
+        found.append(Piece("button", "< Prev"))
+    found.append(Piece("button", "Next >"))
+    for product in session.listed:
+        found += [Piece("link", product.asin), *_texts(product.title, product.price_tag)]
+    return found
+
+
+def _item(session: Session) -> list[Piece]:
+    product = _shown(session)
+    found = [Piece("button", "< Prev")]
+    for name, values in product.options.items():
+        found += [Piece("text", name), *(Piece("option", value) for value in values)]
+    found += _texts(product.title, f"Price: {product.price_tag}", f"Rating: {_RATING}")
+    return found + [Piece("button", name) for name in ("Description", "Features", "Reviews", "Buy Now")]
+
+
+def _description(session: Session) -> list[Piece]:
+    return [Piece("button", "< Prev"), Piece("text", _shown(session).description)]
+
+
+def _features(session: Session) -> list[Piece]:
+    return [Piece("button", "< Prev"), *_texts(*(f" {bullet}" for bullet in _shown(session).bullets))]
+
+
+def _reviews(session: Session) -> list[Piece]:
+    return [Piece("button", "< Prev")]
+
+
+_BODIES: dict[str, Callable[[Session], list[Piece]]] = {
+    "search": _results,
+    "item": _item,
+    "description": _description,
+    "features": _features,
+    "reviews": _reviews,
+}
+
+
+def _receipt(session: Session) -> list[Piece]:
+    """Return the last page. Upstream's template has places for the goal, which its text environment leaves empty."""
+    options = json.dumps(session.chosen, sort_keys=True)
+    for sign in "<>&'":
+        options = options.replace(sign, f"\\u{ord(sign):04x}")
+    return _texts(
+        *(
+            "Thank you for shopping with us!",
+            "Your code: ",
+            "None",
+            " (Paste it in your MTurk interface.)",
+            "Purchased",
+        ),
+        *("asin", _shown(session).asin, "options", options, "attrs", "None", "category", "None", "query", "None"),
+        *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),
+        *("category", "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"),
+        *(str(session.score), "Reward Details ", "None"),
+    )
+
+
+def _shown(session: Session) -> Product:
+    if session.product is None:
+        raise AssertionError(f"the page {session.page!r} is only reached with a product")
+    return session.product
+
+
+def _texts(*texts: str) -> list[Piece]:
+    return [Piece("text", text) for text in texts]

@@ -1,8 +1,8 @@
-"""A shop as a folder: built once, opened in a moment, read where it is looked at.
+"""A shop: its products, its search engine, its goals; in memory, or as a folder that is built once.
 
-A million products do not fit into the memory of every worker. So they lie in an SQLite file, each as compressed JSON,
-and so do the terms of the index; postings and goals are arrays that are mapped into memory, which processes share. A
-shop is complete or not there: it is built under another name, and its manifest is written last.
+A million products do not fit into the memory of every worker. In a folder they lie in an SQLite file, each as
+compressed JSON, and so do the terms of the index; postings and goals are arrays that are mapped into memory, which
+processes share. A folder is complete or not there: it is built under another name, and its manifest is written last.
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ import shutil
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from agent_gym.envs.webshop.build_index import IndexBuilder
-from agent_gym.envs.webshop.goals import KINDS, GoalBuilder
-from agent_gym.envs.webshop.index import Index
-from agent_gym.envs.webshop.json_stream import entries
-from agent_gym.envs.webshop.product import Product, is_product, read_product
-from agent_gym.envs.webshop.shop import Shop
+from agent_gym.envs.webshop.index import Index, IndexBuilder
+from agent_gym.envs.webshop.products import KINDS, GoalBuilder, Goals, Product
 from agent_gym.errors import ConfigError
 from agent_gym.search import files
 from agent_gym.shared import Shared
@@ -35,6 +31,9 @@ _EXPECTED = {"kind": "webshop", "format": 2}
 _PRODUCTS = "products.sqlite"
 _ARRAYS = ("start", "document", "divisor", "weight", "rank")
 _KEPT = 4096  # products in memory
+RESULTS = 50
+"""Products that a search finds at most."""
+_REMEMBERED = 20_000  # searches
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _TABLES = """
 create table product (position integer primary key, asin text not null, body blob not null);
@@ -42,28 +41,66 @@ create table term (term text primary key, number integer not null) without rowid
 """
 
 
-def read_official(paths: tuple[Path, Path, Path]) -> Iterator[Product]:
-    """Read products from WebShop's files, see `data.find_official`; of several with one id, the first.
+class Shop(Shared):
+    """What an environment plays in: products, a search engine over their positions, the pairs of `GoalBuilder`."""
 
-    Raises:
-        ConfigError: for a file that is missing or another one.
-    """
-    items, about_file, people_file = paths
-    people = dict(entries(people_file)) if people_file.is_file() else {}
-    with _Table(about_file) as about:
-        seen: set[str] = set()
-        for number, row in entries(items):
-            place = f"{items}, product {number}"
-            if is_product(row, place) and row["asin"] not in seen:
-                seen.add(row["asin"])
-                yield read_product(row, about.get(row["asin"]), people.get(row["asin"], ()), place)
+    live = ("search",)
+
+    def __init__(self, catalogue: ProductList | StoredProducts, index: Index, pairs: Mapping[str, np.ndarray]) -> None:
+        self.catalogue, self.index, self._pairs = catalogue, index, pairs
+        super().__init__()
+
+    def renew(self) -> None:
+        self.search = functools.lru_cache(_REMEMBERED)(self._search)
+
+    def goals(self, kind: str) -> Goals:
+        """Return the goals of a kind, "human" or "synthetic", in upstream's order."""
+        return Goals(self._pairs[kind], kind, self.catalogue.product)
+
+    def product(self, asin: str) -> Product:
+        """Return a product; `KeyError` if the shop does not have it."""
+        found = self.catalogue.find(asin)
+        if found is None:
+            raise KeyError(asin)
+        return found
+
+    def _search(self, query: str) -> tuple[str, ...]:
+        return tuple(self.catalogue.product(position).asin for position in self.index.search(query, RESULTS))
+
+
+class ProductList:
+    """A catalogue in memory."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        self._products = products
+        self._by_id = {product.asin: product for product in products}
+
+    def __len__(self) -> int:
+        return len(self._products)
+
+    def product(self, position: int) -> Product:
+        return self._products[position]
+
+    def find(self, asin: str) -> Product | None:
+        return self._by_id.get(asin)
+
+
+def open_shop(products: Iterable[Product]) -> Shop:
+    """Make a shop of some thousand products in memory."""
+    held, index, goals = [], IndexBuilder(), GoalBuilder()
+    for product in products:
+        held.append(product)
+        index.add(product.asin, product.searched)
+        goals.add(product)
+    arrays = index.finish()
+    return Shop(ProductList(held), Index(index.vocabulary.get, arrays), {kind: goals.shuffled(kind) for kind in KINDS})
 
 
 def write_shop(products: Iterable[Product], folder: str | Path, *, progress: bool = False) -> Path:
     """Build a shop.
 
     Args:
-        products: what it sells, for example from `read_official`.
+        products: what it sells, for example from `data.read_official`.
         folder: where to; what is there of an interrupted build is replaced.
         progress: whether to show a progress bar.
 
@@ -84,7 +121,10 @@ def write_shop(products: Iterable[Product], folder: str | Path, *, progress: boo
         database.executescript(_TABLES)
         count = 0
         for product in tqdm(products, "products", unit="", disable=not progress):
-            database.execute("insert into product values (?, ?, ?)", (count, product.asin, _pack(product)))
+            database.execute(
+                "insert into product values (?, ?, ?)",
+                (count, product.asin, zlib.compress(_ENCODER.encode(product.as_dict()).encode(), 1)),
+            )
             index.add(product.asin, product.searched)
             goals.add(product)
             count += 1
@@ -122,15 +162,11 @@ def open_stored(folder: Path) -> Shop:
     database = _Database(folder / _PRODUCTS)
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
     pairs = {kind: np.load(folder / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
-    return Shop(_Stored(database, manifest["products"]), Index(_Terms(database), arrays), pairs)
+    return Shop(StoredProducts(database, manifest["products"]), Index(database.term, arrays), pairs)
 
 
 def _map_array(folder: Path, name: str, size: int, dtype: np.dtype) -> np.ndarray:
     return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=(size,))
-
-
-def _pack(product: Product) -> bytes:
-    return zlib.compress(_ENCODER.encode(product.as_dict()).encode(), 1)
 
 
 def _unpack(body: bytes) -> Product:
@@ -155,8 +191,12 @@ class _Database(Shared):
         with self._lock:
             return self._connection.execute(query, (value,)).fetchone()
 
+    def term(self, term: str) -> int | None:
+        row = self.row("select number from term where term = ?", term)
+        return None if row is None else row[0]
 
-class _Stored(Shared):
+
+class StoredProducts(Shared):
     """The products of a folder; those that were looked at last stay in memory."""
 
     live = ("product", "find")
@@ -178,42 +218,3 @@ class _Stored(Shared):
     def _find(self, asin: str) -> Product | None:
         row = self._database.row("select body from product where asin = ?", asin)
         return None if row is None else _unpack(row[0])
-
-
-class _Terms(Mapping[str, int]):
-    """The vocabulary of a folder."""
-
-    def __init__(self, database: _Database) -> None:
-        self._database = database
-
-    def __getitem__(self, term: str) -> int:
-        row = self._database.row("select number from term where term = ?", term)
-        if row is None:
-            raise KeyError(term)
-        return row[0]
-
-    def __len__(self) -> int:
-        return self._database.row("select count(*) from term where ?", True)[0]
-
-    def __iter__(self) -> Iterator[str]:
-        raise TypeError("the terms of a stored shop are looked up one by one")
-
-
-class _Table:
-    """The attributes of all products, in a temporary file: the official one has a million entries, in another order."""
-
-    def __init__(self, file: Path) -> None:
-        self._database = sqlite3.connect("")
-        self._database.execute("create table about (asin text primary key, body text) without rowid")
-        rows = ((asin, json.dumps(value)) for asin, value in entries(file))
-        self._database.executemany("insert or replace into about values (?, ?)", rows)
-
-    def get(self, asin: str) -> Any:
-        row = self._database.execute("select body from about where asin = ?", (asin,)).fetchone()
-        return json.loads(row[0]) if row else {}
-
-    def __enter__(self) -> _Table:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._database.close()

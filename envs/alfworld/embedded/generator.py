@@ -5,7 +5,7 @@ has to go where and where everything lies follow at random. `train` and `valid_s
 official splits do, and those of `valid_unseen` occur nowhere else. Game i of a split depends on the split and i alone.
 
 A game can be solved by construction: nothing that is wanted lies where it has to go, and something that takes it is
-there. The generator checks that nonetheless: the expert plays each game, and its way becomes the walkthrough.
+there. Where a game is written to a file, the expert plays it, and its way becomes the walkthrough.
 
 Left out on purpose: sliced objects and movable receptacles, as ALFWorld leaves them out too.
 """
@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.envs.alfworld.embedded import rooms
+from agent_gym.envs.alfworld.embedded.files import Setting, domain, grammar_text, problem_text
 from agent_gym.envs.alfworld.expert import next_command
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.logic import domain, grammar_text, task_of
-from agent_gym.envs.alfworld.pddl import Setting, problem, problem_text
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
 from agent_gym.envs.alfworld.world import World
 from agent_gym.errors import ConfigError
 
@@ -60,15 +59,7 @@ _TREATED = {
 
 
 class Generated(NamedTuple):
-    """A generated game.
-
-    Attributes:
-        game: the game.
-        task_type: one of `TASK_TYPES`.
-        thing: the kind of object that is wanted.
-        place: the kind of receptacle it has to go to; "" where it has to be looked at.
-        floor_plan: the number of the room.
-    """
+    """A generated game, and what was drawn for it: see `Setting`; `floor_plan` is the number of the room."""
 
     game: Game
     task_type: str
@@ -118,29 +109,16 @@ def generate(split: str, index: int, grammar: str = "current", receptacles: int 
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
     setting, task = _draw(split, index, receptacles)
-    game = Game(
-        problem(setting),
-        task,
-        f"{source(receptacles)}/{split}/{index}",
-        legacy=grammar == "legacy",
-        has_help=grammar == "current",
-        file=functools.partial(_file, split, index, grammar, receptacles),
-    )
-    return Generated(game, setting.task_type, setting.thing, setting.place, setting.plan.number)
-
-
-def _file(split: str, index: int, grammar: str, receptacles: int | None) -> dict[str, str]:
-    """Write a game's file: drawn once more, since hardly any of the games that are played is ever written."""
-    setting, task = _draw(split, index, receptacles)
-    return {
+    file = {
         "pddl_domain": domain(grammar),
         "grammar": grammar_text(grammar, task),
         "pddl_problem": problem_text(f"generated_{split}_{index}", setting),
     }
+    game = Game(file, f"{source(receptacles)}/{split}/{index}")
+    return Generated(game, setting.task_type, setting.thing, setting.place, setting.plan.number)
 
 
 def _draw(split: str, index: int, receptacles: int | None) -> tuple[Setting, str]:
-    """Draw a game and the sentence that states its task."""
     # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
     rng = random.Random(f"alfworld/{split}/{index}" + (f"/{receptacles}" if receptacles else ""))
     task_type = type_of(index)
@@ -176,7 +154,6 @@ def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
 
 
 def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
-    """Choose what is wanted where; None if the room offers no such task."""
     if task_type == "look_at_obj_in_light":
         stands = set(plan.receptacles.values()) & set(rooms.LAMP_STANDS)
         return (rng.choice(plan.things), "") if stands else None
@@ -195,7 +172,6 @@ def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[
 def _scatter(
     task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, numbers: Sequence[int], rng: random.Random
 ) -> Setting:
-    """Put everything somewhere, of each kind one of the numbers."""
     objects: dict[str, str] = {}
     inside: dict[str, str] = {}
     for kind in plan.things:
@@ -223,7 +199,6 @@ def _scatter(
 
 
 def _empty_spot(plan: rooms.FloorPlan, rng: random.Random) -> str:
-    """Draw where the agent begins, which is away from everything."""
     while True:
         spot = rooms.location_id(rng)
         if spot not in plan.places.values():

@@ -7,7 +7,6 @@ with a number; this file also has which floor plans a split may use.
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -132,7 +131,6 @@ def corner(plan: FloorPlan, most: int, rng: random.Random) -> FloorPlan:
 def _plan(
     number: int, room: str, receptacles: dict[str, str], places: dict[str, str], things: Sequence[str]
 ) -> FloorPlan:
-    """Work out which of the things find a place."""
     present: dict[str, list[str]] = {}
     for receptacle, kind in receptacles.items():
         present.setdefault(kind, []).append(receptacle)
@@ -146,8 +144,7 @@ _PARTS = {"SinkBasin": ("Sink", "SinkBasin"), "BathtubBasin": ("Bathtub", "Batht
 def object_id(kind: str, rng: random.Random) -> str:
     """Invent an id as the simulator has them, a kind and a point in space, with its signs written out."""
     first, *last = _PARTS.get(kind, (kind,))
-    # A list, and the number that rng.uniform(-4, 4) would give: a game has fifty ids, which took a tenth of its time.
-    point = [_written_out(f"{8 * rng.random() - 4:+06.2f}") for _ in range(3)]
+    point = (_written_out(f"{rng.uniform(-4, 4):+06.2f}") for _ in range(3))
     return "_bar_".join([first, *point, *last])
 
 
@@ -157,6 +154,5 @@ def location_id(rng: random.Random) -> str:
     return f"loc_bar_{_written_out(str(x))}_bar_{_written_out(str(z))}_bar_{turn}_bar_{angle}"
 
 
-@functools.cache  # a number has few digits, and a game has a hundred of them
 def _written_out(number: str) -> str:
     return number.replace("+", "_plus_").replace("-", "_minus_").replace(".", "_dot_")

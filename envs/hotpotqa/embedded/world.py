@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from agent_gym.names import Namer
+from agent_gym.envs.names import Namer
 from agent_gym.search import Document
 
 TABLES: dict[str, Any] = json.loads(files(__package__).joinpath("relations.json").read_text("utf-8"))
@@ -75,7 +75,6 @@ class World:
     """
 
     def __init__(self, number: int) -> None:
-        """Draw names, then facts, then wordings."""
         rng = random.Random(f"world/{number}")
         namer = Namer(number, rng)
         self.by_kind: dict[str, list[str]] = {

@@ -58,7 +58,6 @@ _NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 
 
 def _read_wordings() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return kind to split to wordings."""
     wordings = {}
     _, *blocks = files(__package__).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")
     for block in blocks:

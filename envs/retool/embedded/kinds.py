@@ -272,22 +272,23 @@ def _side(row: list[int]) -> str:
     return text.removeprefix(" + ").replace(" - ", "-", 1) if text.startswith(" - ") else text.removeprefix(" + ")
 
 
-KINDS: dict[str, Draw] = {
-    "divisor-sum": divisor_sum,
-    "multiples": multiples,
-    "modular-power": modular_power,
-    "coprime-count": coprime_count,
-    "coprime-pairs": coprime_pairs,
-    "digit-count": digit_count,
-    "digit-sum": digit_sum,
-    "power-sum": power_sum,
-    "reciprocal-sum": reciprocal_sum,
-    "lattice-paths": lattice_paths,
-    "no-runs": no_runs,
-    "coins": coins,
-    "apart": apart,
-    "linear-system": linear_system,
-    "remainders": remainders,
-    "unpayable": unpayable,
-    "best-bundle": best_bundle,
-}
+_ALL: tuple[Draw, ...] = (
+    divisor_sum,
+    multiples,
+    modular_power,
+    coprime_count,
+    coprime_pairs,
+    digit_count,
+    digit_sum,
+    power_sum,
+    reciprocal_sum,
+    lattice_paths,
+    no_runs,
+    coins,
+    apart,
+    linear_system,
+    remainders,
+    unpayable,
+    best_bundle,
+)
+KINDS = {draw.__name__.replace("_", "-"): draw for draw in _ALL}

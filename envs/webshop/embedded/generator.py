@@ -13,6 +13,7 @@ two splits, and so no maker does; the shop shows all of them to everybody.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.data import Row
-from agent_gym.envs.webshop.product import Product, read_product
+from agent_gym.envs.names import Namer
+from agent_gym.envs.webshop.products import Product, read_product
 from agent_gym.errors import ConfigError
-from agent_gym.names import Namer
 
 PRODUCTS = 1000
 SPLITS = ("train", "train", "train", "train", "validation", "test")  # which every sixth of the families belongs to
@@ -82,7 +83,6 @@ class Generated(NamedTuple):
 
     @property
     def product(self) -> Product:
-        """The product as the shop has it."""
         return read_product(self.item, self.about, self.people, "a generated row")
 
 
@@ -157,7 +157,6 @@ def _product(rng: random.Random, split: str, kind: Kind, maker: str, head: str, 
 
 
 def _title(rng: random.Random, maker: str, head: str, attributes: list[str]) -> tuple[str, list[str]]:
-    """Write a title, and list its nouns: the maker, the words of the name, and those of what is said beside."""
     noise, nouns = rng.choice(list(NOISE.items()))
     first, second, third = (attribute.title() for attribute in rng.sample(attributes, 3))
     parts = {"brand": maker, "head": head.title(), "first": first, "second": second, "third": third, "noise": noise}
@@ -194,7 +193,6 @@ def _draw_options(rng: random.Random, kind: Kind) -> dict[str, list[str]]:
 def _request(
     rng: random.Random, asin: str, kind: Kind, head: str, own: list[str], options: Mapping[str, list[str]]
 ) -> Row:
-    """Write what a person wants: two or three attributes, and most of the options."""
     wanted = rng.sample(own, rng.randint(2, 3))
     said = [attribute.partition(" = ")[2] or attribute.partition(" = ")[0] for attribute in wanted]
     chosen = {name: rng.choice(values) for name, values in options.items() if rng.random() < 0.9}
@@ -254,3 +252,69 @@ def write_embedded(folder: str | Path, size: int = PRODUCTS, seed: int = 0) -> P
     for name, rows in content.items():
         (folder / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
     return folder
+
+
+_IDS = ["".join(signs) for signs in itertools.product("bcdfgh", "aeiou", "-", "klmnprst", "aeiou")]
+_VALUES = 3  # of an option, each of which somebody wants
+_DEAREST = 99  # dollars; of furniture
+_WORDS = {name: [value for value in values if value.isalpha()] for name, values in OPTIONS.items()}
+
+
+def generate_easy() -> Iterator[Generated]:
+    """Generate a shop that a model of a fraction of a million parameters can learn to buy in; it is always the same.
+
+    Ids are two syllables, of consonants that do not occur in the other one, so that a policy that copies them cannot
+    confuse them. Prices are whole dollars, titles the name of the thing and its two attributes. People ask for both, in
+    the catalogue's words, and for the one option that each product has, a word. No two products of one name have the
+    same attributes: a search for the instruction finds the product first, and one for the kind of thing another one.
+    """
+    rng = random.Random("webshop/easy")
+    kinds = [kind for kind in KINDS if all(len(_WORDS[name]) >= _VALUES for name in kind.options)]
+    things = [(kind, head, pair) for kind in kinds for head in kind.heads for pair in _pairs(kind)]
+    # Ids say nothing about what they stand for: a policy has to read them.
+    chosen = zip(rng.sample(_IDS, PRODUCTS), rng.sample(things, PRODUCTS), strict=True)
+    for number, (asin, (kind, head, pair)) in enumerate(chosen):
+        yield _easy_product(rng, asin, SPLITS[number % len(SPLITS)], kind, head, pair)
+
+
+def _pairs(kind: Kind) -> Iterator[tuple[str, str]]:
+    return itertools.combinations([attribute.partition(" = ")[0] for attribute in kind.attributes], 2)
+
+
+def _easy_product(rng: random.Random, asin: str, split: str, kind: Kind, head: str, pair: tuple[str, str]) -> Generated:
+    attributes, option = rng.sample(pair, 2), rng.choice(kind.options)
+    values = rng.sample(_WORDS[option], _VALUES)
+    item = {
+        "name": ", ".join([head, *attributes]),
+        "full_description": f"One of our {kind.query}",
+        "pricing": f"${rng.randint(round(kind.low), round(min(kind.high, _DEAREST)))}",
+        "images": [],
+        "product_category": f"{kind.path} \u203a {head.title()}",
+        "average_rating": "",
+        "small_description": [attribute.upper() for attribute in attributes],
+        "customization_options": {option.title(): [{"value": value} for value in values]},
+        "asin": asin,
+        "category": kind.category,
+        "query": kind.query,
+        "page": 1,
+        "nouns": head.split(),
+    }
+    about = {
+        "attributes": attributes,
+        "instruction": f"Find me {attributes[0]} {kind.query} with {attributes[1]}",
+        "instruction_attributes": attributes,
+    }
+    return Generated(item, about, [_easy_request(asin, head, attributes, option, value) for value in values], split)
+
+
+def _easy_request(asin: str, head: str, attributes: list[str], option: str, value: str) -> Row:
+    return {
+        "asin": asin,
+        "instruction": f"i need {article(head)} {head}, {' and '.join(attributes)}{WITH_OPTION[option].format(value)}.",
+        "attributes": attributes,
+        "options": [f"{option}: {value}"],
+        "instruction_attributes": attributes,
+        "instruction_options": [value],
+        "assignment_id": "generated",
+        "worker_id": "generated",
+    }

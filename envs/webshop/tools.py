@@ -1,7 +1,6 @@
-"""How a policy acts: two tools, or WebShop's own `search[...]` and `click[...]`.
+"""How a policy acts: two tools, or WebShop's own `search[...]` and `click[...]`; both are always read.
 
-Both are always read, whichever a policy was told about; its expert writes what it is told. A turn is one action, as in
-the original. What a policy thinks may stand in front of it.
+A turn is one action, as in the original. What a policy thinks may stand in front of it.
 """
 
 from __future__ import annotations
@@ -33,14 +32,7 @@ PROMPTS = {
 
 
 class ActionParser:
-    """Reads one form and the other, and writes the one that it is made for.
-
-    Args:
-        form: "tool" or "text".
-
-    Raises:
-        ConfigError: for another form.
-    """
+    """Reads both forms, and writes one of them, "tool" or "text"; `ConfigError` for another form."""
 
     def __init__(self, form: str) -> None:
         if form not in FORMS:
@@ -56,26 +48,18 @@ class ActionParser:
         return self._calls.parse(text) or self._actions.parse(_TAG.sub("\n", text))
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write an action as the policy would."""
         if self._as_tool:
             return self._calls.render(name, arguments)
         return f"{name}[{arguments[ARGUMENTS[name]]}]"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe tools and format for a system prompt; of actions, it has said all that there is to say."""
         return self._calls.instructions(tools) if self._as_tool else ""
 
 
 class Act(TextTool):
-    """One of the two tools.
-
-    Args:
-        name: "search" or "click".
-        act: does it, and returns the page that it leads to and whether there was something to do.
-    """
+    """The tool "search" or "click"; `act` returns the page that it leads to and whether there was something to do."""
 
     def __init__(self, name: str, act: Callable[[str, str], tuple[str, bool]]) -> None:
-        """Describe it as the policy sees it."""
         described = {
             "search": ("Search the shop.", "what to search for"),
             "click": ("Click on something on the page.", "the text of a button, a product's id, or an option's value"),
@@ -85,6 +69,5 @@ class Act(TextTool):
         self._act = act
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Act once per text."""
-        done = [self._act(self.name, text) for text in texts]
-        return [ToolResult(page, error=not possible) for page, possible in done]
+        results = [self._act(self.name, text) for text in texts]
+        return [ToolResult(page, error=not possible) for page, possible in results]

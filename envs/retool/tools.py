@@ -73,13 +73,11 @@ class CodeInterpreter(TextTool):
         return [self._answer(text) for text in texts]
 
     def close(self) -> None:
-        """End the session, if there is one."""
         if self._session is not None:
             self._session.close()
         self._session, self._before = None, []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the session, which is a process, to the interpreter that began it."""
         return self.__dict__ | {"_session": None}
 
     def _answer(self, code: str) -> ToolResult:
@@ -135,7 +133,6 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def _verdict(execution: Execution) -> str:
-    """The line that says how a program ended, where its own output does not."""
     if execution.status == "memory_limit" and execution.stderr:
         return ""  # its traceback says so
     if execution.status == "error" and not execution.stderr.strip():

@@ -1,8 +1,7 @@
 """Where games are: official files in a folder, or the generator; and each of them parsed once.
 
 A game goes by a name, which is the path of its file or, for a generated one, "embedded/<split>/<number>"; in a small
-room with at most 6 receptacles it is "embedded-6/<split>/<number>". The splits
-are lists of such names, so that listing thousands of games reads none of them.
+room with at most 6 receptacles "embedded-6/<split>/<number>". Splits are lists of names: listing games reads none.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
+from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
 from agent_gym.envs.alfworld.embedded.generator import (
     EMBEDDED,
     GAME_FILE,
@@ -28,8 +28,7 @@ from agent_gym.envs.alfworld.embedded.generator import (
     type_of,
 )
 from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.logic import GRAMMARS, domain, grammar_text, task_of
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
 from agent_gym.errors import ConfigError
 
 OFFICIAL = "official"
@@ -120,7 +119,7 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
     if isinstance(game, Game):
         return game
     if isinstance(game, Mapping):
-        return Game.read(_in_grammar(game, grammar), "given")
+        return Game(_in_grammar(game, grammar), "given")
     if not isinstance(game, str | os.PathLike):
         raise ConfigError(f"a game of ALFWorld is a path, a name or the content of a file, got {game!r:.200}")
     name = os.fspath(game)
@@ -142,7 +141,7 @@ def _from_file(path: str, _changed: int, grammar: str | None) -> Game:
             data = json.load(file)
     except ValueError as error:
         raise ConfigError(f"{path} is no game: {error}") from error
-    return Game.read(_in_grammar(data, grammar), path)
+    return Game(_in_grammar(data, grammar), path)
 
 
 @functools.lru_cache(maxsize=512)
@@ -159,18 +158,16 @@ def _generated(name: str, grammar: str | None) -> Game:
 
 
 def _in_grammar(data: Any, grammar: str | None) -> Any:
-    """Replace what a game says, and leave what is in it."""
     if grammar is None or not isinstance(data, Mapping):
         return data
     try:
         task = task_of(data["grammar"])
     except (KeyError, TypeError, ValueError):
-        return data  # which is no game, as whoever reads it will say
+        return data  # which is no game; reading it raises
     return {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task)}
 
 
 def _find_official() -> Path:
-    """Look where official games may be."""
     places = [
         Path(os.environ["ALFWORLD_DATA"]) if os.environ.get("ALFWORLD_DATA") else None,
         Path("~/.cache/alfworld").expanduser(),

@@ -25,7 +25,6 @@ class Namer:
     """
 
     def __init__(self, world: int, rng: random.Random) -> None:
-        """Draw the first names that people of this world share."""
         self._world, self._rng = world, rng
         self._used: set[str] = set()
         self._first_names = rng.sample(range(_BASE**2), 40)

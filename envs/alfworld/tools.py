@@ -1,7 +1,4 @@
-"""How a policy states its command: a tool call, a tag, or the turn as it is.
-
-All three end up as one tool of one argument, so that records, errors and demonstrations are the same for each.
-"""
+"""How a policy states its command: a tool call, a tag, or the turn as it is; each becomes a call of one tool."""
 
 from __future__ import annotations
 
@@ -24,12 +21,7 @@ FORMS = tuple(_SAY)
 
 
 class Act(TextTool):
-    """The tool that gives a command to the world.
-
-    Args:
-        name: as which it is called.
-        give: gives the command, and says what happened and whether it was admissible.
-    """
+    """The tool that gives a command to the world; `give` returns what happens and whether it was admissible."""
 
     def __init__(self, name: str, give: Callable[[str], tuple[str, bool]]) -> None:
         about = 'for example "go to cabinet 1"'
@@ -37,17 +29,11 @@ class Act(TextTool):
         self._give = give
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Give commands one after the other."""
-        answers = [self._give(text) for text in texts]
-        return [ToolResult(text, error=not admissible) for text, admissible in answers]
+        return [ToolResult(text, error=not admissible) for text, admissible in map(self._give, texts)]
 
 
 class PlainParser:
-    """Takes a turn, or what stands after its reasoning, as the command.
-
-    Args:
-        name: of the tool that takes it.
-    """
+    """Takes a turn, or what stands after its reasoning, as the command of the tool `name`."""
 
     stop: tuple[str, ...] = ()
     in_templates = False
@@ -56,16 +42,13 @@ class PlainParser:
         self._name = name
 
     def parse(self, text: str) -> list[ToolCall]:
-        """Return the one call of a turn; none if it is empty."""
         command = text.rpartition("</think>")[2].strip()
         return [ToolCall(self._name, {ARGUMENT: command})] if command else []
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call as the policy would."""
         return str(arguments[ARGUMENT])
 
     def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        """The system prompt has said it."""
         return ""
 
 
@@ -85,7 +68,7 @@ def make_form(form: str) -> tuple[str, Parser]:
 
 
 def prompt(form: str) -> str:
-    """Tell what there is to do, and how."""
+    """Return the system prompt."""
     return f"""You are in a house and have a task, which you solve by commands. The commands are:
 look
 inventory

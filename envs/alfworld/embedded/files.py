@@ -1,0 +1,146 @@
+"""The three texts of an official game file: the PDDL domain, the grammar of what the world says, and the problem.
+
+All games share domain.pddl, and of the grammars (grammar_*.twl2) all but the task. The native engine reads neither:
+world.py is what they say, in Python. They make a generated game a complete file, which the original engine plays too.
+Actions, predicates and sentences are those of ALFWorld (Shridhar et al., MIT licence, see NOTICE), without what no game
+reaches, such as putting things into other things.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
+from typing import NamedTuple
+
+from agent_gym.envs.alfworld.embedded import rooms
+
+GRAMMARS = ("current", "legacy")
+
+
+class Setting(NamedTuple):
+    """A task in a room with everything in it.
+
+    Attributes:
+        plan: the room.
+        objects: id to kind.
+        inside: object to the receptacle it lies in; objects that are not here stand about.
+        places: object to its location.
+        agent: where the agent begins.
+        task_type: decides the form of the goal.
+        thing: the kind of object that is wanted.
+        place: the kind of receptacle to put it into, if any.
+    """
+
+    plan: rooms.FloorPlan
+    objects: Mapping[str, str]
+    inside: Mapping[str, str]
+    places: Mapping[str, str]
+    agent: str
+    task_type: str
+    thing: str
+    place: str
+
+
+_ONE = """(exists (?r - receptacle) (exists (?o - object) (and
+    {ability}
+    (objectType ?o {thing}Type)
+    (receptacleType ?r {place}Type)
+    {state}
+    (inReceptacle ?o ?r))))"""
+_TWO = """(exists (?r - receptacle) (exists (?o1 - object) (and
+    (objectType ?o1 {thing}Type)
+    (receptacleType ?r {place}Type)
+    (inReceptacle ?o1 ?r)
+    (exists (?o2 - object) (and
+        (not (= ?o1 ?o2))
+        (objectType ?o2 {thing}Type)
+        (receptacleType ?r {place}Type)
+        (inReceptacle ?o2 ?r))))))"""
+_LIGHT = """(exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
+    (objectType ?ot {lamp}Type)
+    (toggleable ?ot)
+    (isToggled ?ot)
+    (receptacleAtLocation ?r ?l)
+    (atLocation ?a ?l)
+    (inReceptacle ?ot ?r)))
+  (exists (?o - object ?a - agent) (and
+    (objectType ?o {thing}Type)
+    (holds ?a ?o)))"""
+_GOALS = {
+    "pick_and_place_simple": (_ONE, "", ""),
+    "look_at_obj_in_light": (_LIGHT, "", ""),
+    "pick_clean_then_place_in_recep": (_ONE, "(cleanable ?o)", "(isClean ?o)"),
+    "pick_heat_then_place_in_recep": (_ONE, "(heatable ?o)", "(isHot ?o)"),
+    "pick_cool_then_place_in_recep": (_ONE, "(coolable ?o)", "(isCool ?o)"),
+    "pick_two_obj_and_place": (_TWO, "", ""),
+}
+_ABILITIES = {
+    "isReceptacleObject": rooms.VESSELS,
+    "cleanable": rooms.CLEANABLE,
+    "heatable": rooms.HEATABLE,
+    "coolable": rooms.COOLABLE,
+    "toggleable": frozenset((rooms.LAMP, "FloorLamp")),
+    "sliceable": rooms.SLICEABLE,
+}
+_ALL_RECEPTACLES = sorted(rooms.HOLDS)
+_ALL_OBJECTS = sorted(set().union(*rooms.HOLDS.values(), *rooms.DECOR.values(), {rooms.LAMP}))
+
+
+@functools.cache
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def domain(grammar: str) -> str:
+    """Return the PDDL domain; only the current one has the action `help`, the last of the file."""
+    text = _read("domain.pddl")
+    return text if grammar == "current" else text.partition(" (:action help")[0] + ")\n"
+
+
+def grammar_text(grammar: str, task: str) -> str:
+    """Return the grammar that states a task."""
+    return _read(f"grammar_{grammar}.twl2").replace("{task}", json.dumps(task)[1:-1])
+
+
+def problem_text(name: str, setting: Setting) -> str:
+    """Write a PDDL problem under a name, section by section as official files have it."""
+    plan = setting.plan
+    locations = sorted({*plan.places.values(), *setting.places.values(), setting.agent})
+    objects = [
+        "agent1 - agent",
+        *(f"{kind} - object" for kind in _ALL_OBJECTS),
+        *(f"{kind}Type - otype" for kind in _ALL_OBJECTS),
+        *(f"{kind}Type - rtype" for kind in _ALL_RECEPTACLES),
+        *(f"{thing} - object" for thing in sorted(setting.objects)),
+        *(f"{receptacle} - receptacle" for receptacle in sorted(plan.receptacles)),
+        *(f"{location} - location" for location in locations),
+    ]
+    facts = [f"({' '.join(fact)})" for fact in _facts(setting)]
+    form, ability, state = _GOALS[setting.task_type]
+    goal = form.format(thing=setting.thing, place=setting.place, lamp=rooms.LAMP, ability=ability, state=state)
+    parts = [f"(define (problem plan_{name})", "(:domain alfred)", "(:objects", *_indented(objects), ")"]
+    parts += ["(:init", *_indented(facts), ")", f"(:goal (and\n  {goal}))", ")"]
+    return "\n".join(parts) + "\n"
+
+
+def _facts(setting: Setting) -> Iterator[tuple[str, ...]]:
+    receptacles, objects, inside = setting.plan.receptacles, setting.objects, setting.inside
+    yield from (("receptacleType", receptacle, f"{kind}Type") for receptacle, kind in receptacles.items())
+    yield from (("objectType", thing, f"{kind}Type") for thing, kind in objects.items())
+    present = set(objects.values())
+    for kind in sorted(set(receptacles.values())):
+        yield from (("canContain", f"{kind}Type", f"{held}Type") for held in sorted(rooms.HOLDS[kind] & present))
+    yield from (("pickupable", thing) for thing in inside if objects[thing] != rooms.LAMP)
+    for ability, kinds in _ABILITIES.items():
+        yield from ((ability, thing) for thing, kind in objects.items() if kind in kinds)
+    yield from (("openable", receptacle) for receptacle, kind in receptacles.items() if kind in rooms.OPENABLE)
+    yield "atLocation", "agent1", setting.agent
+    yield from (("inReceptacle", *pair) for pair in inside.items())
+    yield from (("receptacleAtLocation", *pair) for pair in sorted(setting.plan.places.items()))
+    yield from (("objectAtLocation", *pair) for pair in setting.places.items())
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
