@@ -299,15 +299,15 @@ def test_a_checker_knows_nothing_of_the_callers_environment(monkeypatch: pytest.
     scoring._pool.close()
     assert math_equal("9\\cdot 7x", "63x")
     (checker,) = scoring._pool._idle
-    environment = Path(f"/proc/{checker._process.pid}/environ").read_bytes()
+    environment = Path(f"/proc/{checker.pid}/environ").read_bytes()
     assert b"CANARY-KEY" not in environment and b"OPENAI" not in environment
 
 
 def test_a_killed_checker_is_replaced_and_a_broken_one_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert math_equal("6\\cdot 6x", "36x")
     for checker in scoring._pool._idle:
-        checker._process.kill()
-        checker._process.wait()
+        checker.kill()
+        checker.wait()
     assert math_equal("7\\cdot 7x", "49x")
     scoring._pool.close()
     monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -142,6 +142,6 @@ def test_whatever_is_written_gets_a_verdict(answer: str, gold: str) -> None:
 
 def compared_seconds() -> float:
     """CPU time of all comparisons so far: a checker makes each in a child, and the kernel adds up those that ended."""
-    pids = [checker._process.pid for checker in scoring._pool._idle]
+    pids = [checker.pid for checker in scoring._pool._idle]
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(field[13]) + int(field[14]) for field in fields) / os.sysconf("SC_CLK_TCK")

@@ -30,10 +30,6 @@ class Game:
 
     Everything is computed once and only read afterwards, so that any number of threads may share a game.
 
-    Args:
-        data: the JSON object of an official `game.tw-pddl` file.
-        name: where it is from, for messages.
-
     Attributes:
         name: see above.
         data: the parts of the file that `FILE_KEYS` names, which is what the original engine plays.
@@ -127,10 +123,6 @@ class Goal:
     A goal asks for some binding of its variables under which all conditions hold. Which bindings fit the conditions
     that never change (types, abilities) is worked out once, so that a step only counts facts.
 
-    Args:
-        text: from `(:goal` on, in lower case.
-        facts: those of the start.
-
     Attributes:
         atoms: all conditions, variables written `?name#n`.
         conditions: number of the conditions that commands can make true.
@@ -182,25 +174,17 @@ class Goal:
     def _bindings(self, facts: Mapping[str, Sequence[Fact]]) -> list[dict[str, str]]:
         """Return all bindings under which the unchanging conditions hold."""
         bindings: list[dict[str, str]] = [{}]
-        static = [
-            (arguments, _matching(arguments, facts.get(predicate, ())))
-            for predicate, *arguments in self.atoms
-            if predicate not in CHANGING
-        ]
-        bound: set[str] = set()
+        static = [(atom[1:], _matching(atom, facts)) for atom in self.atoms if atom[0] not in CHANGING]
         # The rarest first, which keeps what is joined small.
         for arguments, matching in sorted(static, key=lambda part: len(part[1])):
-            # A hash join: what the bindings so far have in common with this condition decides what goes together.
-            shared = [i for i, x in enumerate(arguments) if x in bound]
-            values_for: defaultdict[Fact, list[Fact]] = defaultdict(list)
-            for values in matching:
-                values_for[tuple([values[i] for i in shared])].append(values)
+            candidates = [{x: value for x, value in zip(arguments, v, strict=True) if x[0] == "?"} for v in matching]
             bindings = [
-                binding | {x: value for x, value in zip(arguments, values, strict=True) if x[0] == "?"}
-                for binding in bindings
-                for values in values_for.get(tuple([binding[arguments[i]] for i in shared]), ())
+                known | new
+                for known in bindings
+                for new in candidates
+                if all(known.get(x, new[x]) == new[x] for x in new)
             ]
-            bound.update(x for x in arguments if x[0] == "?")
+        bound = {x for arguments, _ in static for x in arguments}
         free = sorted({x for atom in self.atoms for x in atom[1:] if x[0] == "?"} - bound)
         if bindings and free:
             # Named in no unchanging condition: the agent, of whom there is one.
@@ -213,11 +197,14 @@ class Goal:
         return [b for b in bindings if all(b.get(one, one) != b.get(two, two) for one, two in self._unequal)]
 
 
-def _matching(arguments: list[str], facts: Sequence[Fact]) -> Sequence[Fact]:
-    for i, x in enumerate(arguments):
-        if x[0] != "?":
-            facts = [values for values in facts if values[i] == x]
-    return facts
+def _matching(atom: Fact, facts: Mapping[str, Sequence[Fact]]) -> list[Fact]:
+    """Return the arguments of the facts that agree with the constants of a condition."""
+    predicate, *arguments = atom
+    return [
+        values
+        for values in facts.get(predicate, ())
+        if all(x[0] == "?" or x == value for x, value in zip(arguments, values, strict=True))
+    ]
 
 
 def read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:

@@ -44,9 +44,6 @@ class View(NamedTuple):
 class World:
     """One episode of a game.
 
-    Args:
-        game: what to play.
-
     Attributes:
         location: where the agent is.
         hand: the object it holds, if any.

@@ -295,13 +295,7 @@ class HotpotQAEnv(ToolEnv):
 
 
 def choose_prompt(*, searches: bool, retrieves: bool, react: bool) -> str:
-    """Return the prompt of a setting.
-
-    Args:
-        searches: whether there are tools.
-        retrieves: whether passages stand before the question.
-        react: whether the policy thinks and acts in ReAct's format.
-    """
+    """Return the prompt of a setting."""
     if not searches:
         return READ if retrieves else DIRECT
     prompt = REACT if react else SEARCH

@@ -31,9 +31,6 @@ from agent_gym.tools import same_text
 class Judge:
     """Judges one episode.
 
-    Args:
-        question: what the episode asks, with its gold answers and paragraphs.
-
     Attributes:
         searches: calls so far that could be run.
     """

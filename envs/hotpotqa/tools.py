@@ -23,13 +23,7 @@ _CANDIDATES = 10  # a paragraph that a search for its own title does not put amo
 
 
 class Search(TextTool):
-    """`search(query)`: the best paragraphs for a query. All calls of one turn are one batched search.
-
-    Args:
-        find: the search engine of the episode.
-        write: writes paragraphs as text.
-        top_k: how many there are at most.
-    """
+    """`search(query)`: the best paragraphs for a query. All calls of one turn are one batched search."""
 
     def __init__(self, find: Find, write: Callable[[Sequence[Document]], str], top_k: int) -> None:
         super().__init__("search", "Search an encyclopedia for paragraphs.", "query", "what to search for")
@@ -40,12 +34,7 @@ class Search(TextTool):
 
 
 class Lookup(TextTool):
-    """`lookup(title)`: the paragraph with exactly this title, whatever its case.
-
-    Args:
-        find: the search engine of the episode.
-        write: writes paragraphs as text.
-    """
+    """`lookup(title)`: the paragraph with exactly this title, whatever its case."""
 
     def __init__(self, find: Find, write: Callable[[Sequence[Document]], str]) -> None:
         super().__init__("lookup", "Read the paragraph with this title.", "title", "the exact title")
@@ -65,11 +54,6 @@ class Searched:
     """What is searched: what was given for it, or else a question's own world, or the paragraphs of all questions.
 
     Nothing is read or indexed before the first search.
-
-    Args:
-        retriever: "bm25", the folder of an index, the address of a server, or an engine.
-        corpus: a corpus folder, a file or a hub name; None to search what the questions bring.
-        rows: the questions whose paragraphs are searched together, if any.
 
     Raises:
         ConfigError: if one of them cannot be opened.

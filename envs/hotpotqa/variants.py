@@ -95,11 +95,7 @@ class MultiHopQAEnv(HotpotQAEnv):
 
 
 class Mixture(GeneratedRows):
-    """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample.
-
-    Args:
-        sources: what is mixed; rows are only read when they are asked for.
-    """
+    """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample."""
 
     def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
         self._sources = sources

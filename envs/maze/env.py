@@ -142,11 +142,6 @@ class VisualMazeEnv(TextEnv):
 def draw(layout: Layout, cell: Cell, pixels: int) -> Image:
     """Draw a maze with somebody in it.
 
-    Args:
-        layout: the maze.
-        cell: where the policy is.
-        pixels: along each side of a cell.
-
     Returns:
         An image of `size * pixels` squared; goal and policy leave a margin of floor around them, where there is room.
     """

@@ -45,9 +45,6 @@ class Query:
 def open_data(data: str) -> tuple[Splits, Library | None]:
     """Return the splits of a data source, and the papers that all of its questions are searched in, if they share them.
 
-    Args:
-        data: "embedded", or a folder.
-
     Raises:
         ConfigError: if there is no such folder, or with file and line for what is wrong in it.
     """

@@ -35,9 +35,6 @@ class Paper:
 class Library:
     """The papers that a question is searched in.
 
-    Args:
-        papers: all of them, each id once; `read_papers` checks that.
-
     Attributes:
         papers: id to paper, in the order of the corpus.
     """

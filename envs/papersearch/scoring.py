@@ -42,11 +42,6 @@ BEST = 3
 class Judge:
     """Judges one episode.
 
-    Args:
-        query: what the episode asks, with its gold papers.
-        library: what is searched.
-        page: papers per expansion.
-
     Attributes:
         shown: ids of the papers that the policy has seen, in this order.
         expanded: id to how often it was expanded.

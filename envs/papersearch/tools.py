@@ -24,11 +24,7 @@ _LISTED = re.compile(r"^\[([^\s,\[\]]+)\]", re.MULTILINE)
 
 
 class Search(TextTool):
-    """`search(query)`: the best papers for a query. All searches of one turn are one batch.
-
-    Args:
-        search: answers queries with listings, in order; empty where nothing was found.
-    """
+    """`search(query)`: the best papers for a query. All searches of one turn are one batch."""
 
     def __init__(self, search: Callable[[Sequence[str]], list[str]]) -> None:
         super().__init__("search", "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for")
@@ -39,11 +35,7 @@ class Search(TextTool):
 
 
 class Expand(TextTool):
-    """`expand(paper_id)`: the papers that a paper cites, and then those that cite it.
-
-    Args:
-        expand: answers an id with a listing, or None where the policy has seen no such paper.
-    """
+    """`expand(paper_id)`: the papers that a paper cites, and then those that cite it."""
 
     def __init__(self, expand: Callable[[str], str | None]) -> None:
         about = "the id of a paper that was shown, without the brackets"

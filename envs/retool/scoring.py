@@ -62,10 +62,6 @@ _NEAR = 20  # characters around a `^` that are looked at where no bracket stands
 def math_equal(answer: str | None, gold: str) -> bool:
     """Say whether two answers are the same mathematical object.
 
-    Args:
-        answer: what stood in the box; None for no answer.
-        gold: the gold answer, in LaTeX or as plain text.
-
     Raises:
         EnvFailure: if the comparison could not be made, through no fault of the answer. An answer that takes too much
             to compare is not equal.
@@ -124,65 +120,63 @@ def _powers(text: str) -> Iterator[tuple[str, str]]:
             yield base, exponent
 
 
-def _environment() -> dict[str, str]:
-    """What a checker needs to find math-verify: it parses a policy's text, which keys of the caller have no part in."""
-    passed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
-    return {"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **passed}
-
-
-class _Checker:
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("checker.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=_environment(),
-        )
-
-    def ask(self, answer: str, gold: str) -> str:
-        """Return its line, "" if there is none."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
-        try:
-            stdin.write(json.dumps([answer, gold]).encode() + b"\n")
-            stdin.flush()
-        except OSError:
-            return ""
-        if not select.select([stdout], [], [], _PATIENCE_S)[0]:
-            return ""
-        return stdout.readline().decode().strip()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
 class _Pool:
+    """Processes that run checker.py, started when they are needed; one that does not answer is ended."""
+
     def __init__(self) -> None:
-        self._lock, self._free = threading.Lock(), threading.Semaphore(_CHECKERS)
-        self._idle: list[_Checker] = []
+        self._free = threading.Semaphore(_CHECKERS)
+        self._idle: list[subprocess.Popen[bytes]] = []
 
     def ask(self, answer: str, gold: str) -> str:
+        """Return a checker's line, "" if there is none."""
         with self._free:
-            with self._lock:
-                checker = self._idle.pop() if self._idle else None
-            checker = checker or _Checker()
-            said = ""
             try:
-                said = checker.ask(answer, gold)
+                checker = self._idle.pop()
+            except IndexError:
+                checker = _start()
+            line = ""
+            try:
+                line = _ask(checker, json.dumps([answer, gold]).encode() + b"\n")
             finally:
-                if said:
-                    with self._lock:
-                        self._idle.append(checker)
+                if line:
+                    self._idle.append(checker)
                 else:
-                    checker.close()
-        return said
+                    _end(checker)
+        return line
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            _end(self._idle.pop())
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # What a checker needs to find math-verify: it parses a policy's text, which keys of the caller have no part in.
+    passed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("checker.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONPATH": path, **passed},
+    )
+
+
+def _ask(checker: subprocess.Popen[bytes], line: bytes) -> str:
+    assert checker.stdin is not None and checker.stdout is not None
+    try:
+        checker.stdin.write(line)
+        checker.stdin.flush()
+    except OSError:
+        return ""
+    answered = select.select([checker.stdout], [], [], _PATIENCE_S)[0]
+    return checker.stdout.readline().decode().strip() if answered else ""
+
+
+def _end(checker: subprocess.Popen[bytes]) -> None:
+    checker.kill()
+    checker.communicate()
 
 
 _pool = _Pool()
@@ -203,9 +197,8 @@ os.register_at_fork(after_in_child=_after_fork)
 @functools.lru_cache(maxsize=4096)
 def _compare(answer: str, gold: str) -> bool:
     for _ in range(_CHECKERS + 1):  # all of them may have been killed from outside, to free memory
-        said = _pool.ask(answer, gold)
-        if said:
-            return said == "equal"
+        if verdict := _pool.ask(answer, gold):
+            return verdict == "equal"
     raise EnvFailure(
         "answers cannot be compared: the process that runs math-verify ended or does not answer; try "
         f"`{sys.executable} {Path(__file__).with_name('checker.py')}`"

@@ -31,12 +31,6 @@ _LIMITS = {
 class CodeInterpreter(TextTool):
     """Runs programs, one after the other.
 
-    Args:
-        sandbox: see `agent_gym.sandbox.make_sandbox`.
-        stateful: whether the programs of an episode share their names, and the value of a last expression is printed.
-        style: how outputs are written, a name of `STYLES`.
-        max_output_chars: how long an output may be.
-
     Raises:
         ConfigError: for settings that cannot be; also if this machine cannot hold programs.
     """
@@ -60,11 +54,7 @@ class CodeInterpreter(TextTool):
         self.begin(0)
 
     def begin(self, seed: int) -> None:
-        """Begin an episode.
-
-        Args:
-            seed: of the programs' random numbers.
-        """
+        """Begin an episode."""
         self.close()
         self._seed = seed
         self.programs = self.failed = 0

@@ -211,12 +211,7 @@ class WebShopEnv(ToolEnv):
 
     @staticmethod
     def server(make: Callable[[], WebShopEnv], listener: socket.socket) -> ShopServer:
-        """Make the shop's web page, see page.py.
-
-        Args:
-            make: makes an environment for each visit.
-            listener: where to listen, from `agent_gym.serving.bind`.
-        """
+        """Make the shop's web page, see page.py."""
         return ShopServer(make, listener)
 
     def available_actions(self) -> dict[str, Any]:

@@ -39,10 +39,6 @@ _POLICY = (
 class ShopServer(JsonServer):
     """Serves the page, in the thread that calls `serve_forever`.
 
-    Args:
-        make: makes an environment for a visit.
-        listener: where to listen, from `agent_gym.serving.bind`.
-
     Raises:
         ConfigError: if another server was faster to listen there.
     """

@@ -124,12 +124,6 @@ def is_product(row: Any, place: str) -> bool:
 def read_product(row: Mapping[str, Any], about: Mapping[str, Any], people: Any, place: str) -> Product:
     """Read a row.
 
-    Args:
-        row: of `items_shuffle.json`.
-        about: what `items_ins_v2.json` says about the product.
-        people: what `items_human_ins.json` says about it, a list.
-        place: file and position, for messages.
-
     Raises:
         ConfigError: if a field is of another type than upstream's.
     """

@@ -49,12 +49,6 @@ def reward(
 ) -> tuple[float, dict[str, Any]]:
     """Score a purchase.
 
-    Args:
-        product: what was bought.
-        goal: what was asked for, as products.py describes it.
-        chosen: name of an option to the value that was chosen.
-        nouns: finds the nouns of a title, where the catalogue does not say them.
-
     Returns:
         The reward, 0 to 1, and its parts under upstream's names: `r_att`, `r_option` and `r_price` are shares of what
         was asked for, `w_att`, `w_option` and `w_price` their weights; then `r_type`, and `query_match`,

@@ -43,12 +43,6 @@ _BUTTONS = {name: Clickable("button", name) for name in (BUY, BACK, NEXT, PREVIO
 class Session:
     """One visit.
 
-    Args:
-        shop: where.
-        goal: what for (products.py).
-        nouns: finds the nouns of a title (scoring.py).
-        per_page: products on a page of results.
-
     Attributes:
         page: "index", "search", "item", one of `DETAILS`, or "done".
         number: page of the results, from 1.
@@ -111,12 +105,7 @@ class Session:
         return found
 
     def act(self, name: str, argument: str) -> bool:
-        """Search or click; return whether there was something to do.
-
-        Args:
-            name: "search" or "click"; anything else does nothing.
-            argument: keywords, or the text of what is clicked, in lower case.
-        """
+        """Search or click; return whether there was something to do."""
         if name == "search" and argument:
             self._keywords = argument.split(" ")
             self._show_results(1)

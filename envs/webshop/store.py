@@ -159,10 +159,10 @@ def open_stored(folder: Path) -> Shop:
     manifest = files.read_manifest(folder / MANIFEST, _EXPECTED, ("files", "products"), cure)
     for name, described in manifest["files"].items():
         files.check(folder / name, described, cure, verify=False)
-    database = _Database(folder / _PRODUCTS)
+    products = StoredProducts(folder / _PRODUCTS, manifest["products"])
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
     pairs = {kind: np.load(folder / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
-    return Shop(StoredProducts(database, manifest["products"]), Index(database.term, arrays), pairs)
+    return Shop(products, Index(products.term, arrays), pairs)
 
 
 def _map_array(folder: Path, name: str, size: int, dtype: np.dtype) -> np.ndarray:
@@ -173,48 +173,40 @@ def _unpack(body: bytes) -> Product:
     return Product.from_dict(json.loads(zlib.decompress(body)))
 
 
-class _Database(Shared):
-    """An SQLite file that is only read; each process has its own connection, and its threads take turns."""
+class StoredProducts(Shared):
+    """The products and terms of a folder, in an SQLite file that is only read.
 
-    live = ("_connection", "_lock")
+    Each process has its own connection, and its threads take turns. Products that were looked at last stay in memory.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
+    live = ("_connection", "_lock", "product", "find")
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path, self._count = path.absolute(), count
         super().__init__()
 
     def renew(self) -> None:
         address = f"{self._path.as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._lock = threading.Lock()
-
-    def row(self, query: str, value: Any) -> Any:
-        with self._lock:
-            return self._connection.execute(query, (value,)).fetchone()
-
-    def term(self, term: str) -> int | None:
-        row = self.row("select number from term where term = ?", term)
-        return None if row is None else row[0]
-
-
-class StoredProducts(Shared):
-    """The products of a folder; those that were looked at last stay in memory."""
-
-    live = ("product", "find")
-
-    def __init__(self, database: _Database, count: int) -> None:
-        self._database, self._count = database, count
-        super().__init__()
-
-    def renew(self) -> None:
         self.product: Callable[[int], Product] = functools.lru_cache(_KEPT)(self._product)
         self.find: Callable[[str], Product | None] = functools.lru_cache(_KEPT)(self._find)
 
     def __len__(self) -> int:
         return self._count
 
+    def term(self, term: str) -> int | None:
+        """Return the number of a term of the index, None if it has none."""
+        row = self._row("select number from term where term = ?", term)
+        return None if row is None else row[0]
+
+    def _row(self, query: str, value: Any) -> Any:
+        with self._lock:
+            return self._connection.execute(query, (value,)).fetchone()
+
     def _product(self, position: int) -> Product:
-        return _unpack(self._database.row("select body from product where position = ?", int(position))[0])
+        return _unpack(self._row("select body from product where position = ?", int(position))[0])
 
     def _find(self, asin: str) -> Product | None:
-        row = self._database.row("select body from product where asin = ?", asin)
+        row = self._row("select body from product where asin = ?", asin)
         return None if row is None else _unpack(row[0])

@@ -225,11 +225,6 @@ def _walkthrough(game: Game) -> list[str]:
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, grammar: str = "current") -> Path:
     """Write generated games to a folder, as the official ones are: for the original engine, or for reading.
 
-    Args:
-        folder: where to; made if needed.
-        sizes: split to the number of its games.
-        grammar: "current" or "legacy".
-
     Returns:
         The folder, with `json_2.1.1/<split>/<task>/<trial>/` as the official data has them: `game.tw-pddl`,
         `initial_state.pddl` and `traj_data.json`. `data=` takes it, and so does ALFWorld as its `$ALFWORLD_DATA`.

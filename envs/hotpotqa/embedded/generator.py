@@ -234,11 +234,6 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, l
     paragraphs are relevant to them, in the form of BEIR (arXiv:2104.08663), for `corpus=` and for measuring search
     engines.
 
-    Args:
-        folder: where to; made if needed.
-        sizes: split to the number of its questions.
-        levels: which levels occur.
-
     Returns:
         The folder, with `<split>.json`, `beir/corpus.jsonl`, `beir/queries.jsonl` and `beir/qrels/<split>.tsv`.
 

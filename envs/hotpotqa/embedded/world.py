@@ -65,9 +65,6 @@ class Entity:
 class World:
     """One invented world.
 
-    Args:
-        number: from 0 to `names.MOST_WORLDS` - 1.
-
     Attributes:
         entities: title to entity, in the order of the corpus.
         by_kind: kind to titles.

@@ -86,9 +86,6 @@ class Draft:
 class Field:
     """One invented field.
 
-    Args:
-        number: from 0 to `names.MOST_WORLDS` - 1.
-
     Attributes:
         drafts: what its papers are about, in the order of the library; the generator of questions reads it.
         library: the papers themselves, oldest first, with ids such as "w7-31".
@@ -254,10 +251,6 @@ def _is_good(kinds: Sequence[str], answer: Sequence[Draft]) -> bool:
 
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES) -> Path:
     """Write generated questions and all papers of the fields that they are about, in the form of real data.
-
-    Args:
-        folder: where to; made if needed.
-        sizes: split to the number of its questions.
 
     Returns:
         The folder, with `papers.jsonl` and `<split>.jsonl`; `data=` takes it. Each question is then searched in the

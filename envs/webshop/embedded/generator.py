@@ -89,10 +89,6 @@ class Generated(NamedTuple):
 def generate(size: int = PRODUCTS, seed: int = 0) -> Iterator[Generated]:
     """Generate products; the first are the same for every size.
 
-    Args:
-        size: how many.
-        seed: another seed, another shop.
-
     Raises:
         ConfigError: for a size below one.
     """
@@ -228,11 +224,6 @@ def _makers(split: str, seed: int) -> list[str]:
 
 def write_embedded(folder: str | Path, size: int = PRODUCTS, seed: int = 0) -> Path:
     """Write generated products and what people want of them, in the official files; upstream's own code reads them too.
-
-    Args:
-        folder: where to; made if needed.
-        size: how many products.
-        seed: see `generate`.
 
     Returns:
         The folder, with `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json`; `data=` takes it. Its
