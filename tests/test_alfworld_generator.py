@@ -13,13 +13,10 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent_gym import ConfigError
 from agent_gym.envs.alfworld.data import load_game
 from agent_gym.envs.alfworld.embedded import rooms
-from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, generate, type_of, write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.world import World
@@ -45,12 +42,6 @@ def test_rooms_are_as_full_as_official_ones() -> None:
     found = [contents(load_game(f"embedded/train/{index}")) for index in range(240)]
     for name, official in OFFICIAL.items():
         assert mean(one[name] for one in found) == pytest.approx(official, rel=0.15), name
-
-
-def test_official_numbers_are_those_of_the_sample(alfworld_folder: Path) -> None:
-    found = [contents(load_game(file)) for file in sorted(alfworld_folder.glob("json_2.1.1/*/*/*/game.tw-pddl"))]
-    for name, official in OFFICIAL.items():
-        assert mean(one[name] for one in found) == pytest.approx(official, abs=0.05), name
 
 
 def test_walkthroughs_solve_the_games() -> None:
@@ -89,25 +80,6 @@ def test_unseen_rooms_are_seen_nowhere_else() -> None:
     assert len(plans["train"]) > 40 and len(plans["valid_unseen"]) >= 12
 
 
-def test_games_and_sentences_differ() -> None:
-    games = [generate("train", index) for index in range(120)]
-    assert len({game.file["pddl_problem"].split(":objects")[1] for game in games}) == 120
-    assert len({(game.task_type, game.thing, game.place) for game in games}) > 80
-    seen = {generate("valid_seen", index).file["pddl_problem"].split(":objects")[1] for index in range(120)}
-    assert not seen & {game.file["pddl_problem"].split(":objects")[1] for game in games}
-
-
-def test_what_is_wanted_does_not_lie_where_it_has_to_go() -> None:
-    for index in range(90):
-        game, made = load_game(f"embedded/train/{index}"), generate("train", index)
-        lies_in = {
-            game.type_of[receptacle]
-            for thing, receptacle in game.start["inreceptacle"]
-            if game.kind_of[thing] == f"{made.thing.lower()}type"
-        }
-        assert lies_in and f"{made.place.lower()}type" not in lies_in
-
-
 def test_generation_depends_on_nothing_but_split_and_index() -> None:
     code = (
         "import hashlib; from agent_gym.envs.alfworld.embedded.generator import generate;"
@@ -141,23 +113,6 @@ def test_export_is_laid_out_as_the_official_data(tmp_path: Path) -> None:
         assert set(data) == {"pddl_domain", "grammar", "pddl_problem", "solvable", "walkthrough"}
 
 
-@given(
-    st.sampled_from(list(SPLIT_SIZES)),
-    st.integers(0, 3_000),
-    st.sampled_from(GRAMMARS),
-    st.one_of(st.none(), st.integers(rooms.LEAST_RECEPTACLES, 12)),
-)
-def test_a_generated_game_is_what_its_file_says(split: str, index: int, grammar: str, most: int | None) -> None:
-    game = generate(split, index, grammar, most).game
-    read = Game(game.data, game.name)
-    apart = {"goal", "_file"}
-    assert {k: v for k, v in vars(game).items() if k not in apart} == {
-        k: v for k, v in vars(read).items() if k not in apart
-    }
-    assert list(game.names) == list(read.names) and list(game.place) == list(read.place)
-    assert vars(game.goal) == vars(read.goal)
-
-
 @pytest.mark.parametrize("most", [rooms.LEAST_RECEPTACLES, 6, 10])
 def test_small_rooms_have_few_things_and_every_type_of_task(most: int) -> None:
     plans = {}
@@ -170,11 +125,6 @@ def test_small_rooms_have_few_things_and_every_type_of_task(most: int) -> None:
             assert len(one.game.start["inreceptacle"]) <= 2 * (most + 2) + 1
             assert World(one.game).progress < 1.0 and one.file["walkthrough"]
     assert not plans["valid_unseen"] & (plans["train"] | plans["valid_seen"])
-
-
-def test_small_rooms_differ_from_game_to_game() -> None:
-    """Else a policy could learn a hundred rooms by heart instead of reading what is there."""
-    assert len({tuple(generate("train", index, receptacles=6).game.place) for index in range(600)}) > 550
 
 
 def test_unknown_splits_are_named() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,10 +12,8 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from contract import check_returned  # noqa: E402
 from rollout_tools import check_episode, roll  # noqa: E402
 from test_hotpotqa_env import PROCESS, TASK, Recorder, play, search  # noqa: E402
-from test_hotpotqa_variants import MUSIQUE, WIKI2, write  # noqa: E402
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
@@ -74,15 +70,6 @@ def test_passages_keep_to_their_limits(tokenizer: Any) -> None:
             *whole, last = passages.split("\n")
             assert count(passages) <= limit and all(count(line) <= 30 for line in whole)
     assert opening(make(RAG, retriever=Recorder())).startswith("No results.\n\n")
-
-
-def test_what_was_cut_away_does_not_count_as_shown() -> None:
-    env = make(RAG, max_passage_tokens=5, max_turns=2)
-    opening(env)
-    assert env.step("<answer>x</answer>")[4]["metrics"]["gold_recall"] == 1.0  # the titles are there
-    env = make(RAG, max_observation_tokens=5)
-    opening(env)
-    assert env.step("<answer>x</answer>")[4]["metrics"]["gold_recall"] == 0.5
 
 
 def test_searching_pays_nothing_for_what_stands_before_the_question() -> None:
@@ -150,29 +137,6 @@ def test_both_formats_earn_the_same(reward: str) -> None:
             assert one[1:4] == (pytest.approx(other[1]), *other[2:4]) and one[4]["metrics"] == other[4]["metrics"]
 
 
-@pytest.mark.parametrize("limit", [1, 7, 40, 1000])
-def test_observation_limits_hold_in_react(limit: int, tokenizer: Any) -> None:
-    for kwargs in ({}, {"tokenizer": tokenizer}):
-        env = make(REACT, max_observation_tokens=limit, max_passage_tokens=20, **kwargs)
-        count = TokenLimit(env.renderer).count
-        for action in ("Search[Tobila]", "Search[]", "Fly[x]", "\n".join(["Action: Search[Tobila]"] * 9)):
-            ((observation, *_),) = play(env, f"Action: {action}")
-            assert count(observation) <= limit + observation.count("\n")
-
-
-HOSTILE = ["Action: Search[", "Action:", "Action: Search[\n", "Search[x]\n", "[", "Action: Finish[", "Thought: \n"]
-
-
-@pytest.mark.parametrize("piece", HOSTILE)
-def test_hostile_react_actions_are_answered_at_once(piece: str) -> None:
-    env = make(REACT, reward="agent_r1", reward_weights=PROCESS)
-    started = time.process_time()
-    env.reset(seed=0)
-    log = [env.reset(seed=0), env.step(piece * (500_000 // len(piece)))]
-    check_returned(env, log)
-    assert time.process_time() - started < 5
-
-
 def test_gold_is_nowhere_in_react() -> None:
     for action in ("Action: Search[Zanzibar]", "Finish[5]", "Action:", "Search[In which city]"):
         env = make(REACT, render_mode="ansi", reward="agent_r1")
@@ -236,25 +200,6 @@ def test_the_expert_plays_react_in_the_turns_it_has(max_turns: int) -> None:
             *_, terminated, truncated, info = env.step(action)
             over = terminated or truncated
         assert info["is_success"] and not truncated and (max_turns == 1 or info["metrics"]["gold_recall"] == 1.0)
-
-
-SETTINGS = [{"tools": [], "max_turns": 1}, {"tools": [], "max_turns": 1, "retrieve_question": True}, {"calls": "react"}]
-
-
-@pytest.mark.parametrize("kwargs", SETTINGS)
-def test_the_settings_are_arguments_of_the_other_data_sets_too(kwargs: dict[str, Any], tmp_path: Path) -> None:
-    corpus = [{"_id": title, "title": title, "text": "".join(text)} for title, text in WIKI2["context"]]
-    full_wiki = {"data": write(tmp_path / "w.jsonl", [WIKI2]), "corpus": write(tmp_path / "c.jsonl", corpus)}
-    mixture = {"data": write(tmp_path / "m.jsonl", [MUSIQUE])}
-    for name, given in (("MultiHopQA", mixture), ("HotpotQA-FullWiki", full_wiki)):
-        env = make(f"AgentR1/{name}-v0", **given, **kwargs)
-        env.reset(seed=0)
-        over = False
-        while not over:
-            *_, terminated, truncated, info = env.step(env.expert_action())
-            over = terminated or truncated
-        assert info["is_success"]
-        assert info["metrics"]["gold_recall"] == (0.0 if kwargs == SETTINGS[0] else 1.0)
 
 
 @pytest.mark.parametrize(

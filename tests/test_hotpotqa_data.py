@@ -98,20 +98,6 @@ def test_a_test_file_without_answers_is_passed_over(hidden: str | None, tmp_path
     }
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{"question": "q", "answer": "a", "context": []}]))
-    with pytest.raises(ConfigError, match="'supporting_facts'"):
-        make(data=str(path))
-
-
-@pytest.mark.parametrize("name", ["hotpot_qa", "hotpotqa/hotpot_qa"])
-def test_the_hub_out_of_reach_is_a_clear_error(name: str) -> None:
-    pytest.importorskip("datasets")
-    with pytest.raises(ConfigError, match="(?s)hub.*local.*embedded"):
-        make(data=name)
-
-
 def test_all_environments_share_one_index_of_loaded_data(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([OFFICIAL]))

@@ -11,14 +11,11 @@ from typing import Any
 
 import gymnasium
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.envs.hotpotqa.tools import render, shown  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402
@@ -184,12 +181,6 @@ def test_lookup() -> None:
     assert missing == "Error: no paragraph has the title 'Nuvi'"
 
 
-@pytest.mark.parametrize("arguments", [{}, {"query": 3}, {"query": None}, {"query": "x", "k": 3}, {"q": "x"}])
-def test_wrong_arguments_are_an_observation(arguments: Any) -> None:
-    (step,) = play(make(), HermesParser().render("search", arguments))
-    assert step[0] == "Error: search takes one argument, query, a text" == step[4]["error"]
-
-
 HOSTILE = [
     "",
     " ",
@@ -226,33 +217,6 @@ def test_observation_limits_hold_for_every_query(query: str, limit: int, tokeniz
             assert "Zanzibarrow" not in json.dumps(step)
 
 
-@settings(max_examples=200)
-@given(st.lists(st.text(max_size=300) | st.sampled_from(HOSTILE), max_size=6), st.integers(1, 60), st.booleans())
-def test_texts_share_a_limit(tokenizer: Any, texts: list[str], limit: int, estimate: bool) -> None:
-    tokens = TokenLimit(None if estimate else ChatRenderer.of(tokenizer))
-    cut = tokens.share(texts, limit)
-    assert sum(map(tokens.count, cut)) <= limit and len(cut) == len(texts)
-    for before, after in zip(texts, cut, strict=True):
-        assert after == before or before.startswith(after.removesuffix("..."))
-    if sum(map(tokens.count, texts)) <= limit:
-        assert cut == texts
-
-
-def test_a_cut_text_uses_most_of_its_limit(tokenizer: Any) -> None:
-    tokens = TokenLimit(ChatRenderer.of(tokenizer))
-    text = "Nuvi Roga is a director born in Sagulo. " * 50
-    for limit in (10, 50, 100, 500):
-        assert 0.6 * limit <= tokens.count(tokens.cut(text, limit)) <= limit
-
-
-def test_rendered_passages_say_what_is_shown() -> None:
-    documents = [Document("1", "A: B", "First.\n[2] Fake: not  a title."), Document("2", "", "No title.")]
-    text = render(documents, TokenLimit(None), 100)
-    assert text == "[1] A: B: First. [2] Fake: not a title.\n[2] No title."
-    assert shown(text, "A: B") and shown(text, "A: B", " not a  title.")
-    assert not shown(text, "Fake") and not shown(text, "First") and not shown(text, "A: B", "No title.")
-
-
 def test_gold_is_nowhere() -> None:
     """In nothing that is returned, whatever is searched for; attributes of the environment are not returned."""
     tries = ["I do not know", search("Zanzibar"), search(TASK["question"]), "<answer>5</answer>", "<tool_call>", ""]
@@ -285,14 +249,6 @@ def test_expert_styles() -> None:
     assert env.expert_action("direct") == "<answer>unknown</answer>"
     with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
         env.expert_action("poetic")
-
-
-def test_embedded_splits_and_levels() -> None:
-    sizes = {split: len(tasks) for split, tasks in make().tasks.items()}
-    held_out = ("validation", "test", "unseen_entities_dev", "unseen_entities")
-    assert sizes == {"train": 20_000, **dict.fromkeys(held_out, 1_000)}
-    env = make(levels=("easy",))
-    assert all(env.tasks["train"][i]["type"] == "bridge" for i in range(20))
 
 
 @pytest.mark.parametrize(

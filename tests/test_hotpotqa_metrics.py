@@ -1,112 +1,10 @@
-"""HotpotQA's metrics against a second implementation, written as plainly as the definition, and against hand counts."""
+"""HotpotQA's official metrics, counted by hand."""
 
 from __future__ import annotations
 
-import string
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from agent_gym.envs.hotpotqa.scoring import METRICS, answer_scores, evaluate, fact_scores, joint_scores
-from agent_gym.rewards import exact_match, f1_score, normalize_answer, sub_exact_match
-
-WORDS = [
-    "the",
-    "a",
-    "an",
-    "Beatles",
-    "beatles",
-    "yes",
-    "no",
-    "noanswer",
-    "No",
-    "1970s",
-    "U.S.",
-    "O'Neil",
-    "é",
-    "--",
-    "",
-]
-ANSWERS = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join) | st.text(max_size=20)
-FACTS = st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 2)).map(list), max_size=4)
-
-
-def naive_normalize(text: str) -> str:
-    kept = "".join(c for c in text.lower() if c not in string.punctuation)
-    words, word = [], ""
-    for c in kept + " ":
-        # An article is only one between word boundaries, and letters, digits and _ are what has none between them.
-        if c.isalnum() or c == "_":
-            word += c
-            continue
-        words.append("" if word in ("a", "an", "the") else word)
-        words.append(c)
-        word = ""
-    return " ".join("".join(w or " " for w in words).split())
-
-
-def naive_answer(prediction: str, gold: str) -> tuple[float, ...]:
-    p, g = naive_normalize(prediction), naive_normalize(gold)
-    em = 1.0 if p == g else 0.0
-    if p != g and (p in ("yes", "no", "noanswer") or g in ("yes", "no", "noanswer")):
-        return em, 0.0, 0.0, 0.0
-    rest, same = g.split(), 0
-    for word in p.split():
-        if word in rest:
-            rest.remove(word)
-            same += 1
-    if same == 0:
-        return em, 0.0, 0.0, 0.0
-    precision, recall = same / len(p.split()), same / len(g.split())
-    return em, 2 * precision * recall / (precision + recall), precision, recall
-
-
-def naive_facts(prediction: list[Any], gold: list[Any]) -> tuple[float, ...]:
-    p, g = [], []
-    for facts, into in ((prediction, p), (gold, g)):
-        for fact in facts:
-            if tuple(fact) not in into:
-                into.append(tuple(fact))
-    tp, fp, fn = sum(f in g for f in p), sum(f not in g for f in p), sum(f not in p for f in g)
-    precision = tp / (tp + fp) if tp + fp else 0.0
-    recall = tp / (tp + fn) if tp + fn else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return float(fp + fn == 0), f1, precision, recall
-
-
-@given(ANSWERS, ANSWERS)
-def test_answer_scores_are_those_of_the_definition(prediction: str, gold: str) -> None:
-    assert answer_scores(prediction, gold) == pytest.approx(naive_answer(prediction, gold))
-
-
-@given(FACTS, FACTS)
-def test_fact_scores_are_those_of_the_definition(prediction: list[Any], gold: list[Any]) -> None:
-    assert fact_scores(prediction, gold) == pytest.approx(naive_facts(prediction, gold))
-
-
-@given(st.lists(st.tuples(ANSWERS, ANSWERS, FACTS, FACTS, st.booleans(), st.booleans()), max_size=5))
-def test_evaluation_averages_what_was_predicted_over_all_questions(rows: list[Any]) -> None:
-    gold = [{"_id": i, "answer": row[1], "supporting_facts": row[3]} for i, row in enumerate(rows)]
-    prediction = {
-        "answer": {i: row[0] for i, row in enumerate(rows) if row[4]},
-        "sp": {i: row[2] for i, row in enumerate(rows) if row[5]},
-    }
-    expected = dict.fromkeys(METRICS, 0.0)
-    for said, answer, named, facts, has_answer, has_facts in rows:
-        a, f = naive_answer(said, answer), naive_facts(named, facts)
-        precision, recall = a[2] * f[2], a[3] * f[3]
-        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-        joint = (a[0] * f[0], f1, precision, recall)
-        for prefix, values, counts in (
-            ("", a, has_answer),
-            ("sp_", f, has_facts),
-            ("joint_", joint, has_answer * has_facts),
-        ):
-            for part, value in zip(("em", "f1", "prec", "recall"), values, strict=True):
-                expected[prefix + part] += value * counts / len(rows)
-    assert evaluate(prediction, gold) == pytest.approx(expected)
+from agent_gym.envs.hotpotqa.scoring import answer_scores, evaluate, fact_scores, joint_scores
 
 
 @pytest.mark.parametrize(
@@ -142,11 +40,10 @@ def test_facts_and_joint_by_hand() -> None:
     assert joint_scores(answer, facts) == pytest.approx((0, 2 * precision / (precision + recall), precision, recall))
 
 
-@given(ANSWERS, ANSWERS)
-def test_what_holds_for_any_answers(prediction: str, gold: str) -> None:
-    em, (f1, precision, recall) = exact_match(prediction, gold), f1_score(prediction, gold)
-    assert 0 <= f1 <= 1 and min(precision, recall) <= f1 + 1e-12 and f1 <= max(precision, recall) + 1e-12
-    assert f1_score(gold, prediction) == (f1, recall, precision)
-    assert em <= sub_exact_match(prediction, gold)
-    assert f1 == 1.0 or not em or not normalize_answer(gold)
-    assert normalize_answer(normalize_answer(gold)) == normalize_answer(gold)
+def test_what_was_not_predicted_counts_as_nothing() -> None:
+    gold = [{"_id": n, "answer": "Paris", "supporting_facts": [["A", 0]]} for n in "abcd"]
+    found = evaluate(
+        {"answer": {"a": "paris", "b": "Paris", "x": "Paris"}, "sp": {"a": [["A", 0]], "c": [["B", 0]]}}, gold
+    )
+    assert [found[name] for name in ("em", "f1", "sp_em", "joint_em", "joint_f1")] == [0.5, 0.5, 0.25, 0.25, 0.25]
+    assert set(evaluate({"answer": {}, "sp": {}}, []).values()) == {0.0}

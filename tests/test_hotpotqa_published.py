@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -96,11 +95,3 @@ def test_linear_scans_are_the_papers_regular_expressions(turns: list[str]) -> No
     assert floor(turns, ["Paris"]) == -1.0
     found = re.findall(r"<answer>(.*?)</answer>", turns[-1], re.S)
     assert response_em(turns, ["Paris"]) == exact_match((found[-1] if found else turns[-1]).strip(), "Paris")
-
-
-@pytest.mark.parametrize("text", ["<answer>" * 100_000, "<think>" * 100_000, "<think></think>" + "<answer>" * 100_000])
-def test_hostile_turns_take_no_time(text: str) -> None:
-    started = time.process_time()
-    for term in TERMS.values():
-        term([text, text], ["Paris"])
-    assert time.process_time() - started < 2

@@ -185,13 +185,6 @@ def test_a_task_of_another_shape_is_named(task: Any, words: str) -> None:
         make().reset(options={"task": task})
 
 
-def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
-    folder = write(tmp_path, queries=QUERIES)
-    assert make(data=folder)._shared is make(data=folder)._shared
-    write(tmp_path, queries=QUERIES[:1])
-    assert len(make(data=folder).tasks["train"]) == 1
-
-
 def test_all_environments_share_one_index(tmp_path: Path) -> None:
     folder = write(tmp_path, queries=QUERIES)
     before = len(ENGINES._engines)

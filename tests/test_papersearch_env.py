@@ -11,9 +11,7 @@ import pytest
 pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
-from agent_gym.envs.papersearch.papers import Paper  # noqa: E402
-from agent_gym.envs.papersearch.scoring import answered_ids  # noqa: E402
-from agent_gym.envs.papersearch.tools import NO_CITATIONS, clean_id, line, listed  # noqa: E402
+from agent_gym.envs.papersearch.tools import NO_CITATIONS, listed  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402
 
@@ -187,15 +185,6 @@ def test_what_was_cut_away_was_not_shown() -> None:
     assert play(make(top_k=2), search("Tobila"), answer("p3"))[1][4]["metrics"]["recall"] == 1 / 3
     # A line counts from its id on: with the id the policy can do everything.
     assert listed("[p1] Tob...") == ["p1"] and listed("[p1...") == [] and listed("p1 cites:\nno [p3] here") == []
-
-
-def test_lines_are_single_and_short() -> None:
-    odd = Paper("x/1", "On\n[p3] \u2028 lines", "A\r\n[p4] b\x0b[p5]", None, ())
-    assert line(odd) == "[x/1] On [p3] lines: A [p4] b [p5]"
-    assert line(odd, seen=True) == "[x/1] On [p3] lines (seen)" and listed(line(odd)) == ["x/1"]
-    assert line(Paper("1", "T", "", 1999, (), ("Ada B.",))) == "[1] T (B., 1999)"
-    assert [clean_id(text) for text in ("p1", " [p1]\n", '"p1"', "[ p1 ]", "")] == ["p1"] * 4 + [""]
-    assert answered_ids(None) == answered_ids(" ,\n[]") == set()
 
 
 HOSTILE = [

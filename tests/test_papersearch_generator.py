@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent_gym.data import GeneratedRows
 from agent_gym.envs.names import MOST_WORLDS
 from agent_gym.envs.papersearch.embedded.generator import (
     FIELDS,
@@ -74,15 +73,6 @@ def test_what_a_paper_does_not_name_it_cites() -> None:
             assert any(words in said for words in WORDING["veiled"][kind]) == (kind not in draft.named)
             veiled[kind] += kind not in draft.named
     assert all(0.4 < n / len(drafts) < 0.6 for n in veiled.values())
-
-
-def test_citations_follow_topics() -> None:
-    drafts = get_field(0).drafts
-    topic = {draft.id: draft.names.get("topic") for draft in drafts}
-    for draft in drafts:
-        topics = {topic[cited.id] for cited in draft.about.values()} - {None}
-        for cited in draft.cites:
-            assert {topic[one.id] for one in cited.about.values()} <= topics | {topic[draft.id]}
 
 
 def test_no_name_is_in_two_fields_and_no_field_in_two_splits() -> None:
@@ -174,26 +164,6 @@ def test_a_question_is_the_same_in_any_process_and_at_any_size() -> None:
     }
     here = [GeneratedQueries(split, 10**9)[i] for split in ("test", "train") for i in (99, 7, 0)]
     assert told == {f"{here} {get_field(5).library.papers}\n"}
-
-
-def test_questions_hardly_repeat_and_reach_all_fields() -> None:
-    rows = some("train", 2000)
-    assert len({row["question"] for row in rows}) > 1900
-    assert {row["field"] for row in rows} == set(FIELDS["train"])
-
-
-def test_it_is_a_sequence_of_rows_made_when_asked_for() -> None:
-    queries = GeneratedQueries("test", 10)
-    assert len(queries) == 10 and len(list(queries)) == 10
-    assert queries[-1] == queries[9] and queries[2:8:3] == [queries[2], queries[5]]
-    for index in (10, -11):
-        with pytest.raises(IndexError):
-            queries[index]
-    assert {split: len(GeneratedQueries(split)) for split in SPLIT_SIZES} == SPLIT_SIZES
-    queries[0]["papers"].clear()
-    assert queries[0]["papers"]
-    with pytest.raises(TypeError, match="GeneratedRows has to define make"):
-        GeneratedRows(1)[0]
 
 
 @pytest.mark.parametrize(

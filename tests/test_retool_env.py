@@ -134,16 +134,6 @@ def test_verls_bonus_is_verls_formula(turns: int) -> None:
     assert reward == pytest.approx(min(-0.6, -1 + (num_turns - 2) / 2 * 0.1))
 
 
-def test_the_process_term_counts_programs_that_ran() -> None:
-    env = make(IDS[1], reward_weights={"code_runs": 0.5})
-    steps = play(env, call("1") + call("1/0"), call("2"), "<tool_call>{</tool_call>")
-    assert [step[1] for step in steps] == [step[4]["process_reward"] for step in steps] == [0.25, 0.5, 0.0]
-
-
-def test_a_term_that_weighs_nothing_is_zero_and_not_minus_zero() -> None:
-    assert "-0.0" not in str(play(make(), WRONG)[-1][4]["reward_terms"])
-
-
 def test_gold_is_nowhere() -> None:
     tries = [
         "I do not know",
@@ -370,13 +360,6 @@ def test_levels_and_kinds_are_for_embedded_problems(tmp_path: Path) -> None:
     for name, value in (("level", 1), ("kinds", ("coins",))):
         with pytest.raises(ConfigError, match=f"{name} is .*only the embedded problems have {name}"):
             make(data=str(path), **{name: value})
-
-
-def test_kinds_can_be_chosen() -> None:
-    # A list as a config file has it, in any order.
-    tasks = make(kinds=["coins", "modular-power"]).tasks
-    assert {row["kind"] for split in tasks for row in tasks[split][:40]} == {"coins", "modular-power"}
-    assert tasks["train"][:9] == make(kinds=("modular-power", "coins")).tasks["train"][:9]
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,11 +43,6 @@ def test_styles(execution: Execution, in_full: str, in_retool: str) -> None:
     assert retool(execution, 2000) == in_retool
 
 
-def test_retool_keeps_400_characters() -> None:
-    assert retool(ended("a" * 400), 2000) == "a" * 400
-    assert retool(ended("a" * 200 + "b" * 50 + "c" * 200), 2000) == "a" * 200 + "..." + "c" * 200
-
-
 @given(st.text(max_size=300), st.integers(100, 250))
 def test_beginning_and_end_stay(text: str, limit: int) -> None:
     short = shorten(text, limit)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +27,6 @@ from agent_gym.envs.webshop.products import (
     is_product,
     price_limit,
     read_product,
-    splits,
 )
 from agent_gym.envs.webshop.store import Shop, open_shop, open_stored, write_shop
 from agent_gym.errors import ConfigError
@@ -103,16 +101,6 @@ def test_goals_are_shuffled_as_a_list_of_them_would_be() -> None:
     random.Random(233).shuffle(expected)
     assert [(goal["asin"]) for goal in goals] == [asin for asin, _ in expected]
     assert len(goals[2:5]) == 3 and goals[-1] == goals[len(goals) - 1]
-
-
-def test_splits_are_upstreams() -> None:
-    goals = Goals(np.zeros((1600, 2), np.int32), "human", lambda _: make_product())
-    assert {split: len(part) for split, part in splits(goals).items()} == {
-        "train": 100,
-        "validation": 1000,
-        "test": 500,
-    }
-    assert list(splits(goals[:400])) == ["test"]
 
 
 @given(st.floats(0.01, 2000), st.integers(0, 5))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-import pytest
 
 from agent_gym.envs.webshop.data import open_data
 from agent_gym.envs.webshop.embedded.generator import generate_easy
-from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.errors import ConfigError
 
 
 def play(style: str, **kwargs: Any) -> list[dict[str, Any]]:
@@ -54,20 +51,3 @@ def test_the_expert_takes_four_turns_and_who_is_in_a_hurry_buys_wrong() -> None:
     hasty = play("direct", per_page=1)
     assert {end["turns"] for end in hasty} == {3}
     assert sum(end["is_success"] for end in hasty) / len(hasty) < 0.05
-
-
-def test_pages_are_as_long_as_asked_for() -> None:
-    env = WebShopEnv("embedded-easy", per_page=2)
-    env.reset(seed=0, options={"split": "test", "index": 0})
-    env.step("search[bar stool]")
-    found = env.session.results
-    for number in (1, 2):
-        assert [product.asin for product in env.session.listed] == list(found[2 * number - 2 : 2 * number])
-        env.step("click[next >]")
-    with pytest.raises(ConfigError, match="per_page is 0"):
-        WebShopEnv(per_page=0)
-
-
-def test_an_unknown_style_is_named() -> None:
-    with pytest.raises(ConfigError, match="'slow'; known: default, direct"):
-        play("slow")

@@ -134,13 +134,6 @@ def test_what_is_not_possible_changes_nothing_and_is_said(action: str, error: st
     assert info["metrics"]["invalid_actions"] == 1
 
 
-def test_one_action_per_turn() -> None:
-    env = started()
-    observation, *_, info = env.step("search[shampoo]\nclick[next >]")
-    assert env.session.number == 1 and "only 1 tool calls" in observation
-    assert len(info["tool_calls"]) == 2
-
-
 def test_the_end_says_all_parts_of_the_reward() -> None:
     env = WebShopEnv(reward_weights={"score": 0.0, "success": 10.0, "invalid": 0.1})
     env.reset(seed=0, options={"split": "test", "index": 0})

@@ -85,13 +85,6 @@ def test_a_visit_from_the_instruction_to_the_reward(address: str) -> None:
     assert again == state
 
 
-def test_turns_run_out_as_they_do_for_a_policy(address: str) -> None:
-    _, state, _ = ask(address, "/start", {})
-    for _ in range(8):
-        _, state, _ = ask(address, "/act", {"visit": state["visit"], "name": "click", "argument": "nothing"})
-    assert (state["turns"], state["over"], state["score"]) == (6, True, 0.0)
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "word"),
     [
