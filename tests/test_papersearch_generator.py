@@ -22,7 +22,7 @@ from agent_gym.envs.papersearch.embedded.generator import (
     GeneratedQueries,
     get_field,
 )
-from agent_gym.envs.papersearch.papers import Library
+from agent_gym.envs.papersearch.tools import Library
 from agent_gym.errors import ConfigError
 
 every_split = pytest.mark.parametrize("split", SPLIT_SIZES)

@@ -1,6 +1,8 @@
 """Where questions and their papers come from: the generator, or a folder with a dump of papers and its questions.
 
-A folder holds the papers as `papers.jsonl` (papers.py) and the questions as `train.jsonl`, `validation.jsonl` (or
+A folder holds the papers as `papers.jsonl`, one per line, `{"paper_id", "title", "abstract", "year", "references"}` and
+`authors` if they are known; a reference to a paper that is not in it is left out, since no dump of the literature is
+complete. The questions are in `train.jsonl`, `validation.jsonl` (or
 `dev.jsonl`) and `test.jsonl`, or as one `queries.jsonl`, which is the split "train". Instead of `.jsonl` a name may end
 in anything that `agent_gym.search.sources` reads. A question is `{"query_id", "question", "papers"}`, or a row
 of PaSa's AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where
@@ -10,18 +12,22 @@ the `paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at:
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_gym.data import Row, Splits
 from agent_gym.envs.papersearch.embedded.generator import SPLIT_SIZES, GeneratedQueries, get_field
-from agent_gym.envs.papersearch.papers import COLUMNS, Library, need, read_ids, read_papers
+from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError
 from agent_gym.search.sources import SUFFIXES, read_rows
 
 EMBEDDED = "embedded"
+COLUMNS = ("paper_id", "title", "abstract", "year", "references")
+# Observations put ids in brackets, answers list them with commas or on lines of their own.
+_NO_ID = re.compile(r"[\s,\[\]]|^$")
 _SPLITS = {"train": ("train",), "validation": ("validation", "dev"), "test": ("test",)}
 
 
@@ -142,3 +148,61 @@ def _read_queries(file: Path, library: Library) -> Sequence[Row]:
     if not rows:
         raise ConfigError(f"{file} holds no question that papers of the folder could answer")
     return rows
+
+
+def read_papers(rows: Iterable[tuple[str, Any]]) -> Library:
+    """Read rows, each with its place, for example "papers.jsonl, line 3".
+
+    Raises:
+        ConfigError: with the place, for a column that is missing or holds something else, or an id that occurs twice.
+    """
+    places: dict[str, str] = {}
+    papers = []
+    for place, row in rows:
+        paper = _read_paper(place, row)
+        if paper.id in places:
+            raise ConfigError(f"{place}: the paper_id {paper.id!r} is also that of {places[paper.id]}")
+        places[paper.id] = place
+        papers.append(paper)
+    return Library(papers)
+
+
+def read_ids(place: str, column: str, value: Any) -> tuple[str, ...]:
+    """Read a list of ids, which may be texts or whole numbers.
+
+    Raises:
+        ConfigError: with the place, for anything else.
+    """
+    if isinstance(value, list | tuple):
+        ids = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in value]
+        if all(isinstance(one, str) and not _NO_ID.search(one) for one in ids):
+            return tuple(ids)
+    raise ConfigError(
+        f"{place}: {column} is {str(value)[:80]!r}; it must be a list of ids, texts without spaces, commas and brackets"
+    )
+
+
+def need(place: str, row: Any, columns: Sequence[str]) -> None:
+    """Raise `ConfigError` with the place, if one of the columns is missing."""
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{place}: must be an object with {', '.join(columns)}, and is {str(row)[:50]!r}")
+    for column in columns:
+        if column not in row:
+            raise ConfigError(f"{place}: no column {column!r}; it has: {', '.join(map(str, row))}")
+
+
+def _read_paper(place: str, row: Any) -> Paper:
+    need(place, row, COLUMNS)
+    (paper_id,) = read_ids(place, "paper_id", [row["paper_id"]])
+    title, abstract, year, authors = row["title"], row["abstract"], row["year"], row.get("authors") or []
+    are_texts = isinstance(authors, list | tuple) and all(isinstance(author, str) for author in authors)
+    for column, good, wanted in (
+        ("title", isinstance(title, str) and title.strip(), "a text that is not empty"),
+        ("abstract", isinstance(abstract, str | None), "a text, or null if there is none"),
+        ("year", type(year) in (int, type(None)), "a whole number, or null if it is not known"),
+        ("authors", are_texts, "a list of texts"),
+    ):
+        if not good:
+            raise ConfigError(f"{place}: {column} is {str(row.get(column))[:50]!r}; it must be {wanted}")
+    references = read_ids(place, "references", row["references"])
+    return Paper(paper_id, title, abstract or "", year, references, tuple(authors))

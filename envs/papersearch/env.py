@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.papersearch.data import EMBEDDED, Query, open_data, read_task
-from agent_gym.envs.papersearch.papers import Library
 from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
-from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search, citations, clean_id, lines
+from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Library, Search, citations, clean_id, lines
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, tagged_answer
 from agent_gym.search import BM25Retriever, Retriever

@@ -22,8 +22,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from agent_gym.envs.papersearch.data import Query
-from agent_gym.envs.papersearch.papers import Library
-from agent_gym.envs.papersearch.tools import clean_id, listed
+from agent_gym.envs.papersearch.tools import Library, clean_id, listed
 from agent_gym.formats import ToolCall
 from agent_gym.tools import same_text
 

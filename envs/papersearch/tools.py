@@ -1,4 +1,4 @@
-"""The tools of paper search, and how papers are shown to the policy.
+"""Papers and who cites whom, the tools that find them, and how they are shown to the policy.
 
 Each paper is one line that begins with its id in brackets, and no other line does:
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from agent_gym.envs.papersearch.papers import Library, Paper
+from agent_gym.search import Document
 from agent_gym.search.base import TokenLimit
 from agent_gym.tools import TextTool, ToolResult
 
@@ -21,6 +23,55 @@ NOTHING = "No results."
 ARGUMENTS = {"search": "query", "expand": "paper_id"}
 """The one argument of each tool."""
 _LISTED = re.compile(r"^\[([^\s,\[\]]+)\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper; `id` has no spaces, commas and brackets, and `references` are ids. Abstract and authors may be empty."""
+
+    id: str
+    title: str
+    abstract: str
+    year: int | None
+    references: tuple[str, ...]
+    authors: tuple[str, ...] = ()
+
+
+class Library:
+    """The papers that a question is searched in.
+
+    Attributes:
+        papers: id to paper, in the order of the corpus.
+    """
+
+    def __init__(self, papers: Iterable[Paper]) -> None:
+        self.papers = {paper.id: paper for paper in papers}
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """What a search engine indexes: title and abstract, and neither authors nor references."""
+        return [Document(paper.id, paper.title, paper.abstract) for paper in self.papers.values()]
+
+    def references(self, paper_id: str) -> list[str]:
+        """Return which papers of the library a paper cites, in its own order."""
+        found = dict.fromkeys(self.papers[paper_id].references)
+        return [reference for reference in found if reference in self.papers and reference != paper_id]
+
+    def citing(self, paper_id: str) -> Sequence[str]:
+        """Return which papers of the library cite a paper, in the order of the library."""
+        return self._citing.get(paper_id, ())
+
+    def around(self, paper_id: str) -> list[str]:
+        """Return the references of a paper and then the papers that cite it; one that does both comes twice."""
+        return [*self.references(paper_id), *self.citing(paper_id)]
+
+    @cached_property
+    def _citing(self) -> dict[str, list[str]]:
+        citing: dict[str, list[str]] = {}
+        for paper_id in self.papers:
+            for reference in self.references(paper_id):
+                citing.setdefault(reference, []).append(paper_id)
+        return citing
 
 
 class Search(TextTool):

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from agent_gym.data import DistinctRows
 from agent_gym.envs.names import Namer
-from agent_gym.envs.papersearch.papers import Library, Paper
+from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError
 
 KINDS = ("method", "task", "dataset")
