@@ -72,7 +72,7 @@ def make_sides(folder: Path, n: int) -> dict[str, Any]:
     from agent_gym.chat import ChatRenderer
     from agent_gym.examples.tiny import make_tiny_model
     from agent_gym.policies import ScriptedPolicy
-    from agent_gym.rollout.contexts.summarize import REQUEST
+    from agent_gym.rollout.contexts import REQUEST
     from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
 
     def act(episode: Any) -> str:

@@ -28,7 +28,7 @@ from agent_gym.examples.warm_start import QUIET, imitate, imitation_settings
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Runner, read_trajectories
-from agent_gym.rollout.images import shows_images
+from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer

@@ -71,7 +71,7 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
     """
     from agent_gym.evaluate import make_specs
     from agent_gym.rollout import make_env
-    from agent_gym.rollout.envs import close_env
+    from agent_gym.rollout.env_threads import close_env
 
     env: Any = make_env(env_id, env_kwargs)
     tasks = env.get_wrapper_attr("tasks")

@@ -46,9 +46,12 @@ def test_a_broken_environment_is_one_failed_episode(tokenizer: Any, context: str
 @POLICIES
 def test_turns_count_actions(tokenizer: Any, context: str) -> None:
     budget = Budget(20, 500, max_turns=5)
-    for episode in roll_random(tokenizer, counting(3, max_turns=9), context, budget)[0]:
+    episodes, _ = roll_random(tokenizer, counting(3, max_turns=9), context, budget)
+    for episode in episodes:
         assert episode.turns == 5 and episode.truncation == "turns"
         assert episode.steps[-1].kind == "act", "no summary is asked for when nothing will follow it"
+    assert summarize(episodes).metrics["episode/turns"] == 5, "summaries are no turns"
+    assert any(len(episode.steps) > 5 for episode in episodes) == context.startswith("summarize")
 
 
 @POLICIES
@@ -111,14 +114,10 @@ def test_a_late_context_changes_nothing(tokenizer: Any) -> None:
     assert used and context.env is not None and all(env is not context.env for env in used)
     assert to_record(late) == record and fine.success
     runner.close()
-
-
-def test_a_thread_that_hangs_in_a_context_does_not_use_up_the_workers(tokenizer: Any) -> None:
+    # Nor does its thread use up the only worker.
     context = _Stuck()
-    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.0), context=context, workers=1, max_live=1)
-    episodes = runner.run(counting(3))
+    episodes = roll(tokenizer, counting(3), budget=Budget(max_seconds=1.0), context=context, workers=1, max_live=1)
     context.go.set()
-    runner.close()
     assert [episode.success for episode in episodes] == [False, True, True]
 
 
@@ -138,24 +137,6 @@ def test_a_context_that_breaks_is_a_failed_episode_and_a_mistake_is_an_error(tok
     Broken.error = ConfigError("the setting 'colour' is 'loud'")
     with pytest.raises(ConfigError, match="loud"):
         roll(tokenizer, counting(2), context=Broken())
-
-
-def test_a_policy_of_ones_own(tokenizer: Any) -> None:
-    """Every second turn forgets everything but the opening."""
-
-    class Forgetful:
-        tokens = None
-
-        def is_due(self, episode: Any, budget: Budget) -> bool:
-            return len(episode.steps) % 2 == 0
-
-        def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
-            return NewContext(renderer.prompt(episode.opening, episode.tools))
-
-    (episode,), policy = roll_random(tokenizer, counting(1, max_turns=6), Forgetful(), Budget(20, 600))
-    assert [step.row for step in episode.steps] == [0, 0, 1, 1, 2, 2]
-    opening = policy.log[0][0].prompt_ids
-    assert [row.token_ids[: row.prompt_length] for row in episode.rows] == [opening] * 3
 
 
 @POLICIES
@@ -178,25 +159,31 @@ def test_appending_costs_no_work_beside_the_environment(tokenizer: Any, monkeypa
     assert calls("rebuild") == 5 * (1 + 4 + 3)
 
 
-def test_every_row_keeps_to_the_budget(tokenizer: Any) -> None:
-    """An answer that no row had room for must not reach the trainer's memory by way of a row that ended with it."""
-    specs = counting(1, "Toy/Wordy-v0", lengths=(10, 2000, 10), max_turns=5)
-    (episode,) = roll(tokenizer, specs, lambda episode: "on", Budget(20, 300), context=_Opening())
-    assert episode.turns == 5 and len(episode.rows) == 5
-    assert [len(row.token_ids) for row in episode.rows][1] == 300
-    assert max(len(row.token_ids) for row in episode.rows) == 300
-
-
 class _Opening:
-    """Shows the opening alone, each time."""
+    """Shows the opening alone, behind every so many turns."""
 
     tokens = None
 
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
     def is_due(self, episode: Any, budget: Budget) -> bool:
-        return True
+        return len(episode.steps) % self.turns == 0
 
     def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
         return NewContext(renderer.prompt(episode.opening, episode.tools))
+
+
+def test_a_policy_of_ones_own_whose_rows_keep_to_the_budget(tokenizer: Any) -> None:
+    (episode,), policy = roll_random(tokenizer, counting(1, max_turns=6), _Opening(2), Budget(20, 600))
+    assert [step.row for step in episode.steps] == [0, 0, 1, 1, 2, 2]
+    opening = policy.log[0][0].prompt_ids
+    assert [row.token_ids[: row.prompt_length] for row in episode.rows] == [opening] * 3
+    # An answer that no row had room for must not reach the trainer's memory by way of a row that ended with it.
+    specs = counting(1, "Toy/Wordy-v0", lengths=(10, 2000, 10), max_turns=5)
+    (episode,) = roll(tokenizer, specs, lambda episode: "on", Budget(20, 300), context=_Opening(1))
+    assert episode.turns == 5 and [len(row.token_ids) for row in episode.rows][1] == 300
+    assert len(episode.rows) == 5 and max(len(row.token_ids) for row in episode.rows) == 300
 
 
 def test_the_situation_of_an_environment_with_a_state(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +201,6 @@ def test_the_situation_of_an_environment_with_a_state(tokenizer: Any, monkeypatc
     (episode,) = roll(tokenizer, counting(1), context="rebuild")
     shown = [tokenizer.decode(row.token_ids[: row.prompt_length]) for row in episode.rows[1:]]
     assert [f"turn {k}." in text and len(text) < 70 for k, text in enumerate(shown, 1)] == [True] * 3
-
-
-def test_metrics_count_turns_and_not_summaries(tokenizer: Any) -> None:
-    episodes, _ = roll_random(tokenizer, counting(2, max_turns=12), "summarize:500", Budget(20, 500))
-    assert any(len(episode.steps) > 12 for episode in episodes)
-    assert summarize(episodes).metrics["episode/turns"] == 12
 
 
 # The command line.

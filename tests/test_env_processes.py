@@ -66,13 +66,6 @@ def test_a_context_that_asks_the_environment_is_answered(tokenizer: Any) -> None
     assert told(there) == told(here)
 
 
-def test_a_failure_over_there_fails_its_episode_only(tokenizer: Any) -> None:
-    specs = counting(4, "Toy/Broken-v0", how="crash", when=0, tasks=(2,))
-    there, here = (roll(tokenizer, specs, env_processes=n) for n in (2, 0))
-    assert [str(episode.failure) for episode in there] == [str(episode.failure) for episode in here]
-    assert there[2].failure is not None and there[0].failure is None
-
-
 def test_the_users_mistake_is_told_as_ever(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="unknown split"):
         roll(tokenizer, [EpisodeSpec("AgentR1/GSM8K-v0", split="nope")], env_processes=1)

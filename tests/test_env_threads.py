@@ -20,7 +20,7 @@ from toy_envs import CountingEnv, SlowWriter
 
 from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.policies import Generation
-from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner, scheduler
+from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner
 from agent_gym.rollout.env_threads import EnvThread
 from agent_gym.vector import SlotFailure, TextVectorEnv
 
@@ -178,7 +178,9 @@ def test_slots_of_a_vector_environment_stay_on_their_threads(mode: str) -> None:
     assert check_threads() == 4
 
 
-def test_ctrl_c_closes_environments_also_those_whose_reset_is_under_way(tokenizer: Any) -> None:
+def test_ctrl_c_and_an_error_of_the_policy_close_environments_also_those_whose_reset_is_under_way(
+    tokenizer: Any,
+) -> None:
     runner = Runner(scripted(tokenizer), tokenizer)
 
     def interrupt() -> None:
@@ -193,9 +195,8 @@ def test_ctrl_c_closes_environments_also_those_whose_reset_is_under_way(tokenize
     assert len(ThreadBoundEnv.seen) == 5
     check_threads()
     assert runner.policy.pending == 0
+    ThreadBoundEnv.seen.clear()
 
-
-def test_an_error_of_the_policy_closes_the_environments(tokenizer: Any) -> None:
     def act(episode: Any) -> str:
         if episode.spec.index == 3:
             raise KeyError("the policy broke")
@@ -221,7 +222,7 @@ def test_slow_and_hung_environments_hold_up_nobody(tokenizer: Any) -> None:
 def test_a_silent_environment_is_named_on_stderr(
     tokenizer: Any, processes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scheduler, "SILENCE_S", 0.4)
+    monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 0.4)
     specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 1.3, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
     act = lambda episode: "on" if not episode.turns else "stop"  # noqa: E731
     roll(tokenizer, specs, act, env_processes=processes)
@@ -233,7 +234,7 @@ def test_a_silent_environment_is_named_on_stderr(
     # In one process they have their turns one after the other.
     assert processes or "(1 more like it)" in first
     assert "no max_seconds is set" in first
-    monkeypatch.setattr(scheduler, "SILENCE_S", 60.0)
+    monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 60.0)
     roll(tokenizer, specs[:1], act, Budget(max_seconds=30.0))
     assert "answered" not in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import pytest
-from rollout_tools import counting, roll, scripted
+from rollout_tools import roll, scripted
 
 from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.rollout import (
@@ -343,11 +343,3 @@ def test_tools_that_fail_in_the_experts_own_calls_raise_an_alarm(
         assert (f"agent-gym: warning: {line}\n" in capsys.readouterr().err) == (share > 0.5)
     assert len(expert_episodes("Mine/Faulty-v0", {}, tokenizer, split="train", episodes=10)) == 10
     assert (line in capsys.readouterr().err) == (share > 0.5)
-
-
-def test_an_engines_error_is_no_failure_of_an_episode(tokenizer: Any) -> None:
-    def act(episode: Any) -> str:
-        raise KeyError("the policy broke")
-
-    with pytest.raises(KeyError, match="the policy broke"):
-        roll(tokenizer, counting(2), act)

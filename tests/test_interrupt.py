@@ -100,9 +100,6 @@ def test_an_interrupted_turn_begins_as_the_whole_one(subject: Subject) -> None:
     policy.sync(model.named_parameters())
     whole = run(policy, make(4))
     _, begun = begin(policy, make(4))
+    assert policy.interrupt() == [], "nothing is pending"
     for generation in begun:
         assert generation.token_ids == whole[generation.id].token_ids[: len(generation.token_ids)]
-
-
-def test_nothing_is_pending_nothing_is_told(subject: Subject) -> None:
-    assert subject.policy.interrupt() == []

@@ -19,10 +19,6 @@ def encode(text: str) -> list[int]:
     return [*text.encode(), END]
 
 
-def scripted(text: str = "hello") -> ScriptedPolicy:
-    return ScriptedPolicy(lambda episode: text, encode)
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -80,15 +76,13 @@ def test_scripted_policy_acts_on_the_live_episode() -> None:
     [
         (SamplingParams(6), encode("hello"), "stop"),
         (SamplingParams(5), [*b"hello"], "length"),
-        (SamplingParams(2), [*b"he"], "length"),
         (SamplingParams(50, stop=("o", "ll")), [*b"hell"], "stop_string"),
         (SamplingParams(50, stop=("z",)), encode("hello"), "stop"),
-        (SamplingParams(4, stop=("ll",)), [*b"hell"], "stop_string"),
         (SamplingParams(3, stop=("ll",)), [*b"hel"], "length"),
     ],
 )
 def test_scripted_turns_end_as_sampled_ones_do(params: SamplingParams, ids: list[int], reason: str) -> None:
-    policy = scripted()
+    policy = ScriptedPolicy(lambda episode: "hello", encode)
     policy.submit(Request(0, [0], params))
     (generation,) = policy.poll()
     assert (generation.token_ids, generation.finish_reason) == (ids, reason)
@@ -101,36 +95,19 @@ def test_a_script_that_raises_loses_its_own_request_only() -> None:
         return "fine"
 
     policy = ScriptedPolicy(act, encode)
-    policy.submit(Request(0, [0], SamplingParams(9), episode="bad"))
-    policy.submit(Request(1, [0], SamplingParams(9), episode="good"))
+    for number, episode in enumerate(("bad", "good", "good")):
+        policy.submit(Request(number, [0], SamplingParams(9), episode=episode))
     with pytest.raises(ValueError, match="no expert"):
         policy.poll()
-    assert [generation.id for generation in policy.poll()] == [1]
+    assert [generation.id for generation in policy.poll()] == [1, 2]
 
 
-def test_close_drops_what_is_pending() -> None:
-    policy = scripted()
-    policy.submit(Request(0, [0], SamplingParams(9)))
-    policy.close()
-    policy.close()
-    assert policy.pending == 0
-
-
-def test_importing_the_package_imports_no_engine() -> None:
-    code = (
-        "import sys, agent_gym.policies as p; "
-        "heavy = {'torch', 'transformers', 'vllm'} & set(sys.modules); "
-        "assert not heavy, heavy; "
-        "assert not hasattr(p, 'NoSuchPolicy')"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_setting_the_environment_imports_no_torch_and_keeps_the_users_values() -> None:
+def test_neither_the_package_nor_its_environment_imports_an_engine_and_the_users_values_stay() -> None:
     code = (
         "import os, sys; os.environ['OMP_NUM_THREADS'] = '3'; os.environ['VLLM_LOGGING_LEVEL'] = 'INFO'; "
+        "import agent_gym.policies as p; assert not hasattr(p, 'NoSuchPolicy'); "
         "from agent_gym.policies.vllm import set_environment; set_environment(); "
-        "assert not {'torch', 'vllm'} & set(sys.modules); "
+        "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules); "
         "assert os.environ['OMP_NUM_THREADS'] == '3' and os.environ['VLLM_LOGGING_LEVEL'] == 'INFO'; "
         "assert os.environ['VLLM_ENABLE_V1_MULTIPROCESSING'] == '0'"
     )

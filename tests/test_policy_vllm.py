@@ -75,23 +75,17 @@ def test_the_process_is_left_as_it_was(path: Path, tmp_path: Path) -> None:
 
 
 def test_the_trainer_may_end_the_process_group_first(path: Path) -> None:
-    """As `Accelerator.end_training` does."""
+    """As `Accelerator.end_training` does. Of two engines that start afterwards the last one cleans up."""
     policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
     torch.distributed.destroy_process_group()
-    assert len(run(policy, make_requests(2))) == 2
+    requests = make_requests(3)
+    before = run(policy, requests)
     policy.close()
-    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
-    assert len(run(policy, make_requests(2))) == 2
-    policy.close()
-
-
-def test_two_engines_share_a_process_and_the_last_one_cleans_up(path: Path) -> None:
     assert not torch.distributed.is_initialized()
     first, second = (VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1) for _ in range(2))
-    requests = make_requests(3)
-    assert run(first, requests) == run(second, requests)
+    assert run(first, requests) == before
     first.close()
-    assert len(run(second, requests)) == 3
+    assert run(second, requests) == before
     second.close()
     assert not torch.distributed.is_initialized()
 
@@ -107,15 +101,6 @@ def test_wrong_set_ups_are_refused_with_the_cure(path: Path, tmp_path: Path) -> 
         VLLMPolicy(path, [EOS], context=CONTEXT + 1)
     # A failed start must not leave a process group behind either.
     assert not torch.distributed.is_initialized()
-
-
-def test_a_sync_of_another_models_weights_is_refused(path: Path) -> None:
-    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
-    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
-        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
-    with pytest.raises(RolloutError, match="call sync"):
-        policy.submit(Request(0, [3], SamplingParams(1)))
-    policy.close()
 
 
 def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
@@ -165,7 +150,13 @@ def test_nothing_is_compiled(policy: VLLMPolicy) -> None:
     assert not counters["frames"]
 
 
-def test_a_sync_must_bring_every_weight(policy: VLLMPolicy, model: Any) -> None:
+def test_a_sync_must_bring_every_weight_of_this_model(policy: VLLMPolicy, model: Any) -> None:
+    policy.submit(make_requests(1)[0])
+    with pytest.raises(RolloutError, match="1 requests are pending"):
+        policy.sync(model.named_parameters())
+    assert len(run(policy, [])) == 1
+    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
+        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
     weights = dict(model.named_parameters())
     norm = weights.pop("model.layers.1.input_layernorm.weight")
     with pytest.raises(RolloutError, match="no weights for model.layers.1.input_layernorm.weight"):
@@ -174,13 +165,6 @@ def test_a_sync_must_bring_every_weight(policy: VLLMPolicy, model: Any) -> None:
         policy.submit(Request(0, [3], SamplingParams(1)))
     policy.sync([*weights.items(), ("model.layers.1.input_layernorm.weight", norm)])
     assert len(run(policy, make_requests(2))) == 2
-
-
-def test_no_sync_while_requests_are_pending(policy: VLLMPolicy, model: Any) -> None:
-    policy.submit(make_requests(1)[0])
-    with pytest.raises(RolloutError, match="1 requests are pending"):
-        policy.sync(model.named_parameters())
-    assert len(run(policy, [])) == 1
 
 
 def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(policy: VLLMPolicy, model: Any) -> None:

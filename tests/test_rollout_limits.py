@@ -36,11 +36,6 @@ def test_a_crashed_environment_is_one_failed_episode(tokenizer: Any, when: int, 
             assert episode.success and episode.failure is None
 
 
-def test_all_crashed_is_an_error(tokenizer: Any) -> None:
-    with pytest.raises(RolloutError, match="all 3 episodes failed; the first: RuntimeError: a bug in the environment"):
-        roll(tokenizer, counting(3, "Toy/Broken-v0"))
-
-
 @pytest.mark.parametrize("when", [-1, 1])
 def test_a_users_mistake_surfaces_at_once(tokenizer: Any, when: int) -> None:
     policy = scripted(tokenizer)
@@ -55,7 +50,6 @@ def test_a_users_mistake_surfaces_at_once(tokenizer: Any, when: int) -> None:
     ("env_id", "kwargs", "words"),
     [
         ("Toy/Cuonting-v0", {}, "did you mean Toy/Counting-v0"),
-        ("no_such_module:Toy/Counting-v0", {}, "no_such_module"),
         ("CartPole-v1", {}, "TextEnv"),
         ("Toy/Counting-v0", {"colour": 1}, "colour"),
         ("Toy/Counting-v0", {"max_turns": 0}, "max_turns"),
@@ -64,9 +58,6 @@ def test_a_users_mistake_surfaces_at_once(tokenizer: Any, when: int) -> None:
 def test_environments_that_cannot_be_made(tokenizer: Any, env_id: str, kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         roll(tokenizer, [EpisodeSpec(env_id, kwargs)])
-
-
-def test_an_index_out_of_range_is_the_users_mistake(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="out of range"):
         roll(tokenizer, [*counting(2), EpisodeSpec("Toy/Counting-v0", index=10**6)])
 
@@ -124,10 +115,7 @@ def test_token_budget_of_an_episode(tokenizer: Any) -> None:
         )
         lengths.add(len(episode.steps))
     assert len(lengths) > 3
-
-
-def test_token_budget_holds_when_the_last_answer_is_long(tokenizer: Any) -> None:
-    """The environment's own end must not let a huge last answer through to the trainer's memory."""
+    # The environment's own end lets no huge last answer through to the trainer's memory.
     act = lambda episode: "x" * 300  # noqa: E731 - echoed by the environment
     full = roll(tokenizer, counting(1, max_turns=1), act)[0]
     limit = full.steps[0].stop + 20
@@ -159,27 +147,20 @@ def test_time_budget_of_a_slow_policy(tokenizer: Any) -> None:
 
 
 def test_a_hung_environment_is_given_up(tokenizer: Any) -> None:
-    started = time.perf_counter()
-    specs = counting(6, "Toy/Broken-v0", how="hang", when=1, tasks=(2,))
-    episodes = roll(tokenizer, specs, budget=Budget(max_seconds=1.0), workers=3)
-    assert time.perf_counter() - started < 10
-    assert str(episodes[2].failure) == "EnvFailure: no answer from the environment in 1.0 s"
-    assert math.isnan(episodes[2].reward)
-    assert all(episode.success for i, episode in enumerate(episodes) if i != 2)
-
-
-def test_hung_environments_do_not_use_up_the_workers(tokenizer: Any) -> None:
-    specs = counting(5, "Toy/Broken-v0", how="hang", when=0, tasks=(0, 1))
+    """More of them than may be alive at a time: they do not use up the workers."""
+    specs = counting(6, "Toy/Broken-v0", how="hang", when=1, tasks=(0, 2))
     runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.0), workers=2, max_live=2)
     for _ in range(2):
         episodes = runner.run(specs)
-        assert [episode.success for episode in episodes] == [False, False, True, True, True]
-        assert all(episode.failure for episode in episodes[:2])
+        assert [episode.success for episode in episodes] == [False, True, False, True, True, True]
+        for episode in (episodes[0], episodes[2]):
+            assert str(episode.failure) == "EnvFailure: no answer from the environment in 1.0 s"
+            assert math.isnan(episode.reward)
     runner.close()
 
 
 def test_a_hung_thread_does_not_keep_the_process_alive() -> None:
-    code = "import time; from agent_gym.workers import Workers; Workers(1).submit(lambda: time.sleep(60))"
+    code = "import time; from agent_gym.rollout.env_threads import Worker; Worker('w').submit(lambda: time.sleep(60))"
     subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
 
 

@@ -13,8 +13,8 @@ from rollout_tools import check_episode, counting, roll, scripted
 from toy_envs import SlowWriter
 
 from agent_gym.policies import Generation, Request
+from agent_gym.policies.base import cut_at_stop
 from agent_gym.rollout import Budget, Episode, Rollout, Runner, derive_seed, from_record, to_record
-from agent_gym.rollout.interrupted import cut_at_stop, joined
 
 
 class Writer(SlowWriter):
@@ -148,9 +148,8 @@ def test_an_environment_that_hangs_over_a_pause_is_given_up_when_its_time_is_ove
     runner.close()
 
 
-@pytest.mark.parametrize("live", [512, 8])
-def test_two_rollouts_take_turns_with_one_engine(tokenizer: Any, live: int) -> None:
-    runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, max_live=live)
+def test_two_rollouts_take_turns_with_one_engine(tokenizer: Any) -> None:
+    runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, max_live=8)
     rollout = Rollout(runner)
     paused = rollout.add(counting(8))
     rollout.play(1.0, until=lambda: True)
@@ -183,7 +182,7 @@ def test_a_stop_string_across_a_seam_ends_the_turn_where_it_would_have(text: str
             continue
         ids, reason = list(map(ord, piece)), "stop_string" if ends else "length" if ended else "abort"
         part = Generation(1, ids, [-1.0 - version] * len(ids), reason, [(version, len(ids))])  # type: ignore[arg-type]
-        whole = part if whole is None else joined(whole, part)
+        whole = part if whole is None else whole.joined(part)
         if ended:
             break
     assert whole is not None

@@ -15,7 +15,6 @@ from agent_gym.errors import ConfigError
 from agent_gym.images import images_of
 from agent_gym.policies.base import Generation
 from agent_gym.rollout import Episode, EpisodeSpec, Row
-from agent_gym.rollout.recording import record_said
 from agent_gym.transcript import PROMPT_STEP, Source, Span
 
 
@@ -66,7 +65,7 @@ class ChatContext:
     def take(self, generation: Generation) -> str:
         """Add a turn of the policy and return its text."""
         text = self._renderer.decode_action(generation.token_ids)
-        record_said(self.episode, generation, text)
+        self.episode.record_unanswered(generation, text)
         self._answers, self._said = [], []
         return text
 

@@ -22,7 +22,7 @@ from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.vllm import set_environment
 from agent_gym.registry import list_envs
 from agent_gym.rollout import derive_seed
-from agent_gym.rollout.images import shows_images
+from agent_gym.rollout.env_threads import shows_images
 
 _TOKENS = 4000  # of the tokenizer that is made where there is no other
 # Only to keep a transcript: what the model sees is written by the template of the server. It prints no tools, so that

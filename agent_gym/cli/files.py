@@ -31,7 +31,7 @@ from agent_gym.rollout import (
     read_trajectories,
     write_trajectories,
 )
-from agent_gym.rollout.envs import close_env
+from agent_gym.rollout.env_threads import close_env
 
 _SHOWN = 10  # differences that `rescore` prints
 

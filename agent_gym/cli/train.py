@@ -245,7 +245,7 @@ def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
     from accelerate import PartialState
 
     from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
-    from agent_gym.rollout.images import shows_images
+    from agent_gym.rollout.env_threads import shows_images
 
     folder = Path(str(args.output_dir)) / "tiny"
     with PartialState().main_process_first():

@@ -18,7 +18,7 @@ from agent_gym.evaluate.results import EvalResult, by_task, episode_metrics, epi
 from agent_gym.evaluate.statistics import Measure, pass_at_k, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
 from agent_gym.rollout import EpisodeSpec, Runner, derive_seed, make_env
-from agent_gym.rollout.envs import close_env
+from agent_gym.rollout.env_threads import close_env
 
 __all__ = [
     "EpisodeFile",

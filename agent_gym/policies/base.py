@@ -102,6 +102,16 @@ class Generation:
     finish_reason: FinishReason
     versions: list[tuple[int, int]] = field(default_factory=list)
 
+    def joined(self, rest: Generation) -> Generation:
+        """Put the beginning of a turn and what followed it together."""
+        return Generation(
+            rest.id,
+            self.token_ids + rest.token_ids,
+            self.logprobs + rest.logprobs,
+            rest.finish_reason,
+            self.versions + rest.versions,
+        )
+
 
 @runtime_checkable
 class Policy(Protocol):
@@ -200,6 +210,34 @@ def check_request(
             f"request {request.id} has a prompt of {len(request.prompt_ids)} tokens, which leaves no room in "
             f"a context of {context}; lower the episode's token budget or give the policy a longer context"
         )
+
+
+def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Generation:
+    """End a turn at a stop string that stands across an interruption.
+
+    An engine looks for stop strings in what it samples itself, and misses one whose beginning was sampled before. What
+    follows is dropped: that gives the turn in one piece, since tokens do not depend on later ones.
+
+    Args:
+        turn: of one or several pieces.
+        stop: the strings that end it.
+        decode: ids to text, with special tokens.
+    """
+    # A token is at least one byte of text, so this many tokens on each side of a seam hold any stop string across it.
+    window = max((len(string.encode()) for string in stop), default=0)
+    ids, seam = turn.token_ids, 0
+    for _, count in turn.versions[:-1]:
+        seam += count
+        for length in range(seam + 1, min(seam + window, len(ids)) + 1):
+            text = decode(ids[max(0, seam - window) : length])
+            if any(string in text for string in stop):
+                versions, left = [], length
+                for version, n in turn.versions:
+                    if left > 0:
+                        versions.append((version, min(n, left)))
+                    left -= n
+                return Generation(turn.id, ids[:length], turn.logprobs[:length], "stop_string", versions)
+    return turn
 
 
 class ScriptedPolicy:

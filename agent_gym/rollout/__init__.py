@@ -1,13 +1,12 @@
 """Rollouts: environments meet a policy, and episodes come out."""
 
-from agent_gym.rollout.budget import Budget, RolloutStats, derive_seed
-from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
-from agent_gym.rollout.envs import make_env
+from agent_gym.rollout.contexts import CONTEXTS, make_context, tighten
+from agent_gym.rollout.env_threads import make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure, check_failures, failure_summary, warn_of_expert
+from agent_gym.rollout.play import Budget, Context, derive_seed
 from agent_gym.rollout.replaying import Replay, play_again, replay
-from agent_gym.rollout.runner import Runner
-from agent_gym.rollout.scheduler import Rollout
+from agent_gym.rollout.runner import Rollout, RolloutStats, Runner
 from agent_gym.rollout.trajectories import (
     from_record,
     read_trajectories,
@@ -25,9 +24,9 @@ __all__ = [
     "EpisodeSpec",
     "Failure",
     "Replay",
-    "Row",
     "Rollout",
     "RolloutStats",
+    "Row",
     "Runner",
     "Step",
     "check_failures",
@@ -41,8 +40,8 @@ __all__ = [
     "replay",
     "scan_trajectories",
     "tighten",
-    "warn_of_expert",
     "to_line",
     "to_record",
+    "warn_of_expert",
     "write_trajectories",
 ]

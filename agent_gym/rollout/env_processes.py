@@ -1,8 +1,10 @@
 """Environments in processes of their own, for those that compute in Python or are not thread-safe.
 
 Threads share one interpreter: while one environment computes, the others and the engine's loop wait. Here a number of
-processes, started by a fork server, run several environments each, and the threads of a rollout only wait for
-their answers. Observations, infos and errors are those of the same environment in a thread.
+processes, started by a fork server, run several environments each, one call after the other in one thread, and the
+threads of a rollout only wait for their answers. A process has no tokenizer and no torch: what an environment wants of
+its renderer is asked of the process that plays. Observations, infos and errors are those of the same environment in a
+thread.
 
 A process that dies takes the episodes that were in it along: each fails as `EnvFailure`. The next environment that is
 needed starts another process in its place.
@@ -10,24 +12,25 @@ needed starts another process in its place.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import os
 import pickle
-import socket
+import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 from typing import Any
 
 import gymnasium
 
-from agent_gym.chat import ChatRenderer
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.chat import ChatRenderer, Message
+from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.registry import check_env_id
-from agent_gym.rollout.env_worker import RENDERER_FACTS, portable, serve
-from agent_gym.rollout.failures import RaisedElsewhere
+from agent_gym.rollout.env_threads import close_env, make_env
+from agent_gym.rollout.failures import Failure, RaisedElsewhere
 
 _GRACE_S = 2.0
 """Time that a process has to end by itself."""
@@ -50,20 +53,12 @@ class EnvProcesses:
     """
 
     def __init__(self, tokenizer: Any, count: int, timeout: Callable[[], float | None]) -> None:
-        """Start nothing yet: processes come with the first environments."""
         if count < 1:
             raise ConfigError(f"env_processes is {count}; it must be 0 (threads of this process) or more")
         self._renderer = ChatRenderer.of(tokenizer)
         self._timeout = timeout
         self._processes: list[_Process | None] = [None] * count
         self._starting = threading.Lock()
-
-    def close(self) -> None:
-        """Let the processes close their environments and end, and kill those that hang."""
-        with self._starting:
-            processes = [process for process in self._processes if process is not None]
-            self._processes = [None] * len(self._processes)
-        _end(processes)
 
     def make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> RemoteEnv:
         """Make an environment in the process that has the fewest.
@@ -73,7 +68,7 @@ class EnvProcesses:
             EnvFailure: if the process died.
         """
         check_env_id(env_id)
-        facts = {name: getattr(self._renderer, name) for name in RENDERER_FACTS}
+        facts = self._renderer.observation_role, self._renderer.prefill, self._renderer.renders_tools
         request = gymnasium.registry[env_id.rpartition(":")[2]], env_id, dict(env_kwargs), facts
         try:
             pickle.dumps(request)
@@ -82,82 +77,124 @@ class EnvProcesses:
                 f"{env_id} cannot run in a process of its own: {error}. Its class must be importable by name and its "
                 "arguments picklable; env_processes=0 runs it in a thread"
             ) from error
-        env = RemoteEnv(*self._connect(), self._renderer, self._timeout)
-        env.ask("make", *request)
-        return env
-
-    def _connect(self) -> tuple[_Process, Connection]:
-        """Connect to the process with the fewest environments; one that is missing or dead has none."""
         with self._starting:
+            # One that is missing or dead has no environments.
             loads = [len(one.envs) if one and one.alive else 0 for one in self._processes]
             place = loads.index(min(loads))
             process = self._processes[place]
             if process is None or not process.alive:
-                if process is not None:
-                    _end([process])
-                process = self._processes[place] = _Process()
-            return process, process.connect()
+                process = self._processes[place] = _Process(self._renderer, self._timeout)
+            number = next(process.numbers)
+            process.envs.add(number)
+        process.ask(number, "make", *request)
+        return RemoteEnv(process, number)
+
+    def close(self) -> None:
+        """Let the processes close their environments and end, and kill those that hang."""
+        with self._starting:
+            processes = [process for process in self._processes if process is not None]
+            self._processes = [None] * len(self._processes)
+        deadline = time.monotonic() + _GRACE_S
+        for process in processes:
+            process.release(deadline)
+        for process in processes:
+            process.end(deadline)
 
 
 class RemoteEnv(gymnasium.Env[str, str]):
     """An environment in another process. What it does not have itself it finds there."""
 
-    def __init__(
-        self,
-        process: _Process,
-        connection: Connection,
-        renderer: ChatRenderer,
-        timeout: Callable[[], float | None],
-    ) -> None:
-        self.process = process
-        self._connection = connection
-        self._renderer = renderer
-        self._timeout = timeout
-        process.envs.add(self)
+    def __init__(self, process: _Process, number: int) -> None:
+        self.process, self._number = process, number
+
+    @property
+    def process_died(self) -> bool:
+        """Whether it is lost."""
+        return not self.process.alive
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode, as `TextEnv.reset`."""
-        return self.ask("reset", seed, options)
+        return self.process.ask(self._number, "reset", seed, options)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action, as `TextEnv.step`."""
-        return self.ask("step", action)
+        return self.process.ask(self._number, "step", action)
 
     def close(self) -> None:
-        """Let the process close the environment."""
-        self._connection.close()
+        self.process.envs.discard(self._number)
+        with suppress(EnvFailure):  # it has ended with its process
+            self.process.ask(self._number, "close")
 
     def get_wrapper_attr(self, name: str) -> Any:
         """Return an attribute of the environment over there, or a function that calls it there."""
-        is_call, value = self.ask("get", name)
-        return (lambda *args, **kwargs: self.ask("call", name, args, kwargs)) if is_call else value
+        is_call, value = self.process.ask(self._number, "get", name)
+        return (
+            (lambda *args, **kwargs: self.process.ask(self._number, "call", name, args, kwargs)) if is_call else value
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return self.get_wrapper_attr(name)
 
-    def ask(self, name: str, *args: Any) -> Any:
-        """Call something over there, and render for it meanwhile.
+
+class _Process:
+    """One process, and the way to it, on which there is one call at a time.
+
+    Attributes:
+        envs: numbers of the environments in it.
+        numbers: those that come next.
+    """
+
+    def __init__(self, renderer: ChatRenderer, timeout: Callable[[], float | None]) -> None:
+        self._renderer, self._timeout = renderer, timeout
+        self.envs: set[int] = set()
+        self.numbers = itertools.count()
+        context = multiprocessing.get_context("forkserver")
+        # Without this the server would import nothing, and each process all of it again.
+        context.set_forkserver_preload([__name__])
+        self._connection, theirs = context.Pipe()
+        # A daemon, because multiprocessing waits for all others at the end of the interpreter.
+        self._process = context.Process(target=serve, args=(theirs,), name="agent-gym-env", daemon=True)
+        self._process.start()
+        theirs.close()
+        self._calling = threading.Lock()
+        # The fork server gives the exit code once: of two threads that ask at the same time one would get nonsense.
+        self._asking = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        with self._asking:
+            return self._process.is_alive()
+
+    def ask(self, number: int, name: str, *args: Any) -> Any:
+        """Call something of an environment over there, and render for it meanwhile.
 
         Raises:
             EnvFailure: if the process died or does not answer; and whatever the call raised.
         """
-        try:
-            self._connection.send((name, args))
-            while True:
-                if not self._connection.poll(self._timeout()):
-                    self.process.kill()
-                    raise EnvFailure(f"no answer to {name} in {self._timeout()} s; its process was killed")
-                kind, value = self._connection.recv()
-                if kind == "ok":
-                    return value
-                if kind == "error":
-                    error, failure = value
-                    raise error from RaisedElsewhere(failure)
-                self._connection.send(self._render(*value))
-        except (EOFError, ConnectionError) as error:
-            raise self.process.failure() from error
+        with self._calling:
+            try:
+                kind, value = self._exchange(number, name, args)
+            except (EOFError, OSError) as error:
+                raise EnvFailure(f"the environment's process {self.pid} {self._fate()}") from error
+        if kind == "error":
+            raised, failure = value
+            raise raised from RaisedElsewhere(failure)
+        return value
+
+    def _exchange(self, number: int, name: str, args: Any) -> tuple[str, Any]:
+        self._connection.send((number, name, args))
+        while True:
+            if not self._connection.poll(self._timeout()):
+                self._process.kill()
+                raise EnvFailure(f"no answer to {name} in {self._timeout()} s; its process was killed")
+            kind, value = self._connection.recv()
+            if kind != "render":
+                return kind, value
+            self._connection.send(self._render(*value))
 
     def _render(self, name: str, args: Any, kwargs: Any) -> tuple[str, Any]:
         try:
@@ -165,81 +202,121 @@ class RemoteEnv(gymnasium.Env[str, str]):
         except Exception as error:  # raised over there, where the call was made
             return "error", portable(error)
 
-
-class _Process:
-    """One process and the way to it."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        # Without this the server would import nothing, and each process all of it again.
-        context.set_forkserver_preload(["agent_gym.rollout.env_worker"])
-        self._control, theirs = context.Pipe()
-        # A daemon, because multiprocessing waits for all others at the end of the interpreter.
-        self._process = context.Process(target=serve, args=(theirs,), name="agent-gym-env", daemon=True)
-        self._process.start()
-        theirs.close()
-        # The fork server tells the exit code once: of two threads that ask at the same time one would get nonsense.
-        self._asking = threading.Lock()
-        self.envs: weakref.WeakSet[RemoteEnv] = weakref.WeakSet()
-
-    @property
-    def pid(self) -> int | None:
-        """Its number."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        with self._asking:
-            return self._process.is_alive()
-
-    def connect(self) -> Connection:
-        """Open a way for one more environment.
-
-        Raises:
-            EnvFailure: if the process died this moment.
-        """
-        mine, theirs = socket.socketpair()
-        try:
-            with theirs:
-                send_handle(self._control, theirs.fileno(), self.pid)
-        except ConnectionError as error:
-            mine.close()
-            raise self.failure() from error
-        return Connection(mine.detach())
-
-    def failure(self) -> EnvFailure:
-        """Say what became of it."""
+    def _fate(self) -> str:
         with self._asking:
             self._process.join(_GRACE_S)
             code = self._process.exitcode
         if code is None:
-            fate = "broke the connection"
-        else:
-            fate = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return EnvFailure(f"the environment's process {self.pid} {fate}")
+            return "broke the connection"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
-    def kill(self) -> None:
-        """End it now."""
-        self._process.kill()
+    def release(self, deadline: float) -> None:
+        """Let it end when it has answered, if that is before the deadline."""
+        if self._calling.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self._connection.close()
+            self._calling.release()
 
-    def release(self) -> None:
-        """Let it end when it has answered."""
-        self._control.close()
-
-    def end(self, timeout: float) -> None:
+    def end(self, deadline: float) -> None:
         """Wait for its end, and kill it if that does not come."""
         with self._asking:
-            self._process.join(timeout)
+            self._process.join(max(0.0, deadline - time.monotonic()))
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()
 
 
-def _end(processes: Sequence[_Process]) -> None:
-    """End processes, all within one time of grace."""
-    for process in processes:
-        process.release()
-    deadline = time.monotonic() + _GRACE_S
-    for process in processes:
-        process.end(max(0.0, deadline - time.monotonic()))
+# The rest runs in the other process.
+
+
+class RemoteRenderer:
+    """The renderer as an environment here sees it: three facts, and four calls that the process that plays answers.
+
+    Args:
+        connection: to that process.
+        facts: `observation_role`, `prefill` and `renders_tools` of the `ChatRenderer`.
+    """
+
+    def __init__(self, connection: Connection, facts: tuple[str, str, bool]) -> None:
+        self._connection = connection
+        self.observation_role, self.prefill, self.renders_tools = facts
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        return self._ask("prompt", messages, tools)
+
+    def reply(self, sampled: Sequence[int], messages: Sequence[Message], *, final: bool = False) -> list[int]:
+        return self._ask("reply", sampled, messages, final=final)
+
+    def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
+        return self._ask("inline_reply", sampled, text)
+
+    def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
+        return self._ask("encode_action", text, closed=closed)
+
+    def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self._connection.send(("render", (name, args, kwargs)))
+        kind, value = self._connection.recv()
+        if kind == "error":
+            raise value
+        return value
+
+
+def serve(connection: Connection) -> None:
+    """Answer calls of environments until the connection is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that plays decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    envs: dict[int, Any] = {}
+    with suppress(EOFError, OSError):
+        while True:
+            number, name, args = connection.recv()
+            try:
+                answer = "ok", _answer(connection, envs, number, name, args)
+            except BaseException as error:  # whatever an environment raises ends one episode; SystemExit, too
+                answer = "error", (portable(error), Failure.of(error))
+            try:
+                connection.send(answer)
+            except (BrokenPipeError, ConnectionResetError):
+                break
+            except Exception as error:
+                failure = EnvFailure(f"{name} gave what cannot be sent to another process: {described(error)}")
+                connection.send(("error", (failure, Failure.of(failure))))
+    for env in envs.values():
+        close_env(env)
+
+
+def _answer(connection: Connection, envs: dict[int, Any], number: int, name: str, args: Any) -> Any:
+    if name == "make":
+        spec, env_id, env_kwargs, facts = args
+        # The id may have been registered in the other process only.
+        gymnasium.registry.setdefault(spec.id, spec)
+        env = envs[number] = make_env(env_id, env_kwargs)
+        env.unwrapped.renderer = RemoteRenderer(connection, facts)  # type: ignore[attr-defined]
+        return None
+    if name == "close":
+        return close_env(envs.pop(number)) if number in envs else None
+    env = envs[number]
+    if name == "reset":
+        seed, options = args
+        return env.reset(seed=seed, options=options)
+    if name == "step":
+        return env.step(*args)
+    if name == "get":  # whether the attribute is something to call, and if not its value
+        value = env.get_wrapper_attr(*args)
+        return (True, None) if callable(value) else (False, value)
+    attribute, positional, named = args
+    return env.get_wrapper_attr(attribute)(*positional, **named)
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error, or one with the same words, if it would not survive the way."""
+    with suppress(Exception):
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    return EnvFailure(described(error))
+
+
+def _end_with_parent() -> None:
+    """End when the process that plays ends or dies: nothing stays behind."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

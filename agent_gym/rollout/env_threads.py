@@ -1,8 +1,8 @@
-"""Threads in which environments live.
+"""Environments for rollouts, and the threads in which they live.
 
 An environment is made, reset, stepped and closed in one and the same thread: a SQLite connection or a browser allows
 nothing else. So each live episode has a thread, which keeps its environments for the episodes that come after. All are
-daemons: one hung environment must not keep a finished run alive.
+daemons: one hung environment must not keep a finished run alive (`concurrent.futures` would wait for it).
 
 Of all these threads only so many run at the same time; the calls of the others wait in line. Threads that are awake and
 wait for Python's lock ask for it every 5 ms, each of them, and a thousand of them leave little time for anything else.
@@ -11,20 +11,22 @@ wait for Python's lock ask for it every 5 ms, each of them, and a thousand of th
 from __future__ import annotations
 
 import json
+import queue
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import gymnasium
 
+from agent_gym.chat import ChatRenderer
+from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
-from agent_gym.rollout.env_processes import RemoteEnv
-from agent_gym.rollout.envs import close_env
+from agent_gym.registry import check_env_id
 from agent_gym.rollout.episode import EpisodeSpec
 from agent_gym.rollout.failures import Failure
-from agent_gym.workers import Job, Worker
 
 PATIENCE_S = 0.02
 """A call that takes longer is taken to wait for something else than Python's lock, unless that is hard to get."""
@@ -33,8 +35,97 @@ _KEPT = 8
 _GRACE_S = 2.0
 """Time that environments have to close at the end."""
 
-MakeEnv = Callable[[str, Any], gymnasium.Env[str, str]]
+Env = gymnasium.Env[str, str]
+Job = Callable[[], None]
 Answer = Callable[[Any, Failure | ConfigError | None], None]
+Result = TypeVar("Result")
+
+
+def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
+    """Make an environment and let it report token ids.
+
+    Args:
+        env_id: a Gymnasium id.
+        env_kwargs: arguments of the environment.
+        tokenizer: a tokenizer or `ChatRenderer`; None for characters only.
+
+    Raises:
+        ConfigError: for an unknown id, arguments the environment does not take, or an environment that is no `TextEnv`.
+    """
+    check_env_id(env_id)
+    kwargs = dict(env_kwargs or {})
+    try:
+        env = gymnasium.make(env_id, **kwargs)
+    except TypeError as error:
+        raise ConfigError(f"cannot make {env_id} with arguments {kwargs}: {error}") from error
+    if not isinstance(env.unwrapped, TextEnv):
+        raise ConfigError(f"{env_id} is a {type(env.unwrapped).__name__}; rollouts need an agent_gym.TextEnv")
+    if tokenizer is not None:
+        env.unwrapped.renderer = ChatRenderer.of(tokenizer)
+    return env
+
+
+def close_env(env: Env) -> None:
+    """Close an environment. What it raises is a line on stderr: its episodes are over, and no result may be lost."""
+    try:
+        env.close()
+    except BaseException as error:  # SystemExit, too
+        print(f"agent-gym: closing an environment failed: {Failure.of(error).line}", file=sys.stderr, flush=True)
+
+
+def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bool:
+    """Whether an environment shows images (`TextEnv.shows_images`), and so needs a model that reads them."""
+    env = make_env(env_id, env_kwargs)
+    shown = bool(env.get_wrapper_attr("shows_images"))
+    close_env(env)
+    return shown
+
+
+class Worker:
+    """One daemon thread, which runs jobs in the order in which they come.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Run a job. It must not raise."""
+        self._jobs.put(job)
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the thread, wait for it, and return or raise what it returns or raises."""
+        answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+
+        def job() -> None:
+            try:
+                answer.put((function(), None))
+            except BaseException as error:  # a thread that ends by SystemExit would never answer
+                answer.put((None, error))
+
+        self.submit(job)
+        result, error = answer.get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Let the thread end after the jobs that it has."""
+        self._jobs.put(None)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the thread; returns whether it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # an idle thread keeps nothing alive
 
 
 class Line:
@@ -108,18 +199,17 @@ class EnvThread(Worker):
         hangs: whether a call was given up that had begun.
     """
 
-    def __init__(self, make: MakeEnv, line: Line, name: str) -> None:
-        """Start the thread."""
+    def __init__(self, make: Callable[[str, Any], Env], line: Line, name: str) -> None:
         super().__init__(name)
         self.hangs = False
         self._make, self._line = make, line
-        self._envs: dict[str, gymnasium.Env[str, str]] = {}
+        self._envs: dict[str, Env] = {}
 
-    def env(self, spec: EpisodeSpec) -> gymnasium.Env[str, str]:
+    def env(self, spec: EpisodeSpec) -> Env:
         """Return the environment of an episode, which is made if there is none. Called in the thread."""
         key = key_of(spec)
         env = self._envs.pop(key, None)
-        if env is None or isinstance(env, RemoteEnv) and not env.process.alive:
+        if env is None or getattr(env, "process_died", False):
             env = self._make(spec.env_id, spec.env_kwargs)
         self._envs[key] = env
         if len(self._envs) > _KEPT:
@@ -173,8 +263,7 @@ class EnvThreads:
         running: most calls that run at the same time.
     """
 
-    def __init__(self, make: MakeEnv, limit: int, running: int) -> None:
-        """Start nothing yet."""
+    def __init__(self, make: Callable[[str, Any], Env], limit: int, running: int) -> None:
         self.line = Line(running)
         self._make, self._limit, self._started = make, limit, 0
         self._threads: set[EnvThread] = set()

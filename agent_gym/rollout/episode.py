@@ -1,27 +1,36 @@
 """What a rollout produces: episodes, made of steps (what happened) and rows (what the model saw).
 
 A step is one turn of the step-level MDP: an action, the world's answer, a reward. A row is one token sequence that the
-model saw, with its spans. An episode whose context only grows has one row that holds all of its actions; an
-episode whose context was rewritten has as many rows as contexts. Each step names its row and its place in it, so
-that rewards and advantages follow the steps whatever the rows look like. Which tokens are the policy's is decided by
-the spans alone.
+model saw, with its spans. An episode whose context only grows has one row that holds all of its actions; an episode
+whose context was rewritten has as many rows as contexts. Each step names its row and its place in it, so that rewards
+and advantages follow the steps whatever the rows look like. Which tokens are the policy's the spans alone decide.
+
+Rows and steps are written by the methods of `Episode` alone, in the thread that drives the engine: an episode whose
+time has run out stays as it was, however late its environment answers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Any, Literal
+from itertools import groupby, takewhile
+from operator import call
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, get_args
 
 import gymnasium
 
+from agent_gym.errors import MAX_REWARD, EnvFailure, described, plain_number, plain_numbers
 from agent_gym.images import Shown
-from agent_gym.rollout.failures import Failure
-from agent_gym.transcript import Span, action_mask
+from agent_gym.transcript import PROMPT_STEP, Source, Span, action_mask, check_tiling
+
+if TYPE_CHECKING:
+    from agent_gym.policies.base import Generation
+    from agent_gym.rollout.failures import Failure
 
 StepKind = Literal["act", "summary"]
+_BUG = "This is a mistake in the environment's code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,7 @@ class EpisodeSpec:
     @property
     def options(self) -> dict[str, Any]:
         """The `options` of `reset`."""
-        picked = {"split": self.split, "index": self.index}
-        return {key: value for key, value in picked.items() if value is not None}
+        return {key: value for key, value in (("split", self.split), ("index", self.index)) if value is not None}
 
 
 @dataclass(slots=True)
@@ -121,42 +129,32 @@ class Step:
     Attributes:
         row: index of the row that holds the action.
         start: position of the first token of the turn in that row, as the engine sampled it.
-        stop: position behind the last one. Which tokens in between are the policy's is for the row's spans to say.
+        stop: position behind the last one. Which tokens in between are the policy's is decided by the row's spans.
         action: the action as the environment saw it.
-        observation: the world's answer.
-        reward: what the step earned.
-        reward_terms: the same by name.
-        tool_calls: records of the calls that ran.
-        metrics: the environment's numbers.
-        error: what the policy did wrong, if anything.
+        observation, reward, reward_terms, tool_calls, metrics, error: what the environment answered, see `Reply`.
         finish_reason: why generation stopped: "stop", "stop_string" or "length".
         env_seconds: time inside `env.step`.
         process_reward: the part of `reward` that judges this step and not the outcome (`TextEnv.process_terms`).
         versions: which weights sampled the policy's tokens of the step, as runs of (version, number of tokens): the
             optimizer step that made them, several where the turn was interrupted and went on under newer ones.
-        kind: "act", or "summary" for a turn in which the policy condensed its own context and the environment took no
-            part; its reward is 0.
+        kind: "act", or "summary" where the policy condensed its own context, with a reward of 0.
     """
 
     row: int
     start: int
     stop: int
     action: str
-    observation: str
-    reward: float
-    reward_terms: dict[str, float]
-    tool_calls: list[dict[str, Any]]
-    metrics: dict[str, float]
-    error: str | None
-    finish_reason: str
-    env_seconds: float
+    observation: str = ""
+    reward: float = 0.0
+    reward_terms: dict[str, float] = field(default_factory=dict)
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    finish_reason: str = "stop"
+    env_seconds: float = 0.0
     process_reward: float = 0.0
     kind: StepKind = "act"
     versions: list[tuple[int, int]] = field(default_factory=list)
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 @dataclass(slots=True)
@@ -165,13 +163,11 @@ class Episode:
 
     Attributes:
         spec: what decided it.
-        rows: what the model saw.
-        steps: what happened.
-        messages: the opening messages, then those of each step: the whole conversation, whatever the rows show of it.
+        rows, steps: what the model saw, and what happened.
+        messages: the whole conversation, whatever the rows show of it.
         tools: function schemas the policy was shown.
         stop: strings at which a turn may stop.
-        task_id: the environment's name of the task.
-        categories: kinds that the task is of, by name, such as {"level": "hard"}; where the environment says so.
+        task_id, categories: the environment's name of the task, and kinds that it is of, such as {"level": "hard"}.
         terminated: the task ended.
         truncated: we stopped it; `truncation` says why: "turns", "tokens" or "seconds".
         success: whether the task was solved.
@@ -198,12 +194,114 @@ class Episode:
     failure: Failure | None = None
     seconds: float = 0.0
     env: gymnasium.Env[str, str] | None = None
-    in_thread: Callable[[Callable[[], Any]], Any] = _call
+    in_thread: Callable[[Callable[[], Any]], Any] = call
     asked: StepKind = "act"
+
+    def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:
+        """Begin the first row with what `env.reset` reported, and the images in it.
+
+        Raises:
+            EnvFailure: if the info lacks a field, or one cannot be read, or the spans are wrong, see `reported_spans`.
+        """
+        self.env = env
+        with _reading("reset"):
+            spans = reported_spans(info, PROMPT_STEP, f"{self.spec.env_id}, opening")
+            row = Row()
+            row.extend(info["token_ids"], spans, images=images)
+            self.tools, self.stop, self.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
+            self.categories = dict(info.get("categories", {}))
+            self.messages += info["messages"]
+        self.rows.append(row)
+
+    def record(
+        self,
+        sampled: Generation,
+        text: str,
+        answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]],
+        seconds: float,
+        images: Sequence[Shown] = (),
+    ) -> None:
+        """Add a step that the environment has answered: its ids to the last row, its reward to the steps.
+
+        Args:
+            sampled: the turn.
+            text: the same, decoded.
+            answer: what `env.step` returned.
+            seconds: how long that took.
+            images: what the answer shows, from the first sampled token on.
+
+        Raises:
+            EnvFailure: as `open`, and if the environment reports other ids than those it was given. Nothing is added
+                then.
+        """
+        observation, reward, *_, info = answer
+        row, n, where = self.rows[-1], len(sampled.token_ids), f"{self.spec.env_id}, turn {self.turns}"
+        with _reading("step"):
+            ids, messages = info["token_ids"], [*info["messages"]]
+            if ids[:n] != list(sampled.token_ids):
+                raise EnvFailure(f"{where}: the environment did not report the sampled ids it was given")
+            # Steps are numbered here and not by the environment, which does not know of summaries.
+            spans = reported_spans(info, len(self.steps), where, n)
+            step = Step(
+                row=len(self.rows) - 1,
+                start=len(row.token_ids),
+                stop=len(row.token_ids) + n,
+                action=text,
+                observation=observation,
+                reward=plain_number(reward, "the reward", where, MAX_REWARD),
+                reward_terms=plain_numbers(info["reward_terms"], "reward term", where),
+                tool_calls=info["tool_calls"],
+                metrics=plain_numbers(info["metrics"], "metric", where),
+                error=info["error"],
+                finish_reason=sampled.finish_reason,
+                env_seconds=seconds,
+                process_reward=plain_number(info.get("process_reward", 0.0), "process_reward", where, MAX_REWARD),
+                versions=_versions(sampled, action_mask(spans, len(ids))),
+            )
+            success = bool(info.get("is_success", False))
+        row.extend(ids, spans, sampled.logprobs, images)
+        self.messages += messages
+        self.steps.append(step)
+        self.success = success
+
+    def record_unanswered(self, sampled: Generation, text: str, kind: StepKind = "act") -> None:
+        """Add a step that no environment has answered: a summary, or a turn in a chat."""
+        row, n = self.rows[-1], len(sampled.token_ids)
+        start = len(row.token_ids)
+        row.extend(sampled.token_ids, [Span(0, n, "agent", len(self.steps))], sampled.logprobs)
+        self.messages.append({"role": "assistant", "content": text})
+        step = Step(len(self.rows) - 1, start, start + n, text, finish_reason=sampled.finish_reason, kind=kind)
+        step.versions = sampled.versions
+        self.steps.append(step)
+
+    def replace_answer(self, token_ids: list[int]) -> None:
+        """Let other words of the world follow the last sampled token."""
+        row = self.rows[-1]
+        row.cut(self.steps[-1].stop)
+        row.extend(token_ids, [Span(0, len(token_ids), "env", len(self.steps) - 1)] if token_ids else [])
+
+    def rewrite(self, token_ids: list[int], extends: bool) -> None:
+        """Go on with a whole new context: in the same row if it agrees with that up to the last sampled token."""
+        if extends:
+            self.replace_answer(token_ids[self.steps[-1].stop :])
+            return
+        # One span and not many: turns that are quoted here were sampled elsewhere and must not be trained twice.
+        row = Row()
+        row.extend(token_ids, [Span(0, len(token_ids), "user", PROMPT_STEP)])
+        self.rows.append(row)
+
+    def end(self, max_tokens: int) -> None:
+        """Drop what no turn came of, and let the environment go."""
+        if self.steps:
+            del self.rows[self.steps[-1].row + 1 :]
+        for row, stop in {step.row: step.stop for step in self.steps}.items():
+            # What the world said beyond the budget is an answer that nothing read in this row.
+            self.rows[row].cut(max(stop, max_tokens))
+        self.release()
 
     def release(self) -> None:
         """Let the environment and its thread go."""
-        self.env, self.in_thread = None, _call
+        self.env, self.in_thread = None, call
 
     @property
     def reward(self) -> float:
@@ -238,3 +336,63 @@ class Episode:
     def sampled_tokens(self) -> int:
         """How many tokens are the policy's, by the spans of all rows."""
         return sum(span.stop - span.start for row in self.rows for span in row.spans if span.source == "agent")
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Make an `EnvFailure` of errors in reading what an environment returned: one that is not as the contract says."""
+    try:
+        yield
+    except EnvFailure:
+        raise
+    except KeyError as error:
+        raise EnvFailure(f"the info of {what} has no {error}; the contract of TextEnv asks for it") from error
+    except Exception as error:
+        raise EnvFailure(f"what {what} returned cannot be read: {described(error)}") from error
+
+
+def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int = 0) -> list[Span]:
+    """Return the token spans that one call of an environment reported, from 0 on: they are the loss mask.
+
+    An environment may give sampled tokens to the world, for example a prefix that it forced, or a whole turn. It may
+    not give the policy a token that the policy did not sample.
+
+    Args:
+        info: what `reset` or `step` returned.
+        step: the number that the spans get.
+        where: environment and turn, for the message.
+        sampled: how many of the ids the policy sampled; they come first.
+
+    Raises:
+        EnvFailure: if the spans leave a gap, overlap or end elsewhere than the ids do, name an unknown source, or give
+            the policy a token that it did not sample. The episode fails and not the run: it may depend on what was
+            sampled.
+    """
+    n, reported = len(info["token_ids"]), info["token_spans"]
+    try:
+        first = reported[0][0] if reported else 0
+        spans = [Span(start - first, stop - first, source, step) for start, stop, source, _ in reported]
+        check_tiling(spans, n)
+    except (TypeError, ValueError) as error:
+        raise EnvFailure(
+            f"{where}: info['token_spans'] must cover the {n} ids of info['token_ids'] in order: {error}. {_BUG}"
+        ) from error
+    for start, stop, source, _ in spans:
+        if source not in get_args(Source):
+            raise EnvFailure(
+                f"{where}: info['token_spans'] names the source {source!r} of tokens {start} to {stop}; known: "
+                f"{', '.join(get_args(Source))}. {_BUG}"
+            )
+        if source == "agent" and stop > max(start, sampled):
+            raise EnvFailure(
+                f"{where}: info['token_spans'] gives tokens {max(start, sampled)} to {stop} of info['token_ids'] to "
+                f"the policy, which sampled only the first {sampled}. {_BUG}"
+            )
+    return spans
+
+
+def _versions(sampled: Generation, mask: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return the versions of the policy's own tokens, as runs."""
+    authors = [version for version, count in sampled.versions for _ in range(count)]
+    kept = [version for version, mine in zip(authors, mask, strict=False) if mine]
+    return [(version, len(list(run))) for version, run in groupby(kept)]

@@ -2,53 +2,141 @@
 
     reset -> [sample -> env.step -> context] ... -> end
 
-A coroutine waits for a call in the thread of its environment (`Call`) or for the policy (`Ask`). `scheduler.Rollout`
-arranges both and resumes it with what came, in the thread that drives the engine. Rows and steps are written in that
-thread only. So nothing here needs a lock, an event loop, or a barrier between turns.
+A coroutine waits for a call in the thread of its environment (`Call`) or for the policy (`Ask`). runner.py arranges
+both and resumes it with the answer, in the thread that drives the engine. Rows and steps are written in that thread
+only. So nothing here needs a lock, an event loop, or a barrier between turns.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from agent_gym.chat import ChatRenderer
 from agent_gym.env import Sampled
 from agent_gym.errors import ConfigError, EnvFailure
-from agent_gym.policies.base import Generation, Request, SamplingParams
-from agent_gym.rollout.budget import derive_seed
-from agent_gym.rollout.contexts import AskSummary, NewContext
+from agent_gym.images import Shown
+from agent_gym.policies.base import Generation, Request, SamplingParams, cut_at_stop
 from agent_gym.rollout.episode import Episode
 from agent_gym.rollout.failures import Failure
-from agent_gym.rollout.images import context_of, images_in
-from agent_gym.rollout.interrupted import cut_at_stop, joined
-from agent_gym.rollout.recording import (
-    Turn,
-    record_context,
-    record_end,
-    record_opening,
-    record_request,
-    record_summary,
-    record_turn,
-)
 
 if TYPE_CHECKING:
     from agent_gym.rollout.env_threads import EnvThread
-    from agent_gym.rollout.scheduler import Rollout
+    from agent_gym.rollout.runner import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of one episode. Reaching one truncates the episode; nothing is lost.
+
+    Attributes:
+        max_turn_tokens: tokens the policy may sample in one turn.
+        max_tokens: tokens of one context, prompt and answers of the world included. It bounds each row and not their
+            sum: an episode whose context is rewritten may sample more in all.
+        max_turns: turns, besides the environment's own limit; summaries do not count.
+        max_seconds: wall-clock time from reset on.
+    """
+
+    max_turn_tokens: int = 512
+    max_tokens: int = 4096
+    max_turns: int | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self)):
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} is {value}; it must be positive")
+
+
+def derive_seed(*parts: int) -> int:
+    """Mix integers into one 31-bit seed; the same parts give the same seed everywhere."""
+    # Not numpy's SeedSequence, which takes (3, 4) and (3, 4, 0) for the same.
+    digest = hashlib.blake2b(",".join(str(int(part)) for part in parts).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class NewContext:
+    """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
+
+    Ids that agree with the present row up to its last sampled token extend that row, whatever made them: steps whose
+    prompts extend each other cost one row and not two.
+    """
+
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSummary:
+    """What the policy sees next, when the next turn is a summary and not an action.
+
+    Attributes:
+        token_ids: the world's answer once more, now with a request to summarise; replaces what stands behind the last
+            sampled token of the row.
+        request: the words of the request.
+    """
+
+    token_ids: list[int]
+    request: str
+
+
+class Context(Protocol):
+    """Decides what the policy sees next (contexts.py). It keeps no state: it may look at everything in the episode.
+
+    Whatever it chooses, each sampled token is trained once, in the row it was sampled in. In a later row it may be
+    quoted, as part of a prompt at which no gradient is taken.
+
+    Attributes:
+        tokens: a bound on each context below the budget's `max_tokens`, None for the budget's own.
+    """
+
+    @property
+    def tokens(self) -> int | None: ...
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        """Whether the next turn may need another context than the row as it stands.
+
+        Called after each step that did not end the episode, in the thread that drives the engine: compare numbers, and
+        neither render nor tokenise.
+        """
+        ...
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+        """Return what the policy sees next; None goes on with the row as it stands.
+
+        Called in the episode's thread, with an episode of at least one step. It must not change the episode: its time
+        may run out meanwhile, and it is then finished without waiting.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AppendContext:
+    """Everything stays: one row per episode, and the engine's prefix cache is always warm."""
+
+    tokens: None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return False
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> None:
+        """Change nothing."""
 
 
 class Call(NamedTuple):
-    """A coroutine waits for a function in the thread of its environment; it is sent what that returns.
+    """A coroutine waits for a function in the thread of its environment; it is sent what that returned and raised.
 
     Attributes:
-        stage: whether the environment has to answer, or the context policy and the tokenizer.
         what: the call in a word.
         function: what to call. It may read the episode and must not change it: its time may run out meanwhile.
     """
 
-    stage: Literal["env", "context"]
     what: str
     function: Callable[[], Any]
 
@@ -71,14 +159,13 @@ class Failed(Exception):
     """Something in the thread of the environment raised an error, or did not answer."""
 
     def __init__(self, failure: Failure) -> None:
-        """Keep the failure."""
         super().__init__(failure)
         self.failure = failure
 
 
 @types.coroutine
 def wait(wish: Call | Ask) -> Generator[Call | Ask, Any, Any]:
-    """Wait until what is wished for is sent, or an error is thrown."""
+    """Wait until the answer is sent, or an error is thrown."""
     return (yield wish)
 
 
@@ -93,14 +180,13 @@ class Life:
     Attributes:
         wish: what it waits for.
         since: since when, a time of `perf_counter`.
-        reminder: when a person is told that it still waits.
+        reminder: when a line is printed if it still waits.
         deadline: when its time is over.
     """
 
     __slots__ = ("began", "coroutine", "deadline", "episode", "reminder", "rollout", "since", "thread", "wish")
 
     def __init__(self, episode: Episode, rollout: Rollout, thread: EnvThread) -> None:
-        """Begin, with nothing done yet."""
         self.episode, self.rollout, self.thread = episode, rollout, thread
         self.began = self.since = self.reminder = time.perf_counter()
         limit = rollout.budget.max_seconds
@@ -126,55 +212,63 @@ class Life:
     async def play(self) -> None:
         """Take turns until the environment or a limit ends the episode."""
         episode, rollout = self.episode, self.rollout
-        record_opening(episode, *await self.call("env", "reset", self.reset))
+        episode.open(*await self.call_env("reset", self.reset))
         while self.room() > 0:
-            generation = await self.sample()
+            turn = await self.sample()
             if episode.asked == "summary":
-                text = await self.call("context", "summary", partial(self.decode, generation.token_ids))
-                record_summary(episode, generation, text)
+                text = await self.call("summary", partial(self.decode, turn.token_ids))
+                episode.record_unanswered(turn, text, kind="summary")
+                episode.asked = "act"
             else:
-                turn = await self.call("env", f"step {episode.turns}", partial(self.step, generation))
-                record_turn(episode, turn)
-                _, _, episode.terminated, truncated, _ = turn.answer
+                turn, text, answer, *rest = await self.call_env(f"step {episode.turns}", partial(self.step, turn))
+                episode.record(turn, text, answer, *rest)
+                _, _, episode.terminated, truncated, _ = answer
                 if episode.terminated:
                     return
                 if truncated or episode.turns == rollout.budget.max_turns:
                     return self.truncate("turns")
             if rollout.context.is_due(episode, rollout.budget):
-                change, extends = await self.call("context", "context", self.rewrite)
+                change, extends = await self.call("context", self.rewrite)
                 if isinstance(change, AskSummary):
-                    record_request(episode, change)
+                    episode.replace_answer(change.token_ids)
+                    episode.messages.append({"role": "user", "content": change.request})
+                    episode.asked = "summary"
                 elif change is not None:
-                    record_context(episode, change.token_ids, extends)
+                    episode.rewrite(change.token_ids, extends)
         self.truncate("tokens")
 
     async def sample(self) -> Generation:
-        """Let the policy write one turn, to its end, however often playing is paused meanwhile."""
-        rollout, turn = self.rollout, Generation(0, [], [], "abort")
+        """Let the policy write one turn, to its end, however often playing is paused meanwhile.
+
+        What was sampled stays sampled: the rest is asked for with the beginning as part of the prompt, and each token
+        keeps the logprob and the version of the weights that sampled it. That the policy changes underway is what
+        importance sampling is for.
+        """
+        turn = Generation(0, [], [], "abort")
         while turn.finish_reason == "abort":
             piece = await wait(Ask(turn.token_ids))
-            count = len(piece.token_ids)
-            if count or piece.finish_reason != "abort":
-                piece.versions = [(rollout.runner.version, count)]
-            rollout.stats.sampled_tokens += count
-            turn = joined(turn, piece)
+            if piece.token_ids or piece.finish_reason != "abort":
+                piece.versions = [(self.rollout.runner.version, len(piece.token_ids))]
+            self.rollout.stats.sampled_tokens += len(piece.token_ids)
+            turn = turn.joined(piece)
         return turn
 
-    async def call(self, stage: Literal["env", "context"], what: str, function: Callable[[], Any]) -> Any:
+    async def call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a function in the episode's thread."""
-        try:
-            answer, error = await wait(Call(stage, what, function))
-        except TimeUp:
-            if stage == "context":
-                raise
-            # The policy did nothing wrong, so the episode counts as broken.
-            seconds = self.rollout.budget.max_seconds
-            raise Failed(Failure("EnvFailure", f"no answer from the environment in {seconds} s")) from None
+        answer, error = await wait(Call(what, function))
         if isinstance(error, ConfigError):
-            raise error  # the user's mistake is the same for every episode: say it once, at once
+            raise error  # the user's mistake is the same for every episode: report it once, at once
         if error is not None:
             raise Failed(error)
         return answer
+
+    async def call_env(self, what: str, function: Callable[[], Any]) -> Any:
+        """Run a function of the environment. Where time runs out in it, the policy did nothing wrong: a failure."""
+        try:
+            return await self.call(what, function)
+        except TimeUp:
+            seconds = self.rollout.budget.max_seconds
+            raise Failed(Failure("EnvFailure", f"no answer from the environment in {seconds} s")) from None
 
     def request(self, number: int, begun: Sequence[int]) -> Request:
         """Return the request for a turn, or for the rest of the one that the policy has begun."""
@@ -188,8 +282,16 @@ class Life:
             stop=episode.stop if episode.asked == "act" else (),  # a summary may well quote a stop string
             seed=None if seed is None else derive_seed(seed, *place),
         )
-        ids, images = context_of(episode, begun, rollout.renderer, rollout.context)
-        return Request(number, ids, params, episode, images=images)
+        row, vision = episode.rows[-1], rollout.renderer.vision
+        ids = [*row.token_ids, *begun]
+        if vision is None:
+            return Request(number, ids, params, episode)
+        if row.images and not isinstance(rollout.context, AppendContext):
+            # Where images stand is known of whole rows, and not of turns that are quoted in another.
+            raise ConfigError(
+                f"{episode.spec.env_id} shows images, which only the context 'append' carries along: leave context out"
+            )
+        return Request(number, vision.readable(ids, row.images), params, episode, images=[*row.images])
 
     def room(self) -> int:
         """How many tokens the context has left.
@@ -208,10 +310,19 @@ class Life:
 
     def end(self) -> None:
         """Close the record, after the coroutine's end."""
-        episode = self.episode
-        episode.seconds = time.perf_counter() - self.began
-        record_end(episode, self.rollout.budget.max_tokens)
-        episode.release()
+        self.episode.seconds = time.perf_counter() - self.began
+        self.episode.end(self.rollout.budget.max_tokens)
+
+    def silence(self, now: float, more: int) -> str:
+        """Describe how long the environment has not answered; `more` others have not, either."""
+        spec, waited, limit = self.episode.spec, now - self.since, self.rollout.budget.max_seconds
+        task = self.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        others = f" ({more} more like it)" if more else ""
+        end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
+        assert isinstance(self.wish, Call)
+        what = f"{self.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
+        return f"{spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}"
 
     # The episode's thread runs these.
 
@@ -220,18 +331,25 @@ class Life:
         spec = self.episode.spec
         env = self.thread.env(spec)
         _, info = env.reset(seed=spec.seed, options=spec.options)
-        return env, info, images_in(info, self.rollout.renderer)
+        return env, info, self.images_in(info)
 
-    def step(self, generation: Generation) -> Turn:
+    def step(self, turn: Generation) -> tuple[Any, ...]:
         """Let the environment answer."""
-        env, renderer = self.episode.env, self.rollout.renderer
+        env = self.episode.env
         assert env is not None
-        generation = cut_at_stop(generation, self.episode.stop, self.decode)
-        text = self.decode(generation.token_ids)
+        turn = cut_at_stop(turn, self.episode.stop, self.decode)
+        text = self.decode(turn.token_ids)
         tick = time.perf_counter()
-        answer = env.step(Sampled(text, generation.token_ids, generation.logprobs))
+        answer = env.step(Sampled(text, turn.token_ids, turn.logprobs))
         seconds = time.perf_counter() - tick
-        return Turn(generation, text, answer, seconds, images_in(answer[-1], renderer, generation.token_ids))
+        return turn, text, answer, seconds, self.images_in(answer[-1], len(turn.token_ids))
+
+    def images_in(self, info: dict[str, Any], sampled: int = 0) -> list[Shown]:
+        """Find the images in what `reset` or `step` reported; there is none in the ids that the policy sampled."""
+        vision = self.rollout.renderer.vision
+        if vision is None:
+            return []
+        return [image.moved(sampled) for image in vision.place(info["token_ids"][sampled:], info["messages"])]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return what the policy wrote as text."""

@@ -1,24 +1,78 @@
-"""`Runner`: what rollouts share, and the plain way to play one (scheduler.py).
+"""`Runner` holds what rollouts share, and `Rollout` drives the engine and resumes the coroutines of the episodes.
 
-A crash inside an environment ends one episode (`Episode.failure`, reward NaN). A crash of the engine is the caller's.
+Each episode advances on its own (play.py). There is no turn barrier: a slow environment delays its own episode only,
+and the engine decodes as long as any episode has work for it. One thread, the caller's, drives the engine, since
+engines are not thread-safe; it never decodes text and never runs an environment. What the loop costs besides engine and
+waiting is measured (`RolloutStats.overhead_seconds`).
+
+Playing may end before the episodes do. They are then paused, half-written turns included, and go on when `play` is
+called again, with the weights that the engine has by then. A crash inside an environment ends one episode
+(`Episode.failure`, reward NaN). A crash of the engine is the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import queue
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tqdm import tqdm
+
 from agent_gym.chat import ChatRenderer
-from agent_gym.policies.base import Policy
-from agent_gym.rollout.budget import Budget, RolloutStats
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies.base import Generation, Interruptible, Policy
 from agent_gym.rollout.contexts import Context, make_context, tighten
 from agent_gym.rollout.env_processes import EnvProcesses
-from agent_gym.rollout.env_threads import EnvThreads
-from agent_gym.rollout.envs import make_env
+from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
-from agent_gym.rollout.failures import check_failures
-from agent_gym.rollout.scheduler import Rollout
+from agent_gym.rollout.failures import Failure, check_failures
+from agent_gym.rollout.play import Ask, Budget, Call, Life, TimeUp
+
+SILENCE_S = 300.0
+"""After so many seconds without an answer a line on stderr says which environment is waited for, and again after two,
+four, eight times as many."""
+
+OnEnd = Callable[[Episode], None]
+
+
+@dataclass(slots=True)
+class RolloutStats:
+    """Where the time of one rollout went; seconds of the driving thread.
+
+    Attributes:
+        wall_seconds: all of it.
+        engine_seconds: inside the policy, that is its `submit` and `poll`.
+        wait_seconds: no generation was running and every environment was busy.
+        sampled_tokens: tokens sampled by the policy.
+    """
+
+    wall_seconds: float = 0.0
+    engine_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    sampled_tokens: int = 0
+
+    @property
+    def overhead_seconds(self) -> float:
+        return self.wall_seconds - self.engine_seconds - self.wait_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.sampled_tokens / self.wall_seconds if self.wall_seconds else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """The same under the names of the training log."""
+        return {
+            "time/rollout": self.wall_seconds,
+            "time/engine": self.engine_seconds,
+            "time/env_wait": self.wait_seconds,
+            "time/rollout_overhead": self.overhead_seconds,
+            "rollout/tokens_per_s": self.tokens_per_second,
+        }
 
 
 class Runner:
@@ -57,7 +111,6 @@ class Runner:
         max_live: int = 512,
         progress: bool = False,
     ) -> None:
-        """Start nothing yet: threads come with the first episodes."""
         self.policy = policy
         self.renderer = ChatRenderer.of(tokenizer)
         self.context = make_context(context)
@@ -82,11 +135,7 @@ class Runner:
         self._budget = tighten(budget, self.context)
 
     def run(
-        self,
-        specs: Sequence[EpisodeSpec],
-        *,
-        temperature: float = 1.0,
-        on_end: Callable[[Episode], None] | None = None,
+        self, specs: Sequence[EpisodeSpec], *, temperature: float = 1.0, on_end: OnEnd | None = None
     ) -> list[Episode]:
         """Play one episode per spec.
 
@@ -102,20 +151,14 @@ class Runner:
             RolloutError: if every episode failed, since the cause is then in the set-up and not in an episode.
         """
         episodes = self.run_share(specs, temperature=temperature, on_end=on_end)
-        check_failures([episode.failure for episode in episodes])
+        if all(episode.failure for episode in episodes):
+            check_failures([episode.failure for episode in episodes])
         return episodes
 
     def run_share(
-        self,
-        specs: Sequence[EpisodeSpec],
-        *,
-        temperature: float = 1.0,
-        on_end: Callable[[Episode], None] | None = None,
+        self, specs: Sequence[EpisodeSpec], *, temperature: float = 1.0, on_end: OnEnd | None = None
     ) -> list[Episode]:
-        """Play one process's share of a rollout: as `run`, but all of it may fail while other processes succeed.
-
-        Whoever divides a rollout among processes calls `check_failures` for all of them together.
-        """
+        """Play one process's share of a rollout: as `run`, but all of it may fail while other processes succeed."""
         rollout = Rollout(self)
         episodes = rollout.add(specs)
         rollout.play(temperature, on_end=on_end)
@@ -127,3 +170,231 @@ class Runner:
         if self._processes is not None:
             self._processes.close()
         self.threads.close()
+
+
+class Rollout:
+    """Episodes in play.
+
+    Args:
+        runner: whose policy, threads and limits they share.
+
+    Attributes:
+        stats: where the time of the last `play` went.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner, self.policy = runner, runner.policy
+        self.renderer, self.context, self.budget = runner.renderer, runner.context, runner.budget
+        self.temperature, self.stats = 1.0, RolloutStats()
+        self._waiting: deque[Episode] = deque()  # not started yet
+        self._lives: dict[Life, None] = {}  # started and not over; the oldest first, whose time is up first
+        self._calls: dict[Life, None] = {}  # those that wait for their threads
+        self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
+        self._paused: list[Life] = []  # those that waited for the policy when playing ended
+        self._n_requests = 0
+        self._room = sys.maxsize  # threads that the system has
+        self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]]] = queue.SimpleQueue()
+        self._enough = self._pausing = False
+        self._until: Callable[[], bool] = lambda: False
+        self._on_end: OnEnd | None = None
+        self._stopped = time.perf_counter()
+        self._next_look = self._stopped + SILENCE_S / 10
+
+    @property
+    def unfinished(self) -> int:
+        """How many episodes are not over."""
+        return len(self._waiting) + len(self._lives)
+
+    def add(self, specs: Iterable[EpisodeSpec]) -> list[Episode]:
+        """Let episodes wait for their start and return them, still empty."""
+        episodes = [Episode(spec) for spec in specs]
+        self._waiting += episodes
+        return episodes
+
+    def play(
+        self, temperature: float, *, until: Callable[[], bool] = lambda: False, on_end: OnEnd | None = None
+    ) -> None:
+        """Play until all episodes are over, or what is over is enough.
+
+        Args:
+            temperature: of the policy's sampling; 0 is greedy.
+            until: asked whenever an episode has ended. Once it returns True, playing ends: what is not over is paused,
+                and its time does not run until `play` is called again.
+            on_end: called with each episode as it ends, in this thread.
+        """
+        self.temperature, self._until, self._on_end = temperature, until, on_end
+        self.budget, self.stats, self._enough = self.runner.budget, RolloutStats(), False
+        begin = time.perf_counter()
+        with tqdm(total=self.unfinished, desc="episodes", disable=not self.runner.progress, leave=False) as bar:
+            self._bar = bar
+            try:
+                self._go_on()
+                self._drive()
+                self._pause()
+            except BaseException:
+                self._abandon()
+                raise
+        self.stats.wall_seconds = time.perf_counter() - begin
+
+    def _drive(self) -> None:
+        continuous = self.policy.continuous
+        while self.unfinished and not self._enough:
+            self._start()
+            self.runner.threads.line.move_up()
+            self._resume_answered()
+            # An engine without continuous batching runs whatever it has to the end, so it is better handed a full
+            # batch: it waits for the environments instead of starting with the first that answered.
+            if self.policy.pending and not self._enough and (continuous or not self._calls):
+                tick = time.perf_counter()
+                finished = self.policy.poll()
+                self.stats.engine_seconds += time.perf_counter() - tick
+                for generation in finished:
+                    self._resume_sampled(generation)
+            self._expire()
+            self._remind()
+
+    def _start(self) -> None:
+        """Start what waits, as many episodes as may be alive."""
+        while self._waiting and len(self._lives) < min(self.runner.max_live, self._room):
+            try:
+                thread = self.runner.threads.take(self._waiting[0].spec)
+            except RuntimeError as error:  # the system has no more threads
+                if not self._lives:
+                    message = f"no thread for an environment: {error}; a limit of processes is reached"
+                    raise RolloutError(message) from error
+                self._room = len(self._lives)
+                return
+            life = Life(self._waiting.popleft(), self, thread)
+            self._lives[life] = None
+            self._resume(life)
+
+    def _resume(self, life: Life, answer: Any = None, error: BaseException | None = None) -> None:
+        """Let an episode go on to where it waits next, or to its end."""
+        try:
+            wish = life.coroutine.send(answer) if error is None else life.coroutine.throw(error)
+        except StopIteration:
+            return self._end(life)
+        life.wish, life.since = wish, time.perf_counter()
+        if isinstance(wish, Call):
+            life.reminder = life.since + SILENCE_S
+            self._calls[life] = None
+            life.thread.call(wish.function, lambda *answer: self._answers.put((life, answer)))
+        elif self._pausing:
+            self._paused.append(life)
+        else:
+            self._ask(life, wish)
+
+    def _ask(self, life: Life, ask: Ask) -> None:
+        self._n_requests += 1
+        self._asks[self._n_requests] = life
+        tick = time.perf_counter()
+        self.policy.submit(life.request(self._n_requests, ask.begun))
+        self.stats.engine_seconds += time.perf_counter() - tick
+
+    def _resume_answered(self) -> None:
+        """Resume the episodes whose threads have answered, and wait for an answer if the engine has nothing to do."""
+        continuous = self.policy.continuous
+        idle = not (self.policy.pending and continuous)
+        while self._calls:
+            try:
+                life, answer = self._wait_for_answer() if idle else self._answers.get_nowait()
+            except queue.Empty:
+                return
+            # With an engine that batches continuously one answer is enough to go on; any other waits for all.
+            idle = idle and not continuous
+            if life in self._calls:  # otherwise its time ran out while the thread worked
+                del self._calls[life]
+                self._resume(life, answer)
+
+    def _wait_for_answer(self) -> tuple[Life, Any]:
+        tick = time.perf_counter()
+        until = min(next(iter(self._lives)).deadline, self._next_look)
+        if self.runner.threads.line.move_up():
+            until = min(until, tick + PATIENCE_S)
+        try:
+            return self._answers.get(timeout=max(0.0, until - tick))
+        finally:
+            self.stats.wait_seconds += time.perf_counter() - tick
+
+    def _resume_sampled(self, generation: Generation) -> None:
+        if life := self._asks.pop(generation.id, None):
+            self._resume(life, generation)
+
+    def _end(self, life: Life) -> None:
+        del self._lives[life]
+        life.end()
+        if life.episode.failure or life.thread.hangs:
+            self.runner.threads.retire(life.thread)
+        else:
+            self.runner.threads.give(life.episode.spec, life.thread)
+        if self._on_end is not None:
+            self._on_end(life.episode)
+        self._bar.update()  # what is shown as done is on disk
+        self._enough = self._enough or self._until()
+
+    def _expire(self) -> None:
+        now = time.perf_counter()
+        # The first that began ends first, so that each round looks at one deadline and not at thousands.
+        while (oldest := next(iter(self._lives), None)) and oldest.deadline <= now:
+            self._let_go(oldest)
+            self._resume(oldest, error=TimeUp())
+
+    def _let_go(self, life: Life) -> None:
+        """Wait no longer for what an episode waits for."""
+        if life in self._calls:
+            del self._calls[life]
+            life.thread.give_up()
+        for number in [number for number, one in self._asks.items() if one is life]:
+            del self._asks[number]
+            self.policy.abort(number)
+
+    def _remind(self) -> None:
+        """Print a line if environments have not answered for long; one line, however many there are."""
+        now = time.perf_counter()
+        if now < self._next_look:
+            return
+        self._next_look = now + SILENCE_S / 10
+        silent = [life for life in self._calls if life.reminder <= now]
+        for life in silent:
+            life.reminder = now + (now - life.since)
+        if silent:
+            tqdm.write(f"agent-gym: {silent[0].silence(now, len(silent) - 1)}", file=sys.stderr)
+
+    def _pause(self) -> None:
+        """Take the unfinished turns out of the engine, with what is written of them. Threads go on."""
+        self._pausing = True
+        if isinstance(self.policy, Interruptible):
+            for generation in self.policy.interrupt():
+                self._resume_sampled(generation)
+        # Of the others nothing is left, and their turns are sampled anew. With the seeds that they had, or long turns,
+        # which are interrupted more often than short ones, would get a second chance to be short.
+        for number, life in list(self._asks.items()):
+            del self._asks[number]
+            self.policy.abort(number)
+            self._resume(life, Generation(number, [], [], "abort"))
+        self._pausing, self._stopped = False, time.perf_counter()
+
+    def _go_on(self) -> None:
+        """Take up what was paused."""
+        lost = time.perf_counter() - self._stopped
+        for life in self._lives:
+            life.began, life.deadline = life.began + lost, life.deadline + lost
+        paused, self._paused = self._paused, []
+        for life in paused:
+            assert isinstance(life.wish, Ask)
+            self._ask(life, life.wish)
+
+    def _abandon(self) -> None:
+        """Leave nothing in the engine, and let the environments close. These episodes never go on."""
+        self._waiting.clear()
+        lives, self._lives = self._lives, {}
+        try:
+            for life in lives:
+                self._let_go(life)
+        finally:
+            for life in lives:
+                life.coroutine.close()
+                life.episode.release()
+                life.thread.hangs = False  # it may still end, and close its environment
+                self.runner.threads.retire(life.thread)
+            self._calls, self._asks, self._paused = {}, {}, []

@@ -1,0 +1,267 @@
+"""What the model sees next: `append`, `window:K`, `budget:TOKENS`, `summarize:TOKENS`, `rebuild`, `template`.
+
+A rollout keeps episodes as rows, and a row is a token sequence as the model saw it. A context policy (`play.Context`)
+is asked after each of the world's answers and either lets the row grow (the usual case) or begins another one.
+
+`window` and `budget` are made of ids that stand in the rows already. The opening ends with the generation prompt, and
+so does the answer to each turn, so that the opening followed by any run of later turns is a conversation without
+a seam: nothing is decoded and encoded again. `rebuild` and `template` render the conversation anew. That decodes what
+was sampled and encodes it again, so a rendered context is only a prompt: what was sampled is trained in its own row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agent_gym.chat import ChatRenderer, Message
+from agent_gym.errors import ConfigError
+from agent_gym.rollout.episode import Episode
+from agent_gym.rollout.play import AppendContext, AskSummary, Budget, Context, NewContext
+
+__all__ = ["CONTEXTS", "AppendContext", "AskSummary", "Context", "NewContext", "make_context", "tighten"]
+
+REQUEST = (
+    "Your context is nearly full. Do not act now, but summarise your work so far: what you did, what you learned, and "
+    "what to do next. The task and the last answer stay; your summary replaces the rest."
+)
+SUMMARY_HEADING = "Your summary of your work so far:"
+OBSERVATION_HEADING = "The last answer that you received:"
+_FRAME = 64
+"""More tokens than any template puts around a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowContext:
+    """The opening and the last few turns. Up to that many turns cost one row, and then each turn costs one.
+
+    Attributes:
+        turns: how many turns (an action and its answer) the policy sees at most.
+    """
+
+    turns: int
+    tokens: None = None
+
+    def __post_init__(self) -> None:
+        if self.turns < 1:
+            raise ConfigError(f"a window of {self.turns} turns shows nothing; it must be at least 1")
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return len(episode.steps) > self.turns
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+        n = len(episode.steps)
+        return NewContext(_join_turns(episode, range(n - self.turns, n)))
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetContext:
+    """Appends until a turn might not fit any more, then forgets the oldest turns.
+
+    It forgets down to half of the budget and not just as far as it must: a rewritten context is a row of its own, which
+    the trainer has to read from its start and the engine cannot take from its cache, so it should serve several turns.
+
+    Attributes:
+        tokens: bound on the context, sampled turn included; None takes the budget's `max_tokens`.
+    """
+
+    tokens: int | None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        room = budget.max_tokens - len(episode.rows[-1].token_ids)
+        return room < min(budget.max_turn_tokens, budget.max_tokens // 2)
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+        first = len(episode.steps) - 1
+        length = episode.steps[0].start + len(_turn(episode, first))
+        while first and (length := length + len(_turn(episode, first - 1))) <= budget.max_tokens // 2:
+            first -= 1
+        return NewContext(_join_turns(episode, range(first, len(episode.steps))))
+
+
+def _join_turns(episode: Episode, numbers: Sequence[int]) -> list[int]:
+    """Concatenate the opening and some turns, as ids."""
+    opening = episode.rows[0].token_ids[: episode.steps[0].start]
+    return opening + [i for number in numbers for i in _turn(episode, number)]
+
+
+def _turn(episode: Episode, number: int) -> list[int]:
+    """Return the tokens of one turn: what was sampled and the world's answer with its template."""
+    step, following = episode.steps[number], episode.steps[number + 1 : number + 2]
+    stop = following[0].start if following and following[0].row == step.row else None
+    return episode.rows[step.row].token_ids[step.start : stop]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildContext:
+    """The environment writes each prompt itself (`TextEnv.situation`), so that each turn is a row."""
+
+    tokens: None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return True
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+        assert episode.env is not None
+        env = episode.env
+        return NewContext(renderer.prompt(env.get_wrapper_attr("situation")(), env.get_wrapper_attr("template_tools")))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateContext:
+    """The chat template renders the whole conversation each turn, as a chat server does.
+
+    Templates of thinking models drop the thoughts of earlier turns. Where that happens the row ends, as sampled, and
+    another begins without the thoughts; where the template changes nothing the row grows. So the policy is trained in
+    the contexts that a server would give it later.
+    """
+
+    tokens: None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return True
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+        """Render the conversation.
+
+        Raises:
+            ConfigError: if the world answers inside the policy's turn: such a turn has no rendering as messages.
+        """
+        assert episode.env is not None
+        if episode.env.get_wrapper_attr("inline"):
+            raise ConfigError(
+                f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
+                "use append, window, budget, summarize or rebuild"
+            )
+        seen = episode.rows[-1].token_ids[: episode.steps[-1].stop]
+        tools = episode.env.get_wrapper_attr("template_tools")
+        return NewContext(renderer.conversation(episode.messages, tools, seen=seen))
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryContext:
+    """Appends until the context is nearly full, then lets the policy replace it by its own summary.
+
+    The world's last answer gets a request appended, and the next turn is a summary: a step of kind "summary", sampled
+    and trained like any other, with a reward of 0. Its credit is what the episode earns later. Then a new row begins:
+    the opening, with the summary and the world's last answer added to the user's message, because every template has a
+    user.
+
+    Attributes:
+        tokens: bound on the context, sampled turn included; None takes the budget's `max_tokens`.
+    """
+
+    tokens: int | None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        """After a summary, and as soon as an action and a summary after it might not fit any more."""
+        if episode.steps[-1].kind == "summary":
+            return True
+        # No token of the request is shorter than a byte, so this asks too early rather than too late; `_ask` knows the
+        # tokens and may still wait.
+        room = budget.max_tokens - len(episode.rows[-1].token_ids)
+        return room < 2 * _turn_room(budget) + len(REQUEST) + _FRAME
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+        """Ask for a summary, or use the one that was just written. An action follows each summary."""
+        if episode.steps[-1].kind == "summary":
+            assert episode.env is not None
+            return NewContext(renderer.prompt(_condensed(episode), episode.env.get_wrapper_attr("template_tools")))
+        return _ask(episode, renderer, budget)
+
+
+def _turn_room(budget: Budget) -> int:
+    # A quarter, so that there is half a context to fill between two summaries, however long a turn may be.
+    return min(budget.max_turn_tokens, budget.max_tokens // 4)
+
+
+def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
+    """Ask for a summary if it must be now; None if it can wait, or if there is no room for one any more."""
+    assert episode.env is not None
+    step, row = episode.steps[-1], episode.rows[-1]
+    sampled = row.token_ids[step.start : step.stop]
+    answers = episode.last_answers or [{"role": renderer.observation_role, "content": ""}]
+    inline = episode.env.get_wrapper_attr("inline")
+
+    last = answers[-1]
+    request: Message = {**last, "content": REQUEST}
+    # Rendered as if the next turn were cut off and its end had to be written, too: the longest that it can be.
+    reserve = 2 * _turn_room(budget) + len(renderer.reply([], [request]))
+    if len(row.token_ids) + reserve <= budget.max_tokens:
+        # Room for an action, and then for a summary, however long the world's answer to the action may be.
+        return None
+
+    def render(messages: list[Message]) -> list[int]:
+        if inline:
+            return renderer.inline_reply(sampled, "\n".join(message["content"] for message in messages))
+        return renderer.reply(sampled, messages)
+
+    ids = render([*answers[:-1], {**last, "content": "\n\n".join(filter(None, [last["content"], REQUEST]))}])
+    if step.stop + len(ids) + _turn_room(budget) > budget.max_tokens:
+        # No summary fits behind this answer, so it is left out here. It will stand in the new context anyway.
+        ids = render([request])
+    return AskSummary(ids, REQUEST) if step.stop + len(ids) < budget.max_tokens else None
+
+
+def _condensed(episode: Episode) -> list[Message]:
+    """The opening with the summary and the world's last answer."""
+    # Thoughts helped to write the summary and are no part of it; they would fill the context that it was to empty.
+    summary = episode.steps[-1].action.rpartition("</think>")[2].strip()
+    observation = episode.steps[-2].observation
+    *before, question = episode.opening
+    parts = [question["content"]]
+    parts += [f"{SUMMARY_HEADING}\n{summary}"] if summary else []
+    parts += [f"{OBSERVATION_HEADING}\n{observation}"] if observation else []
+    return [*before, {**question, "content": "\n\n".join(parts)}]
+
+
+CONTEXTS: dict[str, Callable[..., Context]] = {
+    "append": AppendContext,
+    "window:TURNS": WindowContext,
+    "budget": BudgetContext,
+    "budget:TOKENS": BudgetContext,
+    "summarize": SummaryContext,
+    "summarize:TOKENS": SummaryContext,
+    "rebuild": RebuildContext,
+    "template": TemplateContext,
+}
+"""How a context policy may be written; capitals stand for a number."""
+
+
+def make_context(context: str | Context) -> Context:
+    """Make a context policy from its name, for example "window:4"; a policy is returned as it is.
+
+    Raises:
+        ConfigError: for a name that is not as in `CONTEXTS`.
+    """
+    if not isinstance(context, str):
+        return context
+    name, _, number = context.partition(":")
+    for form, make in CONTEXTS.items():
+        known, _, parameter = form.partition(":")
+        if known != name or bool(parameter) != (":" in context):
+            continue
+        if not parameter:
+            return make()
+        if number.isascii() and number.isdigit() and int(number) > 0:
+            return make(int(number))
+    raise ConfigError(
+        f"context is {context!r}; known: {', '.join(CONTEXTS)}, where capitals stand for a number above 0"
+    )
+
+
+def tighten(budget: Budget, context: Context) -> Budget:
+    """Return the budget with the bound of a context policy, so that there is one limit and not two.
+
+    Raises:
+        ConfigError: if the policy wants longer contexts than the budget allows.
+    """
+    if context.tokens is None:
+        return budget
+    if context.tokens > budget.max_tokens:
+        raise ConfigError(
+            f"the context policy asks for {context.tokens} tokens, but max_tokens is {budget.max_tokens}: raise "
+            "max_tokens or lower the policy's number"
+        )
+    return dataclasses.replace(budget, max_tokens=context.tokens)
