@@ -74,6 +74,8 @@ def test_step_reports_what_this_call_appended() -> None:
 
 def test_terminated_and_truncated_are_different_things() -> None:
     env = CountingEnv(max_turns=2)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("a")
     env.reset(seed=0)
     assert env.step("a")[2:4] == (False, False)
     *_, terminated, truncated, info = env.step("b")
@@ -130,6 +132,9 @@ def test_options_split_index_task() -> None:
         ({"split": "dev"}, "'dev'.*train, test"),
         ({"color": 1}, "color.*split, index, task"),
         ({"index": "2"}, "'2'.*integer"),
+        ({"index": -1}, "-1"),
+        ({"index": 1.5}, "1.5.*integer"),
+        ({"index": True}, "True.*integer"),
     ):
         with pytest.raises(ConfigError, match=match):
             env.reset(options=options)

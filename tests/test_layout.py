@@ -183,7 +183,8 @@ def test_no_pattern_that_older_pythons_misread():
 
 def test_importing_the_package_is_light():
     heavy = ("torch", "transformers", "trl", "datasets", "vllm", "matplotlib", "pandas", "scipy")
-    done = run(sys.executable, "-c", f"import agent_gym, sys; print(*sys.modules.keys() & set({heavy}))")
+    code = f"import agent_gym, sys; agent_gym.list_envs(); print(*sys.modules.keys() & set({heavy}))"
+    done = run(sys.executable, "-c", f"{code}; print(*[m for m in sys.modules if m.startswith('agent_gym.envs.')])")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
 
