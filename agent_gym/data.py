@@ -19,12 +19,13 @@ from typing import Any, ClassVar, overload
 
 import numpy as np
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, require
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
 SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 """What a file of one split may be called."""
+_SUFFIXES = (".jsonl", ".json", ".parquet")
 _OPTIONS = frozenset({"split", "index", "task"})
 
 
@@ -151,7 +152,7 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
         # The times of change are part of the key, so that an edited file is read again; a folder's own says nothing.
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         return _load_local(str(path.resolve()), columns, tuple((str(file), file.stat().st_mtime_ns) for file in files))
-    if path.suffix in _READERS or data.startswith((".", "/", "~")) or data.count("/") > 1:
+    if path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
         raise ConfigError(f"no such file or folder: {data!r}")
     return _load_hub(data, columns, config)
 
@@ -163,11 +164,11 @@ def _load_local(name: str, columns: tuple[str, ...], _changed: tuple[tuple[str, 
         return {split_of(path): _read_file(path, columns)}
     files: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
-        if file.suffix in _READERS:
+        if file.suffix in _SUFFIXES:
             # "train.jsonl", and the hub's own "train-00000-of-00001.parquet".
             files.setdefault(file.stem.split("-")[0], []).append(file)
     if not files:
-        raise ConfigError(f"{name} holds no {', '.join(_READERS)} file; expected for example train.jsonl")
+        raise ConfigError(f"{name} holds no {', '.join(_SUFFIXES)} file; expected for example train.jsonl")
     return {split: [row for file in parts for row in _read_file(file, columns)] for split, parts in files.items()}
 
 
@@ -178,10 +179,10 @@ def split_of(file: Path) -> str:
 
 
 def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
-    if path.suffix not in _READERS:
-        raise ConfigError(f"{path} is no {', '.join(_READERS)} file")
+    if path.suffix not in _SUFFIXES:
+        raise ConfigError(f"{path} is no {', '.join(_SUFFIXES)} file")
     try:
-        rows = _READERS[path.suffix](path)
+        rows = _read_rows(path)
     except ConfigError:
         raise
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not parquet
@@ -193,41 +194,25 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
     return rows
 
 
-def _read_parquet(path: Path) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError(f"reading {path} needs the package 'pyarrow': pip install 'agent-gym[train]'") from error
-    return pyarrow.parquet.read_table(path).to_pylist()
-
-
-def _read_lines(path: Path) -> Any:
+def _read_rows(path: Path) -> Any:
+    if path.suffix == ".parquet":
+        return require("pyarrow.parquet", "train").read_table(path).to_pylist()
     with path.open(encoding="utf-8") as file:
-        return [_read_line(path, number, line) for number, line in enumerate(file, 1) if line.strip()]
+        if path.suffix == ".json":
+            return _parsed(file.read(), f"{path}, line 1")
+        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(file, 1) if line.strip()]
 
 
-def _read_list(path: Path) -> Any:
-    return _read_line(path, 1, path.read_text(encoding="utf-8"))
-
-
-def _read_line(path: Path, number: int, line: str) -> Any:
+def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from error
-
-
-_READERS = {".jsonl": _read_lines, ".json": _read_list, ".parquet": _read_parquet}
+        raise ConfigError(f"{where}: not valid JSON: {error}") from error
 
 
 @functools.lru_cache(maxsize=8)
 def _load_hub(name: str, columns: tuple[str, ...], config: str | None) -> Splits:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError(
-            f"loading {name!r} needs the package 'datasets': pip install 'agent-gym[train]', or give a local file"
-        ) from error
+    datasets = require("datasets", "train")
     try:
         loaded = datasets.load_dataset(name, config)
     except Exception as error:  # the hub client raises a different class for each way of being unreachable
@@ -275,7 +260,6 @@ def choose_task(
     rows = tasks[known_split(split, tasks)]
     size = len(rows)
     if index is None:
-        # As `integers` would draw it, but for a bias of one part in 2**53 / size, in a third of the time.
         index = int(rng.random() * size)
         return rows[index], f"{split}/{index}"
     try:
