@@ -296,7 +296,7 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Any:
     import huggingface_hub
     from huggingface_hub import constants
 
-    from agent_gym.trainers.export import hub as ours
+    from agent_gym.trainers import export_hub as ours
 
     def point(address: str) -> None:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

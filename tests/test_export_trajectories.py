@@ -18,7 +18,7 @@ from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Budget, Failure, Runner, read_trajectories, to_record, write_trajectories  # noqa: E402
-from agent_gym.trainers.export.trajectories import FORMATS  # noqa: E402
+from agent_gym.trainers.export_trajectories import FORMATS  # noqa: E402
 
 
 @pytest.fixture(scope="module")

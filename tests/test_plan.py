@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+import agent_gym.plan as memory
 from agent_gym.cli.main import main
 from agent_gym.errors import ConfigError
-from agent_gym.plan import ModelShape, find_shape, memory, plan
+from agent_gym.plan import ModelShape, find_shape, plan
 from agent_gym.plan.models import KNOWN
 
 torch = pytest.importorskip("torch")

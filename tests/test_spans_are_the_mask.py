@@ -24,7 +24,7 @@ from agent_gym.errors import EnvFailure, RolloutError  # noqa: E402
 from agent_gym.evaluate import episode_metrics  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, step_of, training_episode  # noqa: E402
-from agent_gym.trainers.export.trajectories import export_trajectories  # noqa: E402
+from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
 from agent_gym.trainers.metrics import over_rows  # noqa: E402
 from agent_gym.trainers.sft import sft_dataset  # noqa: E402
 from agent_gym.viewer.page import compact  # noqa: E402

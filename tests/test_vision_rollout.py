@@ -201,7 +201,7 @@ def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
 
     from agent_gym.chatting.context import ChatContext
     from agent_gym.contrib import opening_text
-    from agent_gym.trainers.export.trajectories import export_trajectories
+    from agent_gym.trainers.export_trajectories import export_trajectories
 
     env = gymnasium.make(ENV).unwrapped
     _, info = env.reset(seed=0)

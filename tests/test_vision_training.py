@@ -216,8 +216,7 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
     peft = pytest.importorskip("peft")
     from agent_gym.policies.processors import load_processor, model_class
     from agent_gym.trainers.engine import merged_weights
-    from agent_gym.trainers.export.checkpoint import find_checkpoint
-    from agent_gym.trainers.export.model import export_model
+    from agent_gym.trainers.export_model import export_model, find_checkpoint
 
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj", "qkv"], r=2)
     options = {"max_steps": 2, "model_init_kwargs": {"dtype": "float32"}, "peft_config": config}

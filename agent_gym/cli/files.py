@@ -308,10 +308,8 @@ def _export_model(arguments: Namespace) -> int:
     announce("importing torch and transformers")
     require("transformers", "train")
     from agent_gym.trainers.checkpoints import read_provenance
-    from agent_gym.trainers.export.card import model_card, read_evaluations
-    from agent_gym.trainers.export.checkpoint import find_checkpoint
-    from agent_gym.trainers.export.hub import check_name, push
-    from agent_gym.trainers.export.model import export_model
+    from agent_gym.trainers.export_hub import check_name, push
+    from agent_gym.trainers.export_model import export_model, find_checkpoint, model_card, read_evaluations
 
     if arguments.push_to_hub:
         check_name(arguments.push_to_hub)
@@ -347,8 +345,8 @@ def _trajectories_parser() -> Parser:
 
 def _export_trajectories(arguments: Namespace) -> int:
     require("datasets", "train")
-    from agent_gym.trainers.export.hub import check_name, push
-    from agent_gym.trainers.export.trajectories import export_trajectories
+    from agent_gym.trainers.export_hub import check_name, push
+    from agent_gym.trainers.export_trajectories import export_trajectories
 
     *files, out = map(Path, arguments.files)
     if not files:

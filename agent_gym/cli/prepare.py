@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_gym.cli.parser import Parser, positive
-from agent_gym.plan import Estimate, find_shape
+from agent_gym.plan import Estimate, cache_per_token, find_shape
 from agent_gym.plan import plan as estimate
-from agent_gym.plan.memory import cache_per_token
 
 if TYPE_CHECKING:
     from agent_gym.prepare import Forecast, Prepared

@@ -1,11 +1,246 @@
 """How much memory a training run needs, before anything is loaded: `agent-gym plan`.
 
-Arithmetic only: a model's shape (shapes.py, models.py), what its weights, optimizer, activations and cache occupy
-(memory.py), and which ways to lay a run out over GPUs have room for that (layouts.py). Nothing here imports torch.
+Arithmetic only, kept by hand: calculators elsewhere know neither the layouts of our trainer (an engine that shares its
+GPUs) nor TRL's tiles of logits. models.py has the shapes of models; here stand the bytes per GPU of training state,
+activations, head and cache, and which ways to lay a run out over GPUs have room for them. Nothing imports torch.
+
+P stands for the model's parameters, T for the trained ones (P, or those of the adapters), N for the training processes.
+Where a number is a library's default or its documented behaviour, it is named beside it; two are assumptions.
 """
 
-from agent_gym.plan.layouts import Estimate, plan
-from agent_gym.plan.models import find_shape
-from agent_gym.plan.shapes import ModelShape
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent_gym.errors import ConfigError
+from agent_gym.plan.models import ModelShape, find_shape
 
 __all__ = ["Estimate", "ModelShape", "find_shape", "plan"]
+
+HEAD_TILE = (4096, 32768)
+"""Tokens and vocabulary entries whose logits TRL computes at once (trl 1.16, `kernels/chunked_logprob.py`)."""
+LIVE_PARAMETERS = 10**9
+"""Parameters that DeepSpeed holds gathered at once (`stage3_max_live_parameters`)."""
+BUCKET = 5 * 10**8
+"""Parameters of a communication bucket of DeepSpeed's ZeRO-2 (`reduce_bucket_size`, `allgather_bucket_size`)."""
+RESERVED_SHARE = 0.08
+"""Assumed share of a GPU for CUDA contexts, NCCL's buffers and gaps between blocks. Not measured here."""
+ENGINE_RESERVED = 2 * 2**30
+"""Assumed bytes of vLLM besides weights and cache: CUDA graphs, activations of a batch. Not measured here."""
+MIN_EPISODES = 8
+"""Whole episodes that an engine's cache must hold: below that it decodes almost one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """What a training process holds from step to step, in bytes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: int = 0) -> TrainingState:
+    """Weights, gradients and the state of AdamW on one GPU.
+
+    Mixed precision costs 16 bytes per trained parameter, in all of its forms: 2 + 2 + 12 where weights and gradients
+    are bf16 and the optimizer keeps an fp32 copy (ZeRO, arXiv:1910.02054, section 3.1), 4 + 4 + 8 where they are fp32.
+    ZeRO-2 shares out gradients and optimizer, ZeRO-3 and FSDP2 the weights, too (sections 5.3 to 5.5). On top come:
+
+    - autocast: bf16 copies of fp32 weights, 2 bytes each, for as long as a forward pass runs (`torch.autocast` caches);
+    - DDP with several processes: buckets as large as the gradients (`gradient_as_bucket_view=False`);
+    - ZeRO-2: two buckets; ZeRO-3: the parameters that are gathered at the moment;
+    - FSDP2: two layers (the one that computes and the next), embedding and head, gathered in bf16. Gradients are shared
+      out in every pass (`trainers/rows.py`): those of two layers are whole for a moment, in bf16 and in fp32 for the
+      sum, and those of embedding and head in bf16 until the pass ends.
+
+    With LoRA the base is loaded in bf16 and has neither gradients nor optimizer state.
+
+    Args:
+        shape: the model.
+        sharding: "single", "ddp", "zero2", "zero3" or "fsdp2".
+        processes: N.
+        lora_rank: rank of the adapters, 0 for full training.
+    """
+    p, n = shape.parameters, processes
+    t = shape.lora_parameters(lora_rank) if lora_rank else p
+    if sharding in ("single", "ddp"):
+        weights: float = 2 * p + 4 * t if lora_rank else (4 + 2) * p
+        return TrainingState(weights, (8 if sharding == "ddp" else 4) * t, 8 * t)
+    if sharding == "zero2":
+        weights = 2 * (p + t) if lora_rank else 2 * p
+        return TrainingState(weights, 2 * t / n + 2 * 2 * min(t, BUCKET), 12 * t / n)
+    if sharding == "zero3":
+        weights = (2 * (p + t) if lora_rank else 2 * p) / n + 2 * min(p, LIVE_PARAMETERS)
+        return TrainingState(weights, 2 * t / n, 12 * t / n)
+    if sharding == "fsdp2":
+        ends = shape.embedding * (1 if shape.tied else 2)
+        shares = (2 * p + 4 * t if lora_rank else 4 * p) / n
+        whole = min(6 * t, 6 * 2 * shape.layer + 2 * ends)
+        return TrainingState(shares + 2 * (2 * shape.layer + ends), 4 * t / n + whole, 8 * t / n)
+    raise ValueError(f"unknown sharding {sharding!r}")
+
+
+def layer_activations(shape: ModelShape, residual: int = 2) -> int:
+    """Bytes per token that one layer keeps for its backward pass, in bf16 with attention that stores no scores.
+
+    The list of arXiv:2205.05198, section 4.1, for a gated MLP and grouped heads: inputs of both norms, in fp32, and
+    what they return; inputs of the projections; queries, keys, values, the attention's output; in the MLP the gate
+    before and behind its activation, the other half and their product. Where queries and keys are normalised, that
+    norm keeps its input in fp32 and what it returns.
+
+    Args:
+        shape: the model.
+        residual: bytes of a number in the residual stream: 2 for bf16 weights, 4 under autocast.
+    """
+    norms = 2 * (4 + residual) * shape.hidden
+    inputs = 2 * 2 * shape.hidden
+    attention = 2 * (2 * shape.query_width + 2 * shape.kv_width)
+    head_norms = (4 + 2) * (shape.query_width + shape.kv_width) * shape.qk_norm
+    return norms + inputs + attention + head_norms + 4 * 2 * shape.mlp
+
+
+def activations(shape: ModelShape, tokens: int, residual: int = 2) -> int:
+    """Bytes of activations at the peak of a pass with gradient checkpointing.
+
+    Each layer keeps its input only (arXiv:2205.05198, section 5: full recomputation), and the layer whose backward pass
+    runs has all of its own, with gradients of the MLP's three widest.
+
+    Args:
+        shape: the model.
+        tokens: tokens of the micro-batch, padding included.
+        residual: see `layer_activations`.
+    """
+    inputs = shape.layers * residual * shape.hidden
+    return tokens * (inputs + layer_activations(shape, residual) + 3 * 2 * shape.mlp)
+
+
+def head(shape: ModelShape, tokens: int, trained: bool = True) -> int:
+    """Bytes at the head: a tile of logits, and in fp32 the gradients of the hidden states and, if trained, of the head.
+
+    TRL never has the logits of all tokens at once: without its tiles they would take 4 bytes x tokens x vocabulary.
+    """
+    tile = 2 * min(tokens, HEAD_TILE[0]) * min(shape.vocab, HEAD_TILE[1])
+    return tile + 4 * tokens * shape.hidden + (4 * shape.embedding if trained else 0)
+
+
+def cache_per_token(shape: ModelShape) -> int:
+    """Bytes of the engine's key/value cache per token: a key and a value per layer and kv head, in bf16."""
+    return 2 * 2 * shape.layers * shape.kv_width
+
+
+def engine_weights(shape: ModelShape) -> int:
+    """Bytes of the engine's weights in bf16."""
+    return 2 * shape.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One layout and its bytes per GPU."""
+
+    layout: str  # "colocate" or "server"
+    config: str  # the name for `--accelerate_config`
+    lora_rank: int  # 0 for full training
+    trainers: int  # GPUs that train; with colocate they sample, too
+    servers: int  # GPUs that only sample
+    tensor_parallel: int  # GPUs over which one server spreads the model
+    state: TrainingState  # of a training GPU
+    activations: int  # at the peak of a forward and backward pass
+    head: int  # logits and the head's gradients
+    engine: float  # the engine's weights and what it needs besides the cache, on a sampling GPU
+    cache: float  # room for the key/value cache on a sampling GPU; negative where there is none
+    cache_tokens: int  # that the caches of all engines hold
+    episodes: int  # of the largest size that they hold at once
+    usable: float  # bytes of a GPU that may be planned with
+
+    @property
+    def training(self) -> float:
+        """Bytes of a training GPU at the peak of an update, while a colocated engine sleeps."""
+        return self.state.total + self.activations + self.head
+
+    @property
+    def obstacle(self) -> str | None:
+        """What does not fit, None if all does."""
+        if self.training > self.usable:
+            return "the update"
+        if self.cache < 0:
+            return "the engine"
+        return "the cache" if self.episodes < MIN_EPISODES * self.engines else None
+
+    @property
+    def engines(self) -> int:
+        """Copies of the model that sample."""
+        return self.trainers if self.layout == "colocate" else self.servers // self.tensor_parallel
+
+
+def plan(
+    shape: ModelShape, gpus: int, gpu_bytes: float, *, episode_tokens: int, micro_batch_tokens: int, lora_rank: int
+) -> list[Estimate]:
+    """Estimate every layout, those to be preferred first: all weights before adapters, whole copies before shares.
+
+    Args:
+        shape: the model.
+        gpus: how many GPUs of one machine.
+        gpu_bytes: memory of each.
+        episode_tokens: longest episode.
+        micro_batch_tokens: tokens of a forward and backward pass.
+        lora_rank: rank of the adapters where there are any.
+
+    Raises:
+        ConfigError: for numbers with which nothing can run.
+    """
+    numbers = {"gpus": gpus, "episode_tokens": episode_tokens, "micro_batch_tokens": micro_batch_tokens}
+    for name, value in {**numbers, "lora_rank": lora_rank}.items():
+        if value < 1:
+            raise ConfigError(f"{name} is {value}; it must be at least 1")
+    usable = gpu_bytes * (1 - RESERVED_SHARE)
+    tokens = max(micro_batch_tokens, episode_tokens)  # a longer row is alone in its pass
+    estimates = []
+    for config, rank, trainers, servers in _layouts(gpus, lora_rank):
+        state = training_state(shape, config, trainers, rank)
+        tensor_parallel = 1
+        while servers and engine_weights(shape) / tensor_parallel > usable and 2 * tensor_parallel <= servers:
+            tensor_parallel *= 2
+        engine = engine_weights(shape) / tensor_parallel + ENGINE_RESERVED
+        cache = usable - engine - (0 if servers else state.total)
+        samplers = servers // tensor_parallel * tensor_parallel if servers else trainers
+        cache_tokens = int(max(0.0, cache) * samplers // cache_per_token(shape))
+        residual = 4 if config in ("single", "ddp") and not rank else 2
+        estimates.append(
+            Estimate(
+                layout="server" if servers else "colocate",
+                config=config,
+                lora_rank=rank,
+                trainers=trainers,
+                servers=servers,
+                tensor_parallel=tensor_parallel,
+                state=state,
+                activations=activations(shape, tokens, residual),
+                head=head(shape, tokens, trained=not rank),
+                engine=engine,
+                cache=cache,
+                cache_tokens=cache_tokens,
+                episodes=cache_tokens // episode_tokens,
+                usable=usable,
+            )
+        )
+    return estimates
+
+
+def _layouts(gpus: int, lora_rank: int) -> Iterator[tuple[str, int, int, int]]:
+    """Accelerate config, rank of the adapters, training GPUs, sampling GPUs."""
+    splits = [(gpus, 0)]
+    if gpus > 1:
+        splits += dict.fromkeys([(gpus - gpus // 2, gpus // 2), (gpus - 1, 1)])
+    for rank in (0, lora_rank):
+        for trainers, servers in splits:
+            # Adapters have so little state that sharing it out without the weights is of no use.
+            several = ("ddp", "zero3") if rank else ("ddp", "zero2", "fsdp2", "zero3")
+            for config in several if trainers > 1 else ("single",):
+                yield config, rank, trainers, servers

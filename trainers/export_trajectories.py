@@ -8,7 +8,7 @@ model with another tokenizer.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def export_trajectories(
         raise ConfigError(f"none of {len(every)} episodes is left; ask for less than --min_reward or --successful do")
     if form != "trajectories" and any(record.get("images") for record in kept):
         raise ConfigError(f"format {form!r} has no place for images; take 'trajectories', which has them in `extra`")
-    make = {"trajectories": _whole, "sft": _contexts, "messages": _talk}[form]
+    make = {"trajectories": _whole, "sft": _contexts, "messages": _conversation}[form]
     dataset = Dataset.from_list([row for record in kept for row in make(record)])
     with writing(out, "name another folder"):
         (out / "data").mkdir(parents=True)
@@ -112,7 +112,7 @@ _NAMED = ("task_id", "reward", "success", "terminated", "truncated", "failure")
 _ELSEWHERE = {*_NAMED, "version", "spec", "messages", "tools", "steps", "rows", "reward_terms", "truncation", "seconds"}
 
 
-def _whole(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _whole(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     spec = record["spec"]
     steps = [
         {
@@ -127,7 +127,7 @@ def _whole(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         {"token_ids": row["token_ids"], "action_mask": _mask(row), "logprobs": row["logprobs"]}
         for row in record["rows"]
     ]
-    yield {
+    whole = {
         **{name: spec[name] for name in ("env_id", "split", "index", "seed", "group", "member")},
         "env_kwargs": json.dumps(spec["env_kwargs"]),
         **{name: record[name] for name in _NAMED},
@@ -138,17 +138,16 @@ def _whole(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         "rows": rows,
         "extra": json.dumps({key: value for key, value in record.items() if key not in _ELSEWHERE}),
     }
+    return [whole]
 
 
-def _contexts(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for row in record["rows"]:
-        mask = _mask(row)
-        if any(mask):
-            yield {"input_ids": row["token_ids"], "assistant_masks": mask, **_about(record)}
+def _contexts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = [{"input_ids": row["token_ids"], "assistant_masks": _mask(row), **_about(record)} for row in record["rows"]]
+    return [row for row in rows if any(row["assistant_masks"])]
 
 
-def _talk(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"messages": _messages(record), "tools": json.dumps(record["tools"]), **_about(record)}
+def _conversation(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"messages": _messages(record), "tools": json.dumps(record["tools"]), **_about(record)}]
 
 
 def _about(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,269 @@
+"""A trained checkpoint as a plain Hugging Face folder, which `AutoModelForCausalLM` and vLLM load, with a model card.
+
+A whole model is copied, bit for bit. An adapter stays an adapter, or is merged: each weight and its delta are added in
+float32 and then rounded once to the type of the weight, without touching the base model (`weights.merged_weights`, the
+same sum that the engines sampled from while it was trained).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, GenerationConfig
+from transformers.trainer_utils import get_last_checkpoint
+
+from agent_gym.errors import ConfigError
+from agent_gym.evaluate import EvalResult, summarize
+from agent_gym.policies.processors import let_videos_be_missing, model_class
+from agent_gym.registry import ENVS
+from agent_gym.rollout import from_record, read_trajectories
+from agent_gym.trainers.checkpoints import versions
+from agent_gym.trainers.critic import FILE as CRITIC
+from agent_gym.trainers.engine import merged_weights
+
+# Beside the weights; what else a checkpoint holds is the trainer's (optimizer, schedule, random generators, logs).
+_KEPT = (
+    "config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*processor_config.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder with a model.
+
+    Attributes:
+        folder: where it is.
+        base: what an adapter belongs to, a hub id or a folder; None for a whole model.
+    """
+
+    folder: Path
+    base: str | None
+
+
+def find_checkpoint(path: str | Path) -> Checkpoint:
+    """Find the model in a folder: its own, or else that of its last checkpoint.
+
+    Raises:
+        ConfigError: if there is none, or only pieces that one process of several has written.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
+    if not _has_model(folder):
+        folder = Path(get_last_checkpoint(str(folder)) or folder)
+    if not _has_model(folder):
+        raise ConfigError(
+            f"{folder} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that are "
+            "still sharded become whole with `accelerate merge-weights` (FSDP) or zero_to_fp32.py (DeepSpeed)"
+        )
+    adapter = folder / "adapter_config.json"
+    config = json.loads(adapter.read_text(encoding="utf-8")) if adapter.is_file() else None
+    return Checkpoint(folder, config and str(config["base_model_name_or_path"]))
+
+
+def _has_model(folder: Path) -> bool:
+    if (folder / "adapter_config.json").is_file():
+        return (folder / "adapter_model.safetensors").is_file()
+    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+
+
+def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:
+    """Write the model of a checkpoint.
+
+    Args:
+        checkpoint: what to export.
+        out: a new or empty folder.
+        merge_adapter: merge a LoRA adapter into its base model.
+        critic: also copy the critic, to `critic/`, where no loader of the policy looks.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: if the folder has content, there is nothing to merge, no critic, no tokenizer, or the adapter's
+            base model cannot be loaded or is no sum of weights.
+    """
+    out, folder = Path(out).expanduser(), checkpoint.folder
+    kept = sorted({path for pattern in _KEPT for path in folder.glob(pattern) if path.is_file()})
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already; name a new folder, or empty it")
+    if merge_adapter and checkpoint.base is None:
+        raise ConfigError(f"{folder} is a whole model and no LoRA adapter: leave --merge_adapter out")
+    if critic and not (folder / CRITIC).is_file():
+        raise ConfigError(f"{folder} has no critic; only agent-gym ppo leaves one")
+    if not any(path.name.startswith("tokenizer") for path in kept):
+        raise ConfigError(f"{folder} has no tokenizer; save that of the base model into it first")
+    # Made aside, so that a failure leaves no folder that looks like a model.
+    aside = out.with_name(out.name + ".unfinished")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        if merge_adapter:
+            _merge(checkpoint, aside)
+        else:
+            for path in kept:
+                shutil.copy2(path, aside)
+        if (aside / "config.json").is_file() and not (aside / "generation_config.json").is_file():
+            GenerationConfig.from_model_config(AutoConfig.from_pretrained(aside)).save_pretrained(aside)
+        if critic:
+            (aside / CRITIC).parent.mkdir()
+            shutil.copy2(folder / CRITIC, aside / CRITIC)
+        if out.exists():
+            out.rmdir()
+        aside.rename(out)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return out
+
+
+def _merge(checkpoint: Checkpoint, out: Path) -> None:
+    from peft import PeftModel
+
+    let_videos_be_missing()
+    kind = model_class(str(checkpoint.base))
+    try:
+        base: Any = kind.from_pretrained(str(checkpoint.base), dtype="auto")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot load the base model {checkpoint.base!r} of the adapter; correct base_model_name_or_path in "
+            f"{checkpoint.folder / 'adapter_config.json'} ({str(error).splitlines()[0]})"
+        ) from error
+    config, generation_config = base.config, base.generation_config
+    adapted = PeftModel.from_pretrained(base, str(checkpoint.folder))
+    merged = {name: weight.contiguous() for name, weight in merged_weights(adapted)}
+    # A fresh model of the same kind: PEFT has put layers of its own into the one it was given.
+    plain: Any = kind.from_config(config, dtype=base.dtype)
+    missing, unexpected = plain.load_state_dict(merged, strict=False)
+    tied = set(plain.all_tied_weights_keys)
+    if unexpected or set(missing) - tied:
+        raise ConfigError(f"the adapter does not fit its base model: {[*unexpected, *missing][:3]}")
+    plain.tie_weights()
+    plain.generation_config = generation_config
+    plain.save_pretrained(out)
+    encoder = AutoTokenizer if kind is AutoModelForCausalLM else AutoProcessor
+    encoder.from_pretrained(checkpoint.folder).save_pretrained(out)
+
+
+# The card: what was trained on what, how, and what came out, from what the run itself has written.
+
+_HEAD = """\
+---
+library_name: {library}
+pipeline_tag: text-generation
+{base}tags:
+- agent-gym
+- reinforcement-learning
+- tool-use
+# license: yours to fill in; those of the base model and of the training data bind you
+---
+"""
+
+
+def model_card(
+    name: str,
+    checkpoint: Checkpoint,
+    provenance: Mapping[str, Any],
+    evaluations: Mapping[tuple[str, str, str], EvalResult],
+    *,
+    merged: bool,
+) -> str:
+    """Return the text of README.md.
+
+    Args:
+        name: of the model.
+        checkpoint: where it is from.
+        provenance: what the run has written (`provenance.py`); may be empty.
+        evaluations: by policy, environment and split, from `read_evaluations`.
+        merged: whether an adapter was merged.
+    """
+    base = str(provenance.get("base_model") or checkpoint.base or "")
+    # A folder of the machine it was trained on is of no use to others.
+    if base.count("/") != 1 or base.startswith((".", "/", "~")) or Path(base).exists():
+        base = ""
+    adapter = checkpoint.base is not None and not merged
+    library = "peft" if adapter else "transformers"
+    what = "A LoRA adapter" if adapter else "A language model" + " with a LoRA adapter merged in" * merged
+    of = f" of [{base}](https://huggingface.co/{base})" if base else ""
+    how = ""
+    if provenance:
+        estimator = provenance["settings"].get("advantage_estimator")
+        how = f", trained by `{provenance['trainer']}` ({estimator}) for {provenance['step']} steps"
+    head = _HEAD.format(library=library, base=f"base_model: {base}\n" if base else "")
+    parts = [head, f"# {name}\n", f"{what}{of}{how}, with agent-gym.\n"]
+    if provenance:
+        parts += ["## Environments\n", _environments(provenance["environments"])]
+    if evaluations or provenance.get("evaluations"):
+        parts += ["## Evaluation\n", _evaluations(evaluations, provenance.get("evaluations", []))]
+    if provenance:
+        rows = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
+        parts += ["## Settings\n", _table(("setting", "value"), rows)]
+    used = provenance.get("versions") or versions()
+    parts += ["## Versions\n", _table(("package", "version"), list(used.items()))]
+    return "\n".join(parts)
+
+
+def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], EvalResult]:
+    """Condense the episodes that `agent-gym eval --output` wrote, by policy, environment and split.
+
+    Raises:
+        ConfigError: for a file that is no trajectory file.
+    """
+    episodes: dict[tuple[str, str, str], list[Any]] = {}
+    for path in paths:
+        for record in read_trajectories(path):
+            spec = record["spec"]
+            key = str(record.get("policy", "policy")), spec["env_id"], str(spec["split"])
+            episodes.setdefault(key, []).append(from_record(record))
+    return {key: summarize(part) for key, part in episodes.items()}
+
+
+def _environments(environments: Sequence[Mapping[str, Any]]) -> str:
+    about = {entry.id: entry for entry in ENVS}
+    rows = []
+    for env in environments:
+        entry, arguments = about.get(env["env_id"]), dict(env["env_kwargs"])
+        data = arguments.pop("data", "embedded" if entry else "")
+        summary = entry.summary if entry else ""
+        rows.append((env["env_id"], summary, env["split"], str(env["tasks"]), str(data), f"`{json.dumps(arguments)}`"))
+    text = _table(("environment", "task", "split", "tasks", "data", "arguments"), rows)
+    return text + "\nThe number at the end of an environment's id is its version.\n"
+
+
+def _evaluations(evaluations: Mapping[tuple[str, str, str], EvalResult], log: Sequence[Mapping[str, Any]]) -> str:
+    columns = ("success", "95% interval", "reward", "episodes")
+    rows = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
+    text = _table(("policy", "environment", "split", *columns), rows) if rows else ""
+    if not log:
+        return text
+    names = ("success", "success_low", "success_high", "reward", "episodes")
+    course = _table(("step", *columns), [(str(e["step"]), *_result(*(e[name] for name in names))) for e in log])
+    return f"{text}\nDuring training:\n\n{course}" if text else course
+
+
+def _result(success: float, low: float, high: float, reward: float, episodes: int) -> tuple[str, str, str, str]:
+    return f"{success:.1%}", f"{low:.1%} to {high:.1%}", f"{reward:.3f}", str(episodes)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)]) + "\n"
