@@ -93,18 +93,8 @@ def test_training_that_is_interrupted_says_what_to_resume_from(command: str, mod
 
 
 def test_loading_a_model_is_announced_to_a_terminal_only(model: str, tmp_path: Path) -> None:
-    words = [
-        "rollout",
-        GSM8K,
-        "--model",
-        model,
-        "--engine",
-        "transformers",
-        "--episodes",
-        "1",
-        "--max_turn_tokens",
-        "4",
-    ]
+    words = ["rollout", GSM8K, "--model", model, "--engine", "transformers", "--episodes", "1"]
+    words += ["--max_turn_tokens", "4"]
     code, shown = at_a_terminal(tmp_path, *words)
     assert code == 0 and shown.startswith(f"agent-gym: loading {model} into transformers")
     words = [sys.executable, "-m", "agent_gym", *words, "--output", "other.jsonl"]

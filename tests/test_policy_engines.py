@@ -219,13 +219,6 @@ def test_aborted_requests_are_gone_and_the_others_unharmed(subject: Subject) -> 
     assert subject.policy.poll() == []
 
 
-def test_more_requests_than_fit_at_once(subject: Subject) -> None:
-    requests = make_requests(50, max_tokens=8)
-    finished = run(subject.policy, requests)
-    assert len(finished) == 50
-    assert largest_difference(subject.model, requests, finished) <= TOLERANCE
-
-
 def test_sleep_and_wake_do_no_harm(subject: Subject) -> None:
     requests = make_requests(4)
     before = run(subject.policy, requests)

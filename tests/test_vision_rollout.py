@@ -14,7 +14,6 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rollout_tools import roll  # noqa: E402
 from vision_tools import ENV, PICTURES, noise, tiny_processor  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
@@ -146,13 +145,6 @@ def test_files_hold_each_image_once_and_give_it_back(tmp_path: Path) -> None:
             # Another picture, and the replay says which turn showed it.
             record["images"] = [Image(255 - Image.from_url(url).pixels).url() for url in urls]
             assert any("images" in found or "opening" in found for found in replay(record))
-
-
-def test_files_of_text_episodes_know_nothing_of_images(tokenizer: Any) -> None:
-    (episode,) = roll(tokenizer, [EpisodeSpec("AgentR1/GSM8K-v0", seed=0)])
-    record = to_record(episode, tokenizer)
-    assert "images" not in record and all("images" not in row for row in record["rows"])
-    assert json.loads(json.dumps(record))["messages"] == episode.messages
 
 
 def test_a_budget_that_ends_within_an_image_leaves_the_image_out() -> None:

@@ -32,7 +32,9 @@ def check_failures_everywhere(episodes: Sequence[Episode]) -> None:
     Raises:
         RolloutError: in every process, with the failure of the first episode.
     """
-    check_failures(gather_object([episode.failure for episode in episodes]))
+    failures = gather_object([episode.failure for episode in episodes])
+    if all(failures):
+        check_failures(failures)
 
 
 def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -42,7 +42,6 @@ class Failure:
     traceback: str = ""
 
     def __str__(self) -> str:
-        """Return kind and message."""
         return f"{self.kind}: {self.message}"
 
     @property
@@ -73,7 +72,7 @@ class Failure:
         return cls(type(error).__name__, message_of(error), where, text)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the entries of a trajectory's record that tell the failure."""
+        """Return the failure's entries of a trajectory's record."""
         return {"failure": str(self), "failure_details": {"where": self.where, "traceback": self.traceback}}
 
     @classmethod
@@ -89,38 +88,31 @@ class RaisedElsewhere(Exception):
     """The cause of an error that was raised in another process or thread; its text is the traceback there."""
 
     def __init__(self, failure: Failure) -> None:
-        """Keep the failure."""
         super().__init__(failure)
         self.failure = failure
 
     def __str__(self) -> str:
-        """Return the traceback."""
         return f"\n{self.failure.traceback or self.failure}"
 
 
 def failure_summary(episodes: Iterable[Episode]) -> list[str]:
-    """Return one line for each kind of failure, the most frequent first; none if no episode failed.
+    """Return one line for each kind of failure, the most frequent first.
 
-    Each line has the number of episodes, the kind, and message and place of the first one:
-    `3 x RuntimeError, the first: RuntimeError: backend gone (my_env.py:12)`.
+    Such as `3 x RuntimeError, the first: RuntimeError: backend gone (my_env.py:12)`.
     """
     kinds = _by_kind([episode.failure for episode in episodes if episode.failure])
     return [f"{len(same)} x {kind}, the first: {same[0].line}" for kind, same in kinds.items()]
 
 
 def warn_of_expert(episodes: Sequence[Episode]) -> None:
-    """Say on stderr if more than half of the tool calls of an expert failed: nothing is learned from such episodes."""
+    """Warn if more than half of the tool calls of an expert failed: nothing is learned from such episodes."""
     complaint = failed_calls((step.tool_calls, step.error) for episode in episodes for step in episode.steps)
     if complaint:
         print(f"agent-gym: warning: {episodes[0].spec.env_id}: {complaint}", file=sys.stderr, flush=True)
 
 
 def check_failures(failures: Sequence[Failure | None]) -> None:
-    """Raise `RolloutError` if every episode of a rollout failed: the cause is then in the set-up.
-
-    Args:
-        failures: `Episode.failure` of every episode, None where it went well.
-    """
+    """Raise `RolloutError` if every episode failed (None where it went well): the cause is then in the set-up."""
     failed = [failure for failure in failures if failure is not None]
     if not failed or len(failed) < len(failures):
         return

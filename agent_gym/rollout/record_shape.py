@@ -1,7 +1,7 @@
-"""What a record of a trajectory file has to be like, so that whoever reads one finds what it looks for.
+"""The shape of a record of a trajectory file.
 
 The shape of a value is a type, a tuple of types, a list `[shape]`, or fields `{name: shape}`; a name with "?" may be
-missing. Further entries are anybody's.
+missing. Further entries are allowed.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ _SHAPE: Mapping[str, Any] = {
 
 def misfit(record: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a record, None if nothing is."""
-    wrong = _misfit(record, _SHAPE, "")
-    if wrong is None and record["failure"] is None and record["reward"] is None:
-        wrong = "reward is null, and the episode did not fail"
-    if wrong is not None:
+    if wrong := _misfit(record, _SHAPE, ""):
         return wrong
+    if record["failure"] is None and record["reward"] is None:
+        return "reward is null, and the episode did not fail"
     for where, found, made in (("spec", record["spec"], EpisodeSpec), *(("steps", s, Step) for s in record["steps"])):
         if unknown := found.keys() - {field.name for field in fields(made)}:
             return f"{where} has {', '.join(sorted(unknown))}, which this version does not know"

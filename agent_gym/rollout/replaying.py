@@ -93,7 +93,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
 
 
 def _answered_images(messages: Sequence[Mapping[str, Any]]) -> list[list[Image]]:
-    """Return what the world showed after each turn of the policy."""
+    """Return the images that the world showed after each turn of the policy."""
     shown: list[list[Image]] = []
     for message in messages:
         if message["role"] == "assistant":

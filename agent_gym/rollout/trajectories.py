@@ -138,9 +138,7 @@ def json_ready(value: Any, depth: int = 100) -> Any:
 def read_trajectories(
     path: str | Path, *, left_out: Callable[[str], object] = warnings.warn
 ) -> Iterator[dict[str, Any]]:
-    """Yield the episodes of a file.
-
-    Lines that hold no whole episode, for example one that a kill has cut off, are left out.
+    """Yield the episodes of a file, without lines that hold no whole one, as a kill may leave them.
 
     Args:
         path: the file.
@@ -166,11 +164,7 @@ def read_trajectories(
 
 
 def scan_trajectories(path: str | Path) -> Iterator[tuple[int, bytes, dict[str, Any] | str]]:
-    """Yield the number of each line that is not blank, the line as it stands, and its record or what is wrong with it.
-
-    Raises:
-        ConfigError: if the file is missing or cannot be read.
-    """
+    """Yield the number of each line that is not blank, the line itself, and its record or what is wrong with it."""
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"no trajectory file at {path}")
@@ -224,12 +218,7 @@ def from_record(record: Mapping[str, Any]) -> Episode:
 
 
 def recorded_messages(record: Mapping[str, Any], images: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-    """Return the messages of a record with their images.
-
-    Args:
-        record: one that `read_trajectories` gave.
-        images: what stands for its images, by default they themselves.
-    """
+    """Return the messages of a record with their images, or with what stands for those."""
     if images is None:
         images = [Image.from_url(url) for url in record.get("images", ())]
 
@@ -245,7 +234,6 @@ def recorded_messages(record: Mapping[str, Any], images: Sequence[Any] | None = 
 
 
 def _numbered(message: dict[str, Any], images: dict[Image, int]) -> dict[str, Any]:
-    """Name the images of a message by their numbers."""
     if not isinstance(message["content"], list):
         return message
     content = [

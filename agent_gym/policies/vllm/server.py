@@ -169,11 +169,6 @@ class VLLMServerPolicy:
             future.cancel()
 
     def interrupt(self) -> list[Generation]:
-        """Abort all pending requests and return what was sampled of them.
-
-        Raises:
-            RolloutError: when a server cannot be reached any more.
-        """
         begun: list[Generation] = []
         while self._pending:
             self._call(self._abort_all())
@@ -262,7 +257,6 @@ class VLLMServerPolicy:
         """Do nothing, as `wake`."""
 
     def close(self) -> None:
-        """Drop what is pending and close the connections; the servers go on."""
         if self._loop.is_closed():
             return
         for request_id in list(self._pending):
