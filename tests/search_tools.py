@@ -7,14 +7,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from agent_gym.errors import EnvFailure
 from agent_gym.search import Document, Hit, Retriever
-from agent_gym.search.remote import SearchServer
-from agent_gym.serving import bind
+from agent_gym.serve.server import Server
+from agent_gym.serve.services import SearchServer, bind
 
 
 def hotpotqa_sample() -> Path:
@@ -56,12 +56,19 @@ def expected(query: str, k: int) -> list[Hit]:
 
 @contextmanager
 def serving(retriever: Retriever, **options: Any) -> Iterator[SearchServer]:
-    """A real server on a free port."""
-    with SearchServer(retriever, bind(port=0), **options) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    """A real search server on a free port."""
+    with running(SearchServer(retriever, bind(port=0), **options)) as server:
+        yield server
+
+
+ServerType = TypeVar("ServerType", bound=Server)
+
+
+@contextmanager
+def running(server: ServerType) -> Iterator[ServerType]:
+    """Any server of ours, in a thread."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+        yield server
+    thread.join()

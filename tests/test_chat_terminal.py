@@ -16,11 +16,11 @@ from rich.console import Console
 from tiny import make_tiny_model, make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.chatting import Conversation
-from agent_gym.chatting.terminal import Terminal
 from agent_gym.cli.main import main
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, make_env, read_trajectories
+from agent_gym.serve.conversation import Conversation
+from agent_gym.serve.terminal import Terminal
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 

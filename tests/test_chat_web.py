@@ -16,11 +16,11 @@ from browser import CHROMIUM, Browser
 from tiny import make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.chatting import Conversation, Limits
-from agent_gym.chatting.server import ChatServer
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, make_env
-from agent_gym.serving import bind
+from agent_gym.serve.conversation import Conversation, Limits
+from agent_gym.serve.page import ChatServer
+from agent_gym.serve.server import bind
 
 HOSTILE = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
@@ -50,7 +50,7 @@ class Served:
         return self.turns.pop(0)
 
     def __enter__(self) -> Served:
-        self._web = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self._web = threading.Thread(target=self.server.serve_forever, daemon=True)
         self._talker = threading.Thread(target=self._talk, daemon=True)
         self._web.start()
         self._talker.start()
@@ -70,9 +70,9 @@ class Served:
         self.turns = [""]
         until(lambda: self.server.order("leave") or not self._talker.is_alive())
         self._talker.join(10)
-        self.server.shutdown()
+        with self.server:
+            pass
         self._web.join()
-        self.server.server_close()
 
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
@@ -90,7 +90,7 @@ class Served:
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
         connection.request("GET", "/events", headers=headers)
         answer = connection.getresponse()
-        assert answer.headers["Content-Type"] == "text/event-stream"
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
         found: list[tuple[int, dict[str, Any]]] = []
         number = -1
         while len(found) < count:
@@ -122,7 +122,7 @@ def test_events_are_streamed_and_continued_where_they_broke_off(served: Served) 
     assert [number for number, _ in events] == list(range(6))
     kinds = [event["kind"] for _, event in events]
     assert kinds[:3] == ["begin", "person", "text"] and events[0][1]["env_id"] == "AgentR1/GSM8K-v0"
-    until(lambda: not served.server._taken)
+    until(lambda: not served.server._busy)
     everything = served.events(len(served.server._events))
     assert everything[-1][1]["kind"] == "end"
     assert served.events(2, **{"Last-Event-ID": "4"}) == everything[5:7]
@@ -137,7 +137,7 @@ def test_a_trajectory_can_be_had_when_there_is_one(served: Served) -> None:
     status, answer = served.ask("/trajectory")
     assert status == 409 and "say something first" in answer["detail"]
     served.ask("/say", {"text": "What is 48/2?"})
-    until(lambda: not served.server._taken)
+    until(lambda: not served.server._busy)
     status, line = served.ask("/trajectory")
     assert status == 200 and json.loads(line)["messages"][-1]["role"] == "assistant"
 
@@ -149,7 +149,7 @@ def test_one_at_a_time(served: Served) -> None:
     assert served.ask("/say", {"text": "b"})[0] == 409 and served.ask("/reset", {})[0] == 409
     assert served.ask("/trajectory")[0] == 409
     going.set()
-    until(lambda: not served.server._taken)
+    until(lambda: not served.server._busy)
     assert served.ask("/say", {"text": "b"})[0] == 200
 
 

@@ -209,7 +209,7 @@ def test_marks_that_mirror_text_are_shown_as_signs(tokenizer: Any, tmp_path: Pat
     assert "a\u27e8U+202E\u27e942" in drawn and not re.search("[\u202a-\u202e\u2066-\u2069]", drawn)
     package = Path(agent_gym.__file__).parent
     for script, call in (
-        (package / "chatting/page.js", "plain('', text)"),
+        (package / "serve/page.js", "plain('', text)"),
         (package / "envs/webshop/page.js", "plain(text)"),
     ):
         source = script.read_text(encoding="utf-8")

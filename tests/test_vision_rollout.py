@@ -191,8 +191,8 @@ def test_the_page_draws_them(tmp_path: Path) -> None:
 def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
     import gymnasium
 
-    from agent_gym.chatting.context import ChatContext
     from agent_gym.contrib import opening_text
+    from agent_gym.serve.conversation import ChatContext
     from agent_gym.trainers.export_trajectories import export_trajectories
 
     env = gymnasium.make(ENV).unwrapped

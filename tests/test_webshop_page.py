@@ -9,20 +9,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from search_tools import running
 
 from agent_gym.cli.serve import serve
 from agent_gym.envs.webshop.embedded.generator import write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.errors import ConfigError
-from agent_gym.serving import bind
+from agent_gym.serve.server import bind
 
 HOSTILE = "<img src=x onerror=document.title='broken'> & \u202e"
 
@@ -40,30 +41,17 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-class serving:
-    """Runs a server in a thread."""
-
-    def __init__(self, make: Any) -> None:
-        self.server: ShopServer = WebShopEnv.server(make, bind(port=0))
-
-    def __enter__(self) -> ShopServer:
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-        return self.server
-
-    def __exit__(self, *_: Any) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+def serving(make: Any) -> AbstractContextManager[ShopServer]:
+    return running(WebShopEnv.server(make, bind(port=0)))
 
 
-def ask(address: str, path: str, body: Any = None) -> tuple[int, Any, dict[str, str]]:
+def ask(address: str, path: str, body: Any = None) -> tuple[int, Any, Any]:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
     connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
     answer = connection.getresponse()
     content = answer.read()
     kind = answer.headers["Content-Type"]
-    return answer.status, json.loads(content) if "json" in kind else content.decode(), dict(answer.headers)
+    return answer.status, json.loads(content) if "json" in kind else content.decode(), answer.headers
 
 
 def test_a_visit_from_the_instruction_to_the_reward(address: str) -> None:

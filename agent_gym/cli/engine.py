@@ -212,8 +212,7 @@ def build_endpoint(arguments: argparse.Namespace, env_id: str, context: int, con
 
     `--model` is its name there, None for the only one; without `--tokenizer` a vLLM server names the model's source.
     """
-    from agent_gym.policies.openai import OpenAIPolicy
-    from agent_gym.policies.openai_server import find_model, gives_token_ids
+    from agent_gym.policies.openai import OpenAIPolicy, find_model, gives_token_ids
 
     url, source = arguments.endpoint, arguments.tokenizer
     card = find_model(url, arguments.model)

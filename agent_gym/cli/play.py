@@ -25,7 +25,7 @@ from agent_gym.registry import check_env_id
 from agent_gym.rollout import make_env
 
 if TYPE_CHECKING:
-    from agent_gym.chatting import Conversation
+    from agent_gym.serve.conversation import Conversation
 
 HELP = """\
 write your turn and press Enter; a turn without a tool call is usually the answer
@@ -251,7 +251,7 @@ def chat(argv: Sequence[str]) -> int:
     require("rich", "train")
     from rich.console import Console
 
-    from agent_gym.chatting.terminal import Terminal
+    from agent_gym.serve.terminal import Terminal
 
     with _conversation(arguments) as conversation:
         Terminal(conversation, arguments.model or arguments.endpoint, Console()).run(_ask)
@@ -260,9 +260,9 @@ def chat(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _conversation(arguments: Namespace) -> Iterator[Conversation]:
-    from agent_gym.chatting import Conversation, Limits
     from agent_gym.cli.engine import build, build_endpoint
     from agent_gym.rollout import EpisodeSpec
+    from agent_gym.serve.conversation import Conversation, Limits
 
     limits = Limits(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns)
     env_id, env_kwargs, seed = arguments.env_id, arguments.env_kwargs, arguments.seed
@@ -282,9 +282,9 @@ def _conversation(arguments: Namespace) -> Iterator[Conversation]:
 
 
 def _serve(arguments: Namespace) -> int:
-    from agent_gym.chatting.server import ChatServer
     from agent_gym.cli.serve import until_stopped
-    from agent_gym.serving import bind
+    from agent_gym.serve.page import ChatServer
+    from agent_gym.serve.server import bind
 
     listener = bind(port=arguments.port)
     with until_stopped(), listener, _conversation(arguments) as conversation:

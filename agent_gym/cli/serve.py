@@ -16,12 +16,9 @@ from agent_gym.policies.vllm import set_environment
 from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, key_file, server_command, server_key
 from agent_gym.rollout import make_env
 from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
-from agent_gym.sandbox.server import SandboxServer
 from agent_gym.search.base import Document, Retriever
 from agent_gym.search.engines import CachedRetriever, HybridRetriever, MicroBatcher, open_index
-from agent_gym.search.remote import SearchServer
 from agent_gym.search.sources import open_corpus
-from agent_gym.serving import bind
 
 _WEBSHOP = "AgentR1/WebShop-v0"
 
@@ -99,6 +96,8 @@ def _search_parser() -> Parser:
 
 
 def _serve_search(arguments: Namespace) -> int:
+    from agent_gym.serve.services import SearchServer, bind
+
     # Taken before an index is built for an hour.
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
@@ -128,6 +127,8 @@ def _sandbox_parser() -> Parser:
 
 
 def _serve_sandbox(arguments: Namespace) -> int:
+    from agent_gym.serve.services import SandboxServer, bind
+
     limits = Limits(arguments.cpu_seconds, arguments.wall_seconds, arguments.memory_mb)
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener:
@@ -149,6 +150,8 @@ def _webshop_parser() -> Parser:
 
 
 def _serve_webshop(arguments: Namespace) -> int:
+    from agent_gym.serve.server import bind
+
     def make() -> Any:
         return make_env(_WEBSHOP, arguments.env_kwargs).unwrapped
 

@@ -1,34 +1,40 @@
 """Any server that speaks OpenAI's protocol, as a policy: vLLM, SGLang, llama.cpp, a provider.
 
-Where the server takes and gives token ids (vLLM's `/v1/completions` with `return_token_ids`), the policy sees exactly
-the context that the rollout keeps, and the tokens are those that were sampled. Everywhere else it gets the messages by
-`/v1/chat/completions` and gives a text, which is encoded here: token counts are then those of the tokenizer at hand,
+Where the server takes and returns token ids (vLLM's `/v1/completions` with `return_token_ids`), the policy sees exactly
+the context that the rollout keeps, and the tokens are those that were sampled. Every other server gets the messages by
+`/v1/chat/completions` and returns a text, which is encoded here: token counts are then those of the tokenizer at hand,
 log probabilities are 0, and the server's own template writes the context. Such episodes can be scored and looked at; to
 train on their tokens would be wrong.
 
-A request that somebody watches (`Request.on_token`) is streamed (openai_stream.py); all others come as a whole.
+A request with `Request.on_token` is streamed; all others come as a whole. HTTP, retries and the API key, from the
+environment variable `OPENAI_API_KEY`, are the official client's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import os
 import queue
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-import urllib3
-
 from agent_gym.chat import ChatRenderer, Message
-from agent_gym.client import RETRIES
-from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
-from agent_gym.policies.openai_server import ANSWER_S, NO_ANSWER, advice, client
-from agent_gym.policies.openai_stream import StreamedChoice, is_stream, read_events, text_of_answer
-from agent_gym.workers import Workers
+from agent_gym.serve.client import RETRIES, split_address
 
+KEY_VARIABLE = "OPENAI_API_KEY"
 _POLL_S = 0.005  # how long `poll` waits: an environment that has answered meanwhile waits as long
+_ANSWER_S = 600.0  # a long turn on a busy server is no failure
+_LOOK_S = 30.0
+_LOOK_RETRIES = 2
+_STRANGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)  # of an answer in another form
 
 
 class OpenAIPolicy:
@@ -41,10 +47,10 @@ class OpenAIPolicy:
         token_ids: whether to talk in token ids; `gives_token_ids` finds out.
         context: longest sequence in tokens, None if the server says.
         concurrency: most requests at the same time.
-        retries: how often a request is sent again when the connection breaks or the server is busy.
+        retries: how often a request is sent again when the connection breaks or the server is busy or fails.
 
     Raises:
-        ConfigError: for an address that is none.
+        ConfigError: for an address that is none, or without the package openai.
     """
 
     continuous = True
@@ -61,12 +67,15 @@ class OpenAIPolicy:
         retries: int = RETRIES,
     ) -> None:
         self.model, self.context = model, context
+        self._url, self._retries = url.rstrip("/"), retries
         self._renderer, self._token_ids = renderer, token_ids
-        self._client = client(url, "/completions" if token_ids else "/chat/completions", concurrency, retries)
-        self._workers = Workers(concurrency)
-        self._pending: dict[int, Request] = {}
+        self._client = _connect(url, retries, _ANSWER_S, asynchronous=True)
+        self._turns = asyncio.Semaphore(concurrency)
+        self._pending: dict[int, tuple[Request, Future[None]]] = {}
         # With the request and not its id: ids come again, and the answer to an aborted request may still come.
         self._news: queue.SimpleQueue[tuple[Request, list[int] | Generation | Exception]] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
 
     @property
     def pending(self) -> int:
@@ -82,18 +91,8 @@ class OpenAIPolicy:
         """
         check_request(request, self._pending, self.context)
         content = self._ids_content(request) if self._token_ids else self._text_content(request)
-        self._pending[request.id] = request
-
-        def work() -> None:
-            if not self._waits_for(request):  # aborted while it was queued
-                return
-            try:
-                choice = self._ask(content) if request.on_token is None else self._listen(content, request)
-                self._news.put((request, self._read(request, choice)))
-            except Exception as error:  # it is raised where somebody hears it, in `poll`
-                self._news.put((request, error))
-
-        self._workers.submit(work)
+        future = asyncio.run_coroutine_threadsafe(self._answer(request, content), self._loop)
+        self._pending[request.id] = request, future
 
     def poll(self) -> list[Generation]:
         """Return what has finished, after at most 5 ms.
@@ -107,7 +106,7 @@ class OpenAIPolicy:
                 request, news = self._news.get(timeout=None if found else _POLL_S, block=not found)
             except queue.Empty:
                 break
-            if not self._waits_for(request):
+            if self._pending.get(request.id, (None,))[0] is not request:
                 continue  # aborted when its answer was on the way
             if isinstance(news, list):
                 for token in news:
@@ -121,37 +120,36 @@ class OpenAIPolicy:
         return found
 
     def abort(self, request_id: int) -> None:
-        """Drop a pending request; what the server still says to it is not heard, and a stream is broken off."""
-        self._pending.pop(request_id, None)
+        """Drop a pending request: its connection is closed, by which a server knows. Unknown ids are ignored."""
+        if request_id in self._pending:
+            _, future = self._pending.pop(request_id)
+            future.cancel()
 
     def close(self) -> None:
         """Drop what is pending and close the connections; the server goes on."""
-        self._pending.clear()
-        self._workers.close()
-        self._client.close()
+        if self._loop.is_closed() or not self._loop.is_running():
+            return
+        for request_id in list(self._pending):
+            self.abort(request_id)
+        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     # One request.
 
-    def _waits_for(self, request: Request) -> bool:
-        return self._pending.get(request.id) is request
-
     def _ids_content(self, request: Request) -> dict[str, Any]:
         params = request.params
-        return {
-            **self._common(request),
-            "prompt": request.prompt_ids,
+        further = {
             "return_token_ids": True,
-            "logprobs": 0,  # of the sampled token alone
             "ignore_eos": True,
             "stop_token_ids": sorted(self._renderer.eos_token_ids),
-            "stop": list(params.stop),
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
-            # Otherwise the model's generation_config.json slips its own values into requests.
-            "top_p": 1.0,
+            # Otherwise the model's generation_config.json puts its own values into requests.
             "top_k": 0,
             "repetition_penalty": 1.0,
         }
+        content = {"prompt": request.prompt_ids, "logprobs": 0, "stop": list(params.stop), "top_p": 1.0}
+        return {**self._common(request), **content, "extra_body": further}
 
     def _text_content(self, request: Request) -> dict[str, Any]:
         episode: Any = request.episode
@@ -165,66 +163,120 @@ class OpenAIPolicy:
         content = {"model": self.model, "max_tokens": params.max_tokens, "temperature": params.temperature}
         return content if params.seed is None else {**content, "seed": params.seed}
 
-    def _ask(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        return self._whole(self._client.send(content, ANSWER_S))
-
-    def _listen(self, content: Mapping[str, Any], request: Request) -> dict[str, Any]:
-        """Ask for a stream and pass its tokens on as they come."""
-        answer = self._client.send({**content, "stream": True}, ANSWER_S, whole=False)
+    async def _answer(self, request: Request, content: dict[str, Any]) -> None:
+        news: Generation | Exception
         try:
-            if answer.status != 200 or not is_stream(answer):
-                return self._whole(answer)
-            streamed = StreamedChoice(self._renderer, token_ids=self._token_ids, stop=request.params.stop)
-            for event in read_events(answer):
-                if tokens := streamed.add(event):
-                    self._news.put((request, tokens))
-                if streamed.whole or not self._waits_for(request):
-                    return streamed.choice
-        except urllib3.exceptions.HTTPError as error:
-            raise RolloutError(f"{self._client.url} broke off in the middle of an answer: {error}") from error
-        except NO_ANSWER as error:
-            raise RolloutError(f"{self._client.url} answered strangely: {error!r}") from error
-        finally:
-            # Not given back: behind a stream that was left lie events which the next answer would begin with. And a
-            # server whose client is gone stops sampling.
-            answer.close()
-        raise RolloutError(f"{self._client.url} ended a stream without saying why")
+            async with self._turns:
+                choice = await self._ask(request, content)
+            with _failures(self._url, self._retries):
+                news = self._read_ids(request, choice) if self._token_ids else self._read_text(request, choice)
+        except Exception as error:  # raised in `poll`, by the thread that waits for the answer
+            news = error
+        self._news.put((request, news))
 
-    def _whole(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
-        if answer.status != 200:
-            raise RolloutError(f"the model server {self._client.url} answered {answer.status} {advice(answer)}")
-        try:
-            return dict(json.loads(answer.data)["choices"][0])
-        except NO_ANSWER as error:
-            raise RolloutError(f"{self._client.url} answered strangely: {answer.data[:300]!r}") from error
-
-    def _read(self, request: Request, choice: Mapping[str, Any]) -> Generation:
-        try:
-            return self._read_ids(request, choice) if self._token_ids else self._read_text(request, choice)
-        except NO_ANSWER as error:
-            text = repr(choice)[:300]
-            raise RolloutError(f"{self._client.url} answered strangely ({error!r}): {text}") from error
+    async def _ask(self, request: Request, content: dict[str, Any]) -> Mapping[str, Any]:
+        """Return the choice of an answer; tokens of a stream are passed on as they come."""
+        endpoint = self._client.completions if self._token_ids else self._client.chat.completions
+        stream = {} if request.on_token is None else {"stream": True}
+        with _failures(self._url, self._retries):
+            async with endpoint.with_streaming_response.create(**content, **stream) as answer:
+                # Some servers ignore that they were asked to stream, and answer as a whole.
+                if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+                    text = await answer.text()
+                    try:
+                        return dict(json.loads(text)["choices"][0])
+                    except _STRANGE as error:
+                        raise RolloutError(f"{self._url} answered strangely: {text[:300]!r}") from error
+                streamed = _Streamed(self._renderer, self._token_ids, request.params.stop)
+                async for event in await answer.parse():
+                    if tokens := streamed.add(event.to_dict()):
+                        self._news.put((request, tokens))
+                    if streamed.finish_reason is not None:
+                        return streamed.choice
+        raise RolloutError(f"{self._url} ended a stream without saying why")
 
     def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
         ids, logprobs = choice["token_ids"], [float(value) for value in choice["logprobs"]["token_logprobs"]]
         if not all(type(i) is int and i >= 0 for i in ids) or not all(map(math.isfinite, logprobs)):
-            raise ValueError("token ids and logprobs must be numbers")
+            raise ValueError(f"token ids and logprobs must be numbers, in {choice!r:.300}")
         if not ids or len(ids) != len(logprobs):
             raise ValueError(f"{len(ids)} token ids and {len(logprobs)} logprobs")
-        stopped = "stop_string" if request.params.stop and choice["finish_reason"] == "stop" else "length"
-        reason: FinishReason = "stop" if ids[-1] in self._renderer.eos_token_ids else stopped  # type: ignore[assignment]
+        reason: FinishReason = "length"
+        if ids[-1] in self._renderer.eos_token_ids:
+            reason = "stop"
+        elif request.params.stop and choice["finish_reason"] == "stop":
+            reason = "stop_string"
         return Generation(request.id, ids, logprobs, reason)
 
     def _read_text(self, request: Request, choice: Mapping[str, Any]) -> Generation:
-        text = text_of_answer(choice["message"].get("content"))
-        ends = [text.find(stop) + len(stop) for stop in request.params.stop if stop in text]
-        closed, reason = True, "stop"
-        if ends:
-            text, closed, reason = text[: min(ends)], False, "stop_string"
+        text, stopped = _until(_text(choice["message"].get("content")), request.params.stop)
+        reason: FinishReason = "stop"
+        if stopped:
+            reason = "stop_string"
         elif choice.get("finish_reason") == "length" and text:
-            closed, reason = False, "length"
-        ids = self._renderer.encode_action(text, closed=closed)
-        return Generation(request.id, ids, [0.0] * len(ids), reason)  # type: ignore[arg-type]
+            reason = "length"
+        ids = self._renderer.encode_action(text, closed=reason == "stop")
+        return Generation(request.id, ids, [0.0] * len(ids), reason)
+
+
+class _Streamed:
+    """One choice, as far as it has come; `choice` has the form of an answer that came as a whole.
+
+    Where the server gives no token ids each piece is encoded by itself.
+    """
+
+    def __init__(self, renderer: ChatRenderer, token_ids: bool, stop: Sequence[str]) -> None:
+        self._renderer, self._token_ids = renderer, token_ids
+        self._stop = () if token_ids else tuple(stop)  # a server of ids looks for them itself
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._so_far = ""
+        self.finish_reason: str | None = None
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        if self._token_ids:
+            found = {"token_ids": self._ids, "logprobs": {"token_logprobs": self._logprobs}}
+        else:
+            found = {"message": {"content": self._so_far}}
+        return {**found, "finish_reason": self.finish_reason}
+
+    def add(self, event: Mapping[str, Any]) -> list[int]:
+        """Take an event and return its tokens."""
+        tokens: list[int] = []
+        for piece in event["choices"]:  # none in an event that counts tokens
+            tokens += self._add_ids(piece) if self._token_ids else self._add_text(piece)
+            self.finish_reason = self.finish_reason or piece.get("finish_reason")
+        return tokens
+
+    def _add_ids(self, piece: Mapping[str, Any]) -> list[int]:
+        tokens = list(piece.get("token_ids") or ())
+        self._ids += tokens
+        if tokens:
+            self._logprobs += piece["logprobs"]["token_logprobs"]
+        return tokens
+
+    def _add_text(self, piece: Mapping[str, Any]) -> list[int]:
+        before, text = len(self._so_far), self._so_far + _text(piece["delta"].get("content"))
+        self._so_far, stopped = _until(text, self._stop)
+        if stopped:
+            self.finish_reason = "stop"
+        new = self._so_far[before:]
+        return self._renderer.encode_action(new, closed=False) if new else []
+
+
+def _text(content: Any) -> str:
+    """The text of an answer; none at all is the empty text, and half of a surrogate pair a question mark."""
+    if content is not None and not isinstance(content, str):
+        raise TypeError(f"the content is {content!r:.100}, not a text")
+    # No tokenizer takes one, and JSON holds it.
+    return (content or "").encode("utf-8", "replace").decode()
+
+
+def _until(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """Cut a text behind the first stop string; returns whether there is one."""
+    ends = [text.find(word) + len(word) for word in stop if word in text]
+    return (text[: min(ends)], True) if ends else (text, False)
 
 
 def chat_messages(messages: Sequence[Message]) -> list[Message]:
@@ -237,3 +289,102 @@ def chat_messages(messages: Sequence[Message]) -> list[Message]:
     for role, run in groupby(messages, key=lambda m: "user" if m["role"] == "tool" else m["role"]):
         talk += [{"role": role, "content": "\n".join(str(message["content"]) for message in run)}]
     return talk
+
+
+# The server.
+
+
+def find_model(url: str, model: str | None) -> dict[str, Any]:
+    """Return what the server says of a model: at least `id`; vLLM adds `root` (where it is from) and `max_model_len`.
+
+    Args:
+        url: the address up to the version.
+        model: the model's name, None for the only one.
+
+    Raises:
+        ConfigError: if there is no server, it refuses the key, or does not have the model.
+    """
+    address, client = url.rstrip("/"), _connect(url, _LOOK_RETRIES, _LOOK_S)
+    openai = require("openai", "serve")
+    text = ""
+    try:
+        text = client.models.with_raw_response.list().text
+        cards = [dict(card) for card in json.loads(text)["data"]]
+    except openai.APIConnectionError as error:
+        raise ConfigError(
+            f"no model server at {address} ({type(error.__cause__).__name__}); start one, for example with `vllm serve "
+            "MODEL`, or correct --endpoint"
+        ) from error
+    except openai.APIStatusError as error:
+        if error.status_code in (401, 403):
+            raise ConfigError(f"{address} {_advice(error)}") from error
+        cards = []  # not every server has a list
+    except _STRANGE as error:
+        raise ConfigError(f"{address} is no OpenAI-compatible server: it answered {text[:200]!r}") from error
+    finally:
+        client.close()
+    names = [str(card.get("id")) for card in cards]
+    if model is None:
+        if len(names) != 1:
+            raise ConfigError(f"{address} serves {', '.join(names) or 'what it does not tell'}: choose with --model")
+        model = names[0]
+    if names and model not in names:
+        raise ConfigError(f"{address} has no model {model!r}; it has: {', '.join(names[:20])}")
+    return cards[names.index(model)] if names else {"id": model}
+
+
+def gives_token_ids(url: str, model: str, token_id: int) -> bool:
+    """Find out whether a server completes token ids by token ids, by asking for one token."""
+    openai = require("openai", "serve")
+    content = {"model": model, "prompt": [token_id], "max_tokens": 1, "extra_body": {"return_token_ids": True}}
+    with _connect(url, _LOOK_RETRIES, _ANSWER_S) as client, _failures(url, _LOOK_RETRIES):
+        try:
+            text = client.completions.with_raw_response.create(**content).text
+            return bool(json.loads(text)["choices"][0]["token_ids"])
+        except (openai.APIStatusError, *_STRANGE):
+            return False
+
+
+def _connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = False) -> Any:
+    """Make the official client, which goes through no proxy."""
+    split_address(url, "/v1")
+    openai = require("openai", "serve")
+    http = (openai.DefaultAsyncHttpxClient if asynchronous else openai.DefaultHttpxClient)(trust_env=False)
+    return (openai.AsyncOpenAI if asynchronous else openai.OpenAI)(
+        base_url=url.rstrip("/"),
+        api_key=os.environ.get(KEY_VARIABLE) or "none",  # the client refuses to send none at all
+        max_retries=retries,
+        timeout=timeout_s,
+        http_client=http,
+    )
+
+
+@contextmanager
+def _failures(url: str, retries: int) -> Iterator[None]:
+    """Turn what goes wrong with a request into a `RolloutError` that names the cure."""
+    openai = require("openai", "serve")
+    try:
+        yield
+    except openai.APIStatusError as error:
+        raise RolloutError(f"the model server {url} {_advice(error)}") from error
+    except openai.APIConnectionError as error:
+        reason = error.__cause__ or error
+        raise RolloutError(
+            f"the model server {url} cannot be reached ({type(reason).__name__}: {reason}), tried {retries + 1} times; "
+            "start one with `vllm serve MODEL`, or correct the address"
+        ) from error
+    except (openai.APIError, *_STRANGE) as error:
+        raise RolloutError(f"{url} answered strangely: {error!r:.300}") from error
+
+
+def _advice(error: Any) -> str:
+    """Return what a server that refused answered, and what may help."""
+    cures = {
+        401: f"; set {KEY_VARIABLE}",
+        403: f"; check {KEY_VARIABLE}",
+        404: "; check --endpoint (it ends with the version, /v1) and --model",
+        400: "; if the context is too long, lower --max_tokens or --max_turn_tokens",
+    }
+    body = error.response.text[:300]
+    reason = f"{error.status_code} {error.response.reason_phrase}: {body}"
+    return f"answered {reason}{cures.get(error.status_code, '')}"

@@ -11,11 +11,11 @@ import re
 import threading
 from typing import Any
 
-from agent_gym.client import RETRIES, JsonClient
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError
 from agent_gym.sandbox.session import Session
+from agent_gym.serve.client import RETRIES, JsonClient
 from agent_gym.shared import Shared
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -58,7 +58,6 @@ class RemoteSandbox(Shared):
         super().__init__()
 
     def renew(self) -> None:
-        """Let nobody wait for a turn yet."""
         self._turn = threading.BoundedSemaphore(self.concurrency)
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:

@@ -1,31 +1,25 @@
-r"""A search engine that runs somewhere else, so that one index serves many processes and machines: both ends of it.
+r"""A search engine that runs somewhere else, so that one index serves many processes and machines.
 
 The protocol is Search-R1's `/retrieve`, as JSON: what its server, and those of SkyRL, verl and slime, read and write.
 
     POST /retrieve {"queries": ["...", ...], "topk": 3, "return_scores": true}
     -> {"result": [[{"document": {"id": "7", "contents": "\"title\"\ntext"}, "score": 1.5}, ...], ...]}
 
-Without scores, the inner lists hold the documents themselves.
+Without scores, the inner lists hold the documents themselves. `agent_gym.serve.services.SearchServer` is such a server.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
-from agent_gym.client import RETRIES, JsonClient
 from agent_gym.errors import ConfigError, EnvFailure
-from agent_gym.search.base import Document, Hit, Retriever, checked
-from agent_gym.serving import BadRequest, JsonHandler, JsonServer, json_object
+from agent_gym.search.base import Document, Hit, checked
+from agent_gym.serve.client import RETRIES, JsonClient
 from agent_gym.shared import Shared
 
-# A full batch of the longest queries, with twelve bytes for an emoji in JSON, and some room.
-MAX_REQUEST_BYTES = 16 * 2**20
-MAX_QUERIES = 64
-MAX_TOPK = 1000
+MAX_QUERIES = 64  # of a request
 _CONNECTIONS = 1024  # as many as a server lets wait
 
 
@@ -113,63 +107,3 @@ class RemoteRetriever(Shared):
             except ValueError as error:
                 raise EnvFailure(f"{self.url} does not speak Search-R1's protocol: {error}") from error
         return found
-
-
-class SearchServer(JsonServer):
-    """Answers `POST /retrieve` and `GET /health`, in the thread that calls `serve_forever`.
-
-    As a context, it ends well: searches that have begun are answered, and then the connections are closed.
-
-    Args:
-        retriever: the engine; called by many threads, so best behind a `MicroBatcher`.
-        listener: where to listen, from `bind`.
-        topk: documents per query where a request does not say.
-        about: what `/health` returns besides the status.
-
-    Raises:
-        ConfigError: if another server was faster to listen there.
-    """
-
-    def __init__(
-        self,
-        retriever: Retriever,
-        listener: socket.socket,
-        *,
-        topk: int = 3,
-        about: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.retriever, self.topk = retriever, topk
-        super().__init__(listener, _Handler, about)
-
-
-class _Request(NamedTuple):
-    queries: list[str]
-    topk: int
-    return_scores: bool
-
-
-class _Handler(JsonHandler):
-    server: SearchServer
-
-    places = "there are POST /retrieve and GET /health"
-    max_request_bytes = MAX_REQUEST_BYTES
-    too_long = "send fewer or shorter queries"
-
-    def work(self, path: str, body: bytes) -> Mapping[str, Any]:
-        if path != "/retrieve":
-            raise BadRequest(HTTPStatus.NOT_FOUND, self.places)
-        request = _read_request(body, self.server.topk)
-        return response(self.server.retriever.search(request.queries, request.topk), request.return_scores)
-
-
-def _read_request(body: bytes, topk: int) -> _Request:
-    content = json_object(body, '{"queries": ["..."], "topk": 3}')
-    queries, asked, scores = content.get("queries"), content.get("topk"), content.get("return_scores")
-    asked, scores = topk if asked is None else asked, False if scores is None else scores
-    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "queries must be a list of texts")
-    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= MAX_TOPK:
-        raise BadRequest(HTTPStatus.BAD_REQUEST, f"topk is {asked!r}; it must be a whole number from 1 to {MAX_TOPK}")
-    if not isinstance(scores, bool):
-        raise BadRequest(HTTPStatus.BAD_REQUEST, f"return_scores is {scores!r}; it must be true or false")
-    return _Request(queries, asked, scores)

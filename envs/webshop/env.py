@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, open_data, read_official
 from agent_gym.envs.webshop.expert import next_action
-from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
 from agent_gym.envs.webshop.store import write_shop
@@ -22,6 +21,9 @@ from agent_gym.errors import ConfigError, whole_number
 from agent_gym.formats import Parser
 from agent_gym.formats.hermes import HermesParser
 from agent_gym.tool_env import ToolEnv, random_words, words_of
+
+if TYPE_CHECKING:
+    from agent_gym.envs.webshop.page import ShopServer
 
 
 class WebShopEnv(ToolEnv):
@@ -212,6 +214,8 @@ class WebShopEnv(ToolEnv):
     @staticmethod
     def server(make: Callable[[], WebShopEnv], listener: socket.socket) -> ShopServer:
         """Make the shop's web page, see page.py."""
+        from agent_gym.envs.webshop.page import ShopServer  # needs starlette
+
         return ShopServer(make, listener)
 
     def available_actions(self) -> dict[str, Any]:

@@ -11,33 +11,28 @@ import secrets
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
-from importlib import resources
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agent_gym.envs.webshop.session import pieces
 from agent_gym.envs.webshop.tools import ARGUMENTS
 from agent_gym.errors import ConfigError
-from agent_gym.serving import BadRequest, JsonHandler, JsonServer, json_object
+from agent_gym.serve.server import HTTPException, Server, page_routes, post
 
 if TYPE_CHECKING:
     from agent_gym.envs.webshop.env import WebShopEnv
 
 _VISITS = 200
-"""Visits that are remembered; who comes back to an older one begins anew."""
-_FILES = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-}
+"""Visits that are remembered; a person who comes back to an older one begins anew."""
+_KINDS = {"page.html": "text/html", "page.js": "text/javascript"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
 
 
-class ShopServer(JsonServer):
-    """Serves the page, in the thread that calls `serve_forever`.
+class ShopServer(Server):
+    """Serves the page.
 
     Raises:
         ConfigError: if another server was faster to listen there.
@@ -47,7 +42,10 @@ class ShopServer(JsonServer):
         self._make = make
         self._visits: OrderedDict[str, WebShopEnv] = OrderedDict()
         self._lock = threading.Lock()
-        super().__init__(listener, _Handler)
+        example = '{"visit": "...", "name": "search", "argument": "red dress"}'
+        limits: dict[str, Any] = {"example": example, "most_bytes": 1 << 16, "too_long": "search for less"}
+        routes = [post("/start", self._start, **limits), post("/act", self._act, **limits)]
+        super().__init__(listener, [*page_routes(__package__, _KINDS, _POLICY), *routes])
 
     def start(self, options: dict[str, Any]) -> dict[str, Any]:
         """Begin a visit.
@@ -76,6 +74,23 @@ class ShopServer(JsonServer):
             if not is_over(env):
                 env.act(name, argument)
         return state(visit, env)
+
+    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self.start({key: request[key] for key in ("split", "index") if key in request})
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from error
+
+    def _act(self, request: dict[str, Any]) -> dict[str, Any]:
+        visit, name, argument = (request.get(key) for key in ("visit", "name", "argument"))
+        if not (isinstance(visit, str) and isinstance(name, str) and isinstance(argument, str)):
+            raise HTTPException(400, "visit, name and argument must be texts")
+        if name not in ARGUMENTS:
+            raise HTTPException(400, f"name must be one of {', '.join(ARGUMENTS)}")
+        try:
+            return self.act(visit, name, argument)
+        except KeyError as error:
+            raise HTTPException(404, "this visit is over; reload the page for another") from error
 
 
 def state(visit: str, env: WebShopEnv) -> dict[str, Any]:
@@ -110,47 +125,3 @@ def state(visit: str, env: WebShopEnv) -> dict[str, Any]:
 def is_over(env: WebShopEnv) -> bool:
     """Whether something was bought, or no turns are left."""
     return env.session.page == "done" or env.turn >= env.max_turns
-
-
-class _Handler(JsonHandler):
-    server: ShopServer
-
-    places = "there are the page (GET /), POST /start and POST /act"
-    max_request_bytes = 1 << 16
-    too_long = "search for less"
-
-    def do_GET(self) -> None:
-        """Send the page and its script; anything else is JSON."""
-        found = _FILES.get(self.path.partition("?")[0])
-        if found is None:
-            super().do_GET()
-            return
-        name, kind = found
-        body = resources.files("agent_gym.envs.webshop").joinpath(name).read_bytes()
-        self.send_response(HTTPStatus.OK)
-        for header, value in (("Content-Type", kind), ("Content-Length", str(len(body)))):
-            self.send_header(header, value)
-        self.send_header("Content-Security-Policy", _POLICY)
-        self.end_headers()
-        self.wfile.write(body)
-        self.wfile.flush()
-
-    def work(self, path: str, body: bytes) -> Mapping[str, Any]:
-        """Begin a visit, or do something in one."""
-        if path not in ("/start", "/act"):
-            raise BadRequest(HTTPStatus.NOT_FOUND, self.places)
-        request = json_object(body, '{"visit": "...", "name": "search", "argument": "red dress"}')
-        if path == "/start":
-            try:
-                return self.server.start({key: request[key] for key in ("split", "index") if key in request})
-            except ConfigError as error:
-                raise BadRequest(HTTPStatus.BAD_REQUEST, str(error)) from error
-        values = [request.get(key) for key in ("visit", "name", "argument")]
-        if not all(isinstance(value, str) for value in values):
-            raise BadRequest(HTTPStatus.BAD_REQUEST, "visit, name and argument must be texts")
-        if request["name"] not in ARGUMENTS:
-            raise BadRequest(HTTPStatus.BAD_REQUEST, f"name must be one of {', '.join(ARGUMENTS)}")
-        try:
-            return self.server.act(*values)  # type: ignore[arg-type]
-        except KeyError as error:
-            raise BadRequest(HTTPStatus.NOT_FOUND, "this visit is over; reload the page for another") from error

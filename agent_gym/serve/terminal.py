@@ -14,9 +14,9 @@ from typing import Any
 
 from rich.console import Console
 
-from agent_gym.chatting.conversation import Conversation
 from agent_gym.errors import ConfigError, writing
 from agent_gym.rollout import write_trajectories
+from agent_gym.serve.conversation import Conversation
 
 HELP = {
     "/reset": "forget the conversation and begin anew",
@@ -36,8 +36,8 @@ class Terminal:
     """Shows a conversation and reads what the person types.
 
     Args:
-        conversation: who is talked to.
-        model: its name.
+        conversation: what is shown.
+        model: name of its policy.
         console: where to write.
     """
 
@@ -73,7 +73,7 @@ class Terminal:
                 continue
             interrupted = False
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def show(self, event: dict[str, Any]) -> None:
         """Show what happens."""
         kind = event["kind"]
         if kind == "text":
@@ -91,13 +91,13 @@ class Terminal:
                 self._print("")
             numbers = f"{event['sampled']} tokens in {event['seconds']:.1f} s"
             context = f"context {event['tokens']} of {event['limit']}"
-            said = [] if event["reason"] == "answer" else [event["text"]]
-            self._print(f"[{' · '.join([*said, numbers, context])}]", "dim")
+            why = [] if event["reason"] == "answer" else [event["text"]]
+            self._print(f"[{' · '.join([*why, numbers, context])}]", "dim")
 
     def _say(self, text: str) -> bool:
-        """Say something, and return whether the answer was stopped."""
+        """Send the person's words, and return whether the answer was stopped."""
         with _interrupts(self._conversation.stop) as interrupts:
-            self._conversation.say(text, self.hear)
+            self._conversation.say(text, self.show)
         return bool(interrupts)
 
     def _command(self, name: str, argument: str) -> None:

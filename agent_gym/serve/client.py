@@ -1,0 +1,153 @@
+"""The client of a server of JSON over HTTP: what clients of search engines and sandboxes share."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
+from agent_gym.shared import Shared
+
+if TYPE_CHECKING:
+    import httpx
+
+RETRIES = 6
+"""They take 11 seconds in all: a server may be ended and started again in that time."""
+
+_BUSY = (429, 502, 503, 504)  # the server, or what stands before it, did not take the request
+_BACKOFF_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+_KEEP_S = 20.0  # an idle connection is not used again after so long; a server of ours closes it after 30 s
+
+
+class JsonClient(Shared):
+    """Posts to one address. Safe to call from several threads; connections are kept open, and each process has its own.
+
+    Args:
+        url: "http://host:8000", or with a path other than the usual one.
+        path: the usual one.
+        server: what it is, for messages: "search server".
+        command: what starts one, for messages.
+        retries: how often to try again when a connection cannot be made or the server is too busy: at once, then after
+            0.4, 0.8 seconds and so on, at most 5. Anything else that the server answers is final.
+        repeats: how often to try again, within `retries`, when a connection breaks or is silent after the request was
+            sent, so that the server may have done what was asked already.
+        connections: how many to keep.
+        failure: what to raise when the server cannot be reached or fails.
+
+    Raises:
+        ConfigError: for an address that is none.
+    """
+
+    live = ("_idle",)
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        *,
+        server: str,
+        command: str,
+        retries: int,
+        repeats: int,
+        connections: int,
+        failure: type[AgentGymError] = EnvFailure,
+    ) -> None:
+        parts = split_address(url, path)
+        self.url, self._connections, self._failure = url, connections, failure
+        self._server, self._command = server, command
+        self._retries, self._repeats = retries, repeats
+        self._address = (parts._replace(path=path) if parts.path in ("", "/") else parts).geturl()
+        super().__init__()
+
+    def renew(self) -> None:
+        """Begin without connections: two processes on one would read each other's answers."""
+        # One client per connection: threads that share a pool of httpx wait for its lock, and 64 of them pay five times
+        # the CPU for a request (measured with httpx 0.28).
+        self._idle: list[httpx.Client] = []
+
+    def post(self, content: Any, timeout_s: float) -> bytes:
+        """Send JSON and return the body of the answer.
+
+        Args:
+            content: anything that JSON holds.
+            timeout_s: seconds to wait for a connection, and for each piece of an answer.
+
+        Raises:
+            EnvFailure: or what `failure` says, if the server cannot be reached or answers with an error.
+        """
+        import httpx
+
+        body, headers = json.dumps(content).encode(), {"Content-Type": "application/json"}
+        repeats = 0
+        for tries in itertools.count(1):
+            try:
+                answer = self._send(content=body, headers=headers, timeout=timeout_s)
+            except httpx.RequestError as error:
+                repeats += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if tries > self._retries or repeats > self._repeats:
+                    raise self._failure(
+                        f"the {self._server} {self.url} cannot be reached ({type(error).__name__}: {error}), tried "
+                        f"{tries} times; start one with `{self._command}`, or correct the address"
+                    ) from error
+            else:
+                if answer.status_code == 200:
+                    return answer.content
+                if answer.status_code not in _BUSY or tries > self._retries:
+                    reason = f"{answer.status_code} {answer.reason_phrase}: {answer.text[:300]}"
+                    raise self._failure(f"the {self._server} {self.url} answered {reason}")
+            if tries > 1:
+                time.sleep(min(_BACKOFF_S * 2 ** (tries - 1), _LONGEST_PAUSE_S))
+        raise AssertionError("the last try returns or raises")
+
+    def _send(self, **request: Any) -> httpx.Response:
+        try:
+            client = self._idle.pop()
+        except IndexError:
+            client = http_client(self.url)
+        try:
+            return client.post(self._address, **request)
+        finally:
+            if len(self._idle) < self._connections:
+                self._idle.append(client)
+            else:
+                client.close()
+
+    def close(self) -> None:
+        """Close the connections that no request uses."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def split_address(url: str, path: str) -> SplitResult:
+    """Return the parts of an address.
+
+    Args:
+        url: the address.
+        path: the usual one, for the message.
+
+    Raises:
+        ConfigError: for an address that is none.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        raise ConfigError(f"url is {url!r}; it must be like 'http://127.0.0.1:8000' or 'http://host:8000{path}'")
+    return parts
+
+
+def http_client(url: str) -> httpx.Client:
+    """Make a client that keeps connections and goes through no proxy."""
+    import httpx
+
+    # The certificates of the system; reading them takes a while, and plain HTTP needs none.
+    verify = ssl.create_default_context() if url.startswith("https") else False
+    limits = httpx.Limits(keepalive_expiry=_KEEP_S)
+    return httpx.Client(verify=verify, limits=limits, timeout=None, trust_env=False)

@@ -1,0 +1,364 @@
+"""A conversation: a person, a policy, and the tools of an environment.
+
+The person's words stand where the task's question would, so that the policy sees what it was trained on: the
+environment's system prompt, its tools and its wire format. A turn without a tool call goes to the person, whose next
+words continue the same context. Nothing is scored.
+
+    say(text) -> [policy samples -> calls? -> tools answer] -> ... -> the person's turn again
+
+A listener gets everything while it happens, as events that are JSON as they are:
+
+    kind      further keys
+    person    text: what the person wrote
+    text      text: a piece of the policy's turn
+    turn      calls: of the turn that is now complete, each with name, arguments and error
+    results   results: what the tools answered, each with text and error, one per call where they can be told apart;
+              seconds
+    end       reason: a key of `REASONS`; text: the same in words; tokens and limit of the context; sampled; seconds
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from agent_gym.chat import ChatRenderer, Message
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.images import images_of
+from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
+from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, to_record
+from agent_gym.tool_env import ToolEnv
+from agent_gym.transcript import PROMPT_STEP, Source, Span
+
+Listener = Callable[[dict[str, Any]], None]
+
+REASONS = {
+    "answer": "the policy answered",
+    "length": "cut off: the turn reached its limit of tokens",
+    "stopped": "stopped",
+    "turns": "the policy used as many turns as it may for one message; say something to let it go on",
+    "full": "the context is full; reset to begin anew",
+    "over": "the episode of the environment is over; reset to begin another",
+    "failed": "the environment failed",
+}
+_UNFINISHED = "\ufffd"  # how a part of a character is decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a policy may do.
+
+    Attributes:
+        turn_tokens: tokens of one turn of the policy.
+        tokens: tokens of the whole conversation; the model's own context may be shorter.
+        turns: turns of the policy per message of the person.
+    """
+
+    turn_tokens: int = 1024
+    tokens: int = 8192
+    turns: int = 16
+
+    def __post_init__(self) -> None:
+        if min(self.turn_tokens, self.tokens, self.turns) < 1:
+            raise ConfigError(f"the limits of a chat must be at least 1, got {self}")
+
+
+class _Stop(Exception):
+    """The person does not want the rest of the turn."""
+
+
+class Conversation:
+    """Talks with one policy about one task's world.
+
+    Args:
+        env: a `ToolEnv`, for its system prompt, its tools, and the world that the tools look into.
+        policy: writes the turns.
+        tokenizer: a tokenizer or `ChatRenderer`.
+        spec: which task's world, and the seeds.
+        limits: how much the policy may do.
+        temperature: of its sampling; 0 is greedy.
+
+    One thread talks; `stop` may be called by any other, or by a signal handler.
+
+    Raises:
+        ConfigError: for an environment that is no `ToolEnv`, or a task that does not exist.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        policy: Policy,
+        tokenizer: Any,
+        spec: EpisodeSpec,
+        limits: Limits | None = None,
+        *,
+        temperature: float = 0.0,
+    ) -> None:
+        if not isinstance(env.unwrapped, ToolEnv):
+            raise ConfigError(f"{spec.env_id} is a {type(env.unwrapped).__name__}; a chat needs an agent_gym.ToolEnv")
+        self._env, self._tools = env, env.unwrapped
+        self._policy, self._renderer, self._spec = policy, ChatRenderer.of(tokenizer), spec
+        self._tools.renderer = self._renderer
+        self._limits, self._temperature = limits or Limits(), temperature
+        self._stopped = threading.Event()
+        self._requests = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the conversation, and begin the task's world anew."""
+        _, info = self._env.reset(seed=self._spec.seed, options=self._spec.options)
+        self._context = ChatContext(self._tools, info, self._renderer, self._spec)
+        self._over = False
+
+    def about(self) -> dict[str, Any]:
+        """Return what a person should know first, JSON-ready.
+
+        Its keys are env_id, task_id, tools (function schemas), opening, which is what the environment itself would ask
+        or the state that it begins with, and has_state, which of the two it is.
+        """
+        context = self._context
+        return {
+            "env_id": self._spec.env_id,
+            "task_id": context.episode.task_id,
+            "tools": context.episode.tools,
+            "opening": context.opening,
+            "has_state": context.has_state,
+        }
+
+    def stop(self) -> None:
+        """End the policy's turn at its next token, or as soon as the tools that are running have answered."""
+        self._stopped.set()
+
+    def say(self, text: str, listener: Listener) -> None:
+        """Say something and let the policy answer.
+
+        Args:
+            text: the person's words.
+            listener: gets the events, see above.
+
+        Raises:
+            RolloutError: if the engine fails.
+        """
+        self._stopped.clear()
+        begin, episode = time.perf_counter(), self._context.episode
+        before, sampled = len(episode.steps), episode.sampled_tokens
+        listener({"kind": "person", "text": text})
+        reason, detail = "over", ""
+        if not self._over:
+            self._context.add_words(text)
+            reason, detail = self._turns(listener)
+            if len(episode.steps) == before:
+                self._context.remove_words()
+        seconds = round(time.perf_counter() - begin, 3)
+        episode.seconds += seconds
+        end = {"kind": "end", "reason": reason, "text": detail or REASONS[reason], "seconds": seconds}
+        counts = {"tokens": len(self._context.token_ids), "sampled": episode.sampled_tokens - sampled}
+        listener({**end, **counts, "limit": self._limit})
+
+    def record(self) -> dict[str, Any]:
+        """Return the conversation as the record of a trajectory file, with "chat" as its `source`.
+
+        Raises:
+            ConfigError: if the policy has not answered yet.
+        """
+        if not self._context.episode.steps:
+            raise ConfigError("there is nothing to save yet: say something first")
+        return to_record(self._context.episode, self._renderer.tokenizer, source="chat")
+
+    @property
+    def _limit(self) -> int:
+        longest: int | None = getattr(self._policy, "context", None)
+        return min(self._limits.tokens, longest or self._limits.tokens)
+
+    def _turns(self, listener: Listener) -> tuple[str, str]:
+        """Let the policy act until it is the person's turn, and return why it is, with details if there are."""
+        for _ in range(self._limits.turns):
+            if len(self._context.token_ids) >= self._limit:
+                return "full", ""
+            generation = self._sample(listener)
+            if generation is None:
+                return "stopped", ""
+            action = self._context.add_turn(generation)
+            calls = self._tools.parser.parse(action) if self._tools.tools else []
+            shown = [{"name": call.name, "arguments": call.arguments, "error": call.error} for call in calls]
+            listener({"kind": "turn", "calls": shown})
+            if not calls:
+                return ("length" if generation.finish_reason == "length" else "answer"), ""
+            try:
+                self._use_tools(action, len(calls), listener)
+            except EnvFailure as error:
+                return "failed", f"the environment failed: {error}"
+            if self._over or self._stopped.is_set():
+                return ("over" if self._over else "stopped"), ""
+        return "turns", ""
+
+    def _sample(self, listener: Listener) -> Generation | None:
+        """Let the policy write a turn; None if it was stopped."""
+        pieces = TextPieces(self._renderer)
+
+        def on_token(token: int) -> None:
+            if piece := pieces.add(token):
+                listener({"kind": "text", "text": piece})
+            if self._stopped.is_set():
+                raise _Stop
+
+        self._requests += 1
+        prompt = self._context.token_ids
+        params = SamplingParams(
+            min(self._limits.turn_tokens, self._limit - len(prompt)),
+            self._temperature,
+            self._context.episode.stop,
+            derive_seed(self._spec.seed, self._requests),
+        )
+        self._policy.submit(Request(self._requests, prompt, params, self._context.episode, on_token))
+        finished: list[Generation] = []
+        try:
+            while not finished:
+                if self._stopped.is_set():
+                    raise _Stop
+                finished = self._policy.poll()
+        except _Stop:
+            if ids := pieces.token_ids:
+                # What was shown stays, and the conversation goes on behind it.
+                self._context.add_turn(Generation(self._requests, ids, [0.0] * len(ids), "length"))
+            return None
+        finally:
+            self._policy.abort(self._requests)
+        if piece := pieces.finish(self._renderer.decode_action(finished[0].token_ids)):
+            listener({"kind": "text", "text": piece})
+        return finished[0]
+
+    def _use_tools(self, action: str, calls: int, listener: Listener) -> None:
+        begin = time.perf_counter()
+        reply = self._tools.respond(action)
+        seconds = time.perf_counter() - begin
+        texts = self._context.add_reply(reply, seconds)
+        self._over = reply.terminated
+        errors = [call.failed for call in reply.tool_calls]
+        if not len(texts) == len(errors) == calls:  # several answers in one text, or a call that did not run
+            texts, errors = ["\n".join(texts)], [reply.error is not None]
+        results = [{"text": text, "error": error} for text, error in zip(texts, errors, strict=True)]
+        listener({"kind": "results", "results": results, "seconds": round(seconds, 3)})
+
+
+class ChatContext:
+    """What stands in the context, token for token, and who wrote it.
+
+    To the policy the person is a part of the world: the person's words answer its turn. So a chat is an `Episode` like
+    those of a rollout. Its one row only grows, except at its end: what follows the policy's last turn is not settled
+    until the policy reads it.
+    """
+
+    def __init__(self, env: TextEnv, info: Mapping[str, Any], renderer: ChatRenderer, spec: EpisodeSpec) -> None:
+        self._env, self._renderer = env, renderer
+        if images_of(info["messages"]):
+            raise ConfigError(f"{spec.env_id} shows images, which a chat does not: use agent-gym rollout and view")
+        *before, question = info["messages"]
+        self.opening = str(question["content"])
+        # A room or a page has to be seen before anything can be said about it; a question may be any.
+        self.has_state = type(env).situation is not TextEnv.situation
+        stop = tuple(info["stop"])
+        self.episode = Episode(spec, messages=before, tools=info["tools"], stop=stop, task_id=info["task_id"])
+        self._answers: list[Message] = []  # of the world, to the policy's last turn
+        self._words: list[Message] = []  # of the person, behind these
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [i for row in self.episode.rows for i in row.token_ids]
+
+    def add_words(self, text: str) -> None:
+        if self.has_state and not self.episode.steps:
+            text = f"{self.opening}\n\n{text}"
+        self._words = [{"role": "user", "content": text}]
+        self.episode.messages += self._words
+        self._write_end()
+
+    def remove_words(self) -> None:
+        """Take the person's last words back: the policy did not answer them."""
+        if self._words:
+            self.episode.messages.pop()
+            self._words = []
+            self._write_end()
+
+    def add_turn(self, generation: Generation) -> str:
+        """Add a turn of the policy and return its text."""
+        text = self._renderer.decode_action(generation.token_ids)
+        self.episode.record_unanswered(generation, text)
+        self._answers, self._words = [], []
+        return text
+
+    def add_reply(self, reply: Reply, seconds: float) -> list[str]:
+        """Add what the environment answers to the policy's last turn, and return its texts."""
+        step = self.episode.steps[-1]
+        step.tool_calls = [call.record for call in reply.tool_calls]
+        step.error, step.env_seconds = reply.error, seconds
+        step.metrics = dict(reply.metrics)
+        self._answers, _ = self._env.as_messages(reply)
+        self.episode.messages += self._answers
+        self._write_end()
+        return [str(message["content"]) for message in self._answers]
+
+    def _write_end(self) -> None:
+        """Write what follows the policy's last token: the world's answers, then the person's words."""
+        if not self.episode.steps:
+            self.episode.rows[:] = [Row()] if self._words else []
+            if self._words:
+                self._extend(self._renderer.prompt(self.episode.messages, self._env.template_tools), PROMPT_STEP)
+            return
+        step = self.episode.steps[-1]
+        row = self.episode.rows[-1]
+        row.cut(step.stop)
+        world = [*self._answers, *self._words]
+        step.observation = "\n".join(str(message["content"]) for message in world)
+        if not world:
+            return
+        sampled = row.token_ids[step.start :]
+        inside = self._env.inline and self._answers and sampled[-1] not in self._renderer.eos_token_ids
+        if not inside:
+            ids = self._renderer.reply(sampled, world)
+        else:
+            ids = self._renderer.inline_reply(sampled, self._answers[0]["content"])
+            # The person does not speak inside of the policy's turn, so that it is closed first.
+            ids += self._renderer.reply([], self._words) if self._words else []
+        self._extend(ids, len(self.episode.steps) - 1)
+
+    def _extend(self, ids: list[int], step: int) -> None:
+        source: Source = "user" if self._words else "env"
+        self.episode.rows[-1].extend(ids, [Span(0, len(ids), source, step)])
+
+
+class TextPieces:
+    """Decodes the tokens of one turn, one by one, to pieces of text that can be shown at once.
+
+    A character may be spread over several tokens, and a token may be decoded differently behind another one. So a piece
+    is what the newest tokens add to the text of those just before them, and it waits while its last character is not
+    whole. Each token is decoded a few times and not once per token of the turn.
+    """
+
+    def __init__(self, renderer: ChatRenderer) -> None:
+        self._renderer = renderer
+        self.token_ids: list[int] = []
+        self._shown = ""
+        self._before = self._done = 0  # where the tokens begin that are decoded again, and those that were not shown
+
+    def add(self, token: int) -> str:
+        """Take a token and return the piece of text that it completes; "" if there is none."""
+        self.token_ids.append(token)
+        decode = self._renderer.decode_action  # ends of turns are no text
+        known = decode(self.token_ids[self._before : self._done])
+        text = decode(self.token_ids[self._before :])
+        if len(text) <= len(known) or text.endswith(_UNFINISHED):
+            return ""
+        self._before, self._done = self._done, len(self.token_ids)
+        self._shown += text[len(known) :]
+        return text[len(known) :]
+
+    def finish(self, text: str) -> str:
+        """Return what is missing of the whole text: all of it, if no token came."""
+        return text[len(self._shown) :] if text.startswith(self._shown) else ""

@@ -1,0 +1,162 @@
+"""A conversation as a web page on this machine: page.html, page.css and page.js, and a stream of events.
+
+There is one conversation, and everyone who opens the page sees all of it. `GET /events` sends the numbered events that
+a browser has not seen and then the new ones (server-sent events), so that a reload or a lost connection loses nothing.
+A policy belongs to one thread: the one that calls `talk`, while another serves.
+
+The page may load nothing but its own files, and no other page may show it in a frame, by its Content-Security-Policy.
+Only the page itself may speak to the server (see server.py): other sites in the same browser could otherwise make the
+policy use its tools.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from agent_gym.errors import ConfigError
+from agent_gym.serve.conversation import Conversation
+from agent_gym.serve.server import (
+    HTTPException,
+    Request,
+    Response,
+    Route,
+    Server,
+    event_stream,
+    in_thread,
+    page_routes,
+    post,
+)
+
+_KINDS = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_BEAT_S = 10.0  # a stream without events sends a comment so often, and finds out whether the browser still listens
+_AT_WORK = "the policy is at work: stop it, or wait for its answer"
+
+
+class ChatServer(Server):
+    """Serves the page.
+
+    Args:
+        conversation: its policy is used by `talk` alone.
+        model: name of the policy.
+        listener: where to listen, from `bind`.
+
+    Raises:
+        ConfigError: if another server was faster to listen there.
+    """
+
+    def __init__(self, conversation: Conversation, model: str, listener: socket.socket) -> None:
+        self._conversation, self._model = conversation, model
+        self._orders: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # what the person wrote; None begins anew
+        self._changed = threading.Condition()
+        self._events: list[dict[str, Any]] = []
+        self._first = 0  # the number of the first one that is kept
+        self._busy = False  # whether an order waits or is carried out
+        self._ending = False
+        self._begin()
+        orders = {"/say": self._say, "/stop": self._stop, "/reset": self._reset}
+        limits: dict[str, Any] = {"example": '{"text": "What is 48/2?"}', "most_bytes": 1 << 18, "too_long": "say less"}
+        routes = [post(path, work, **limits) for path, work in orders.items()]
+        routes += [Route("/events", self._stream), Route("/trajectory", self._trajectory)]
+        super().__init__(listener, [*page_routes(__package__, _KINDS, _POLICY), *routes])
+
+    def shutdown(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        super().shutdown()
+
+    # The thread of the policy.
+
+    def talk(self) -> None:
+        """Carry out what browsers ask for, until interrupted."""
+        while True:
+            text = self._orders.get()
+            try:
+                if text is None:
+                    self._conversation.reset()
+                    self._begin()
+                else:
+                    self._conversation.say(text, self._add)
+            finally:
+                self._busy = False
+
+    def _begin(self) -> None:
+        with self._changed:
+            self._first += len(self._events)
+            self._events = []
+        self._add({"kind": "begin", "model": self._model, **self._conversation.about()})
+
+    def _add(self, event: dict[str, Any]) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    # The threads of browsers.
+
+    def order(self, text: str | None) -> bool:
+        """Say something, or begin anew; False if the conversation is not ready for it."""
+        with self._changed:
+            if self._busy:
+                return False
+            self._busy = True
+        self._orders.put(text)
+        return True
+
+    def _say(self, request: dict[str, Any]) -> dict[str, Any]:
+        text = request.get("text")
+        if not isinstance(text, str) or not text.strip():
+            raise HTTPException(400, "text must be a text, and not empty")
+        return self._reset(request, text)
+
+    def _reset(self, request: dict[str, Any], text: str | None = None) -> dict[str, Any]:
+        if not self.order(text):
+            raise HTTPException(409, _AT_WORK)
+        return {}
+
+    def _stop(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._conversation.stop()
+        return {}
+
+    async def _trajectory(self, request: Request) -> Response:
+        with self._changed:
+            try:
+                if self._busy:
+                    raise ConfigError(_AT_WORK)
+                record = self._conversation.record()
+            except ConfigError as error:
+                raise HTTPException(409, str(error)) from error
+        headers = {"Content-Disposition": 'attachment; filename="chat.jsonl"', "X-Content-Type-Options": "nosniff"}
+        return Response(json.dumps(record) + "\n", headers=headers, media_type="application/jsonl")
+
+    async def _stream(self, request: Request) -> Response:
+        seen = request.headers.get("Last-Event-ID", "")
+        number = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 16 else -1
+
+        async def pieces() -> AsyncIterator[str]:
+            nonlocal number
+            while not self._ending:
+                events = await in_thread(partial(self._after, number))
+                for number, event in events:
+                    yield f"id: {number}\ndata: {json.dumps(event)}\n\n"
+                if not events:
+                    yield ": nothing new\n\n"
+
+        return event_stream(pieces())
+
+    def _after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the events behind a number, with theirs; wait a while for the first one."""
+        with self._changed:
+            if max(number + 1, self._first) >= self._first + len(self._events) and not self._ending:
+                self._changed.wait(_BEAT_S)
+            start = max(number + 1, self._first)
+            return list(enumerate(self._events[start - self._first :], start))

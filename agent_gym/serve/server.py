@@ -1,0 +1,397 @@
+"""JSON over HTTP with starlette and uvicorn: what all servers of this package share.
+
+A server knows no users and no encryption. It listens to its own machine unless another address is given. Pages of other
+sites that are open in a browser on that machine get no answer: neither by its address (their `Origin` is not the
+server's) nor by a name of theirs that leads there (DNS rebinding; the `Host` is not this machine's).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from importlib import resources
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from agent_gym.errors import ConfigError, described, require
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import BaseRoute, Mount, Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError:
+    require("starlette", "serve")
+    require("uvicorn", "serve")
+    require("httptools", "serve")
+    raise
+
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+_HEAD_S = 10.0  # how long the head of a request may take to arrive
+_BODY_S = 60.0  # and its body
+_IDLE_S = 30.0  # a connection is closed after so long without a request
+_FINISH_S = 10.0  # how long requests that have begun may take when the server ends
+_DISCARD_S = 10.0  # how long the body of a refused request is read
+_QUEUE = 1024  # connections that wait to be accepted
+_OPEN_FILES = 1 << 16
+
+
+def bind(host: str = "127.0.0.1", port: int = 8000) -> socket.socket:
+    """Take an address; until a server listens there, connections are refused.
+
+    Args:
+        host: "127.0.0.1" is this machine only, "0.0.0.0" all its networks.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: if there is no such address, or another program has it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Only for a socket that names its protocol asyncio switches Nagle's algorithm off, which costs 40 ms per answer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host}, port {port}: {reason}; choose another port or address") from error
+    return listener
+
+
+class Server:
+    """Answers in the thread that calls `serve_forever`, until SIGINT, SIGTERM or `shutdown`.
+
+    Then requests that have begun are answered, for at most 10 seconds, and the connections are closed. As a context it
+    ends with its block.
+
+    Args:
+        listener: where to listen, from `bind`.
+        routes: what is served besides `GET /health`.
+        about: what `/health` answers besides the status.
+
+    Raises:
+        ConfigError: if another server was faster to listen there.
+    """
+
+    def __init__(
+        self, listener: socket.socket, routes: Sequence[BaseRoute], about: Mapping[str, Any] | None = None
+    ) -> None:
+        self._listener, self.address = listener, listener.getsockname()
+        host, port = self.address[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        local = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+        health = get("/health", lambda: {"status": "ok", **(about or {})})
+        places = ", ".join(_place(route) for route in (*routes, health))
+        app = Starlette(
+            routes=[*routes, health, Mount("/", app=refusal(404, f"there are {places}"))],
+            middleware=[Middleware(_Gate, local=local)],
+            exception_handlers={HTTPException: _refused},
+        )
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            proxy_headers=False,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            backlog=_QUEUE,
+            timeout_keep_alive=int(_IDLE_S),
+            timeout_graceful_shutdown=int(_FINISH_S),
+        )
+        self._server = uvicorn.Server(config)
+        self._ended = threading.Event()
+        self._ended.set()
+        _allow_open_files()
+        try:
+            listener.listen(_QUEUE)
+        except OSError as error:
+            raise ConfigError(f"cannot listen at {self.url}: {error.strerror}; choose another port") from error
+
+    def serve_forever(self) -> None:
+        """Answer requests until the end, see the class."""
+        self._ended.clear()
+        try:
+            if not self._server.should_exit:
+                asyncio.run(self._server.serve(sockets=[self._listener]))
+        finally:
+            self._ended.set()
+
+    def shutdown(self) -> None:
+        """Let `serve_forever` end; any thread may call it."""
+        self._server.should_exit = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self._ended.wait()
+        self._listener.close()
+
+
+class _Protocol(HttpToolsProtocol):
+    """Closes connections whose request does not begin or whose head does not arrive; uvicorn itself would wait."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._stop_timer()
+        self._late = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+
+
+def _allow_open_files() -> None:
+    """Let this process open as many files as it may: each connection is one."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # macOS has a lower limit beside it
+            pass
+
+
+# Requests of other sites.
+
+
+class _Gate:
+    """ASGI middleware that refuses what pages of other sites ask."""
+
+    def __init__(self, app: ASGIApp, local: bool) -> None:
+        self._app, self._local = app, local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        reason = self._foreign(request.headers.get("host"), request.headers.get("origin"))
+        if reason:
+            await _discard(request)
+        await (refusal(403, reason) if reason else self._app)(scope, receive, send)
+
+    def _foreign(self, host: str | None, origin: str | None) -> str:
+        """Why a request may come from another site's page; "" if it cannot."""
+        # Browsers send a Host with every request, and with those of a page that may change anything its Origin.
+        if host is not None and self._local and not is_this_machine(host):
+            return (
+                f"Host is {host!r}; a server that listens to its own machine only is asked by localhost or 127.0.0.1. "
+                "Start it with another --host if it should be reached by other names"
+            )
+        if origin is not None and origin.lower().partition("://")[2] != (host or "").lower():
+            return f"Origin is {origin!r}; this server answers its own pages only"
+        return ""
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a Host names this machine by an address or name that no other machine can have."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+# Requests and answers.
+
+
+def get(path: str, function: Callable[[], Any]) -> Route:
+    """Make a route that answers `GET path` with what a function returns at once."""
+
+    async def endpoint(request: Request) -> Response:
+        return json_response(function())
+
+    return Route(path, endpoint)
+
+
+def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most_bytes: int, too_long: str) -> Route:
+    """Make a route that answers `POST path`.
+
+    Args:
+        path: the path.
+        work: takes the JSON object of the request and returns the answer, in a thread of its own. It raises
+            `HTTPException` for a mistake of the client; any other exception is one of the server.
+        example: of a request, for clients that send something else.
+        most_bytes: of a request.
+        too_long: what a client should do whose request is longer.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        body = await _body(request, most_bytes, too_long)
+        try:
+            return await in_thread(lambda: json_response(work(_object(body, example))))
+        except HTTPException:
+            raise
+        except Exception as error:
+            _log.exception("a request failed")
+            return json_response({"detail": described(error)}, 500)
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+def page_routes(package: str, files: Mapping[str, str], policy: str) -> list[Route]:
+    """Make the routes of a page.
+
+    Args:
+        package: holds the files.
+        files: kind of content by name; the first one is the page itself, "/".
+        policy: the Content-Security-Policy.
+    """
+
+    def route(name: str, kind: str, path: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            body = resources.files(package).joinpath(name).read_bytes()
+            headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+            return Response(body, headers=headers, media_type=kind)
+
+        return Route(path, endpoint)
+
+    return [route(name, kind, f"/{name}" if i else "/") for i, (name, kind) in enumerate(files.items())]
+
+
+def event_stream(pieces: AsyncIterator[str]) -> Response:
+    """Send server-sent events as they come."""
+    headers = {"Cache-Control": "no-store", "Connection": "close"}
+    return StreamingResponse(pieces, headers=headers, media_type="text/event-stream")
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Write JSON in ASCII: lone surrogates and infinite numbers pass, which starlette's own refuses."""
+    return Response(json.dumps(content), status, headers, media_type="application/json")
+
+
+def refusal(status: int, reason: str) -> Response:
+    """Make the answer to a request that is not served."""
+    # What follows a request that was not read to its end is not the next request.
+    headers = {"Connection": "close"} if status in (403, 408, 413) else None
+    return json_response({"detail": reason}, status, headers)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(error.status_code, error.detail)
+
+
+def in_thread(function: Callable[[], Result]) -> Awaitable[Result]:
+    """Call a function in a thread that does not keep the process alive."""
+    done: Future[Result] = Future()
+    done.set_running_or_notify_cancel()
+
+    def job() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    try:
+        _threads.submit(job)
+    except RuntimeError as error:
+        raise HTTPException(503, f"the server has no more threads ({error}); try again in a moment") from error
+    return asyncio.wrap_future(done)
+
+
+class _Threads:
+    """As many daemon threads as there were jobs at once; those of `concurrent.futures` are joined at exit."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock, self._idle = threading.Lock(), 0
+
+    def submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._idle:
+                threading.Thread(target=self._work, daemon=True).start()
+                self._idle += 1
+            self._idle -= 1
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+            with self._lock:
+                self._idle += 1
+
+
+_threads = _Threads()
+
+
+async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
+    body, length = bytearray(), 0
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for piece in request.stream():
+                length += len(piece)
+                if length <= most_bytes:
+                    body += piece
+                elif length > 8 * most_bytes:
+                    break
+    except TimeoutError:
+        raise HTTPException(408, f"{length} bytes arrived in {_BODY_S:g} s, and not all") from None
+    except ClientDisconnect:
+        raise HTTPException(400, f"the connection ended after {length} bytes") from None
+    if length > most_bytes:
+        raise HTTPException(413, f"the request has {length} bytes or more and may have {most_bytes}; {too_long}")
+    return bytes(body)
+
+
+async def _discard(request: Request) -> None:
+    """Read on for a while: a client that is still writing when the connection closes never sees the answer."""
+    try:
+        async with asyncio.timeout(_DISCARD_S):
+            async for _ in request.stream():
+                pass
+    except (TimeoutError, ClientDisconnect):
+        pass
+
+
+def _object(body: bytes, example: str) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise HTTPException(400, f"the body must be an object such as {example}")
+    return content
+
+
+def _place(route: BaseRoute) -> str:
+    assert isinstance(route, Route)
+    return f"{'POST' if 'POST' in (route.methods or ()) else 'GET'} {route.path}"

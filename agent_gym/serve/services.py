@@ -1,0 +1,147 @@
+"""A search engine and a sandbox as servers, so that one machine searches, or runs programs, for many.
+
+They speak Search-R1's `/retrieve` and SandboxFusion's `/run_code`; clients of others need to know the address only.
+What a server does not do it refuses and never ignores: files to put in or take out, and other languages.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from agent_gym.errors import ConfigError
+from agent_gym.sandbox.base import Execution, Limits, SandboxError
+from agent_gym.sandbox.local import LocalSandbox
+from agent_gym.search.base import Retriever
+from agent_gym.search.remote import response
+from agent_gym.serve.server import HTTPException, Server, bind, get, post
+
+__all__ = ["SandboxServer", "SearchServer", "bind"]
+
+# A full batch of the longest queries, with twelve bytes for an emoji in JSON, and some room.
+MAX_REQUEST_BYTES = 16 << 20
+MAX_TOPK = 1000
+_LARGEST = 1e9  # of a limit that a client asks for; any number above the server's limits means the same
+
+
+class SearchServer(Server):
+    """Answers `POST /retrieve` and `GET /health`.
+
+    Args:
+        retriever: the engine; called by many threads, so best behind a `MicroBatcher`.
+        listener: where to listen, from `bind`.
+        topk: documents per query where a request does not say.
+        about: what `/health` answers besides the status.
+
+    Raises:
+        ConfigError: if another server was faster to listen there.
+    """
+
+    def __init__(
+        self, retriever: Retriever, listener: socket.socket, *, topk: int = 3, about: Mapping[str, Any] | None = None
+    ) -> None:
+        self.retriever, self.topk = retriever, topk
+        retrieve = post(
+            "/retrieve",
+            self._retrieve,
+            example='{"queries": ["..."], "topk": 3}',
+            most_bytes=MAX_REQUEST_BYTES,
+            too_long="send fewer or shorter queries",
+        )
+        super().__init__(listener, [retrieve], about)
+
+    def _retrieve(self, request: dict[str, Any]) -> dict[str, Any]:
+        queries, topk, scores = request.get("queries"), request.get("topk"), request.get("return_scores")
+        topk, scores = self.topk if topk is None else topk, False if scores is None else scores
+        if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+            raise HTTPException(400, "queries must be a list of texts")
+        if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
+            raise HTTPException(400, f"topk is {topk!r}; it must be a whole number from 1 to {MAX_TOPK}")
+        if not isinstance(scores, bool):
+            raise HTTPException(400, f"return_scores is {scores!r}; it must be true or false")
+        return response(self.retriever.search(queries, topk), scores)
+
+
+class SandboxServer(Server):
+    """Answers `POST /run_code`, `GET /v1/ping` and `GET /health`.
+
+    Args:
+        sandbox: runs the programs; its slots say how many at once, and what a request asks for can only be less than
+            its limits.
+        listener: where to listen, from `bind`.
+
+    Raises:
+        ConfigError: if another server was faster to listen there.
+    """
+
+    def __init__(self, sandbox: LocalSandbox, listener: socket.socket) -> None:
+        self.sandbox = sandbox
+        run_code = post(
+            "/run_code",
+            self._run_code,
+            example='{"code": "print(1)", "language": "python"}',
+            most_bytes=MAX_REQUEST_BYTES,
+            too_long="send a shorter program",
+        )
+        about = {"slots": sandbox.slots, "limits": asdict(sandbox.limits), "report": sandbox.report}
+        super().__init__(listener, [run_code, get("/v1/ping", lambda: "pong")], about)
+
+    def _run_code(self, request: dict[str, Any]) -> dict[str, Any]:
+        code, stdin, seed, limits = _read_program(request, self.sandbox.limits)
+        try:
+            done = self.sandbox.run(code, seed=seed, stdin=stdin, limits=limits)
+        except SandboxError as error:
+            return _answer("SandboxError", None) | {"message": str(error)}
+        return _answer("Success" if done.succeeded else "Failed", done)
+
+
+def _read_program(request: dict[str, Any], most: Limits) -> tuple[str, str, int, Limits]:
+    code, stdin = request.get("code"), request.get("stdin") or ""
+    if not isinstance(code, str) or not isinstance(stdin, str):
+        raise HTTPException(400, "code must be a text, and stdin a text or null")
+    language = request.get("language", "python")
+    if language != "python":
+        raise HTTPException(400, f"language is {language!r}; this server runs python only")
+    for name in ("files", "fetch_files"):
+        if request.get(name):
+            raise HTTPException(400, f"{name} is not supported: programs here read and write no files; use stdin")
+    seed = request.get("seed") or 0
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise HTTPException(400, f"seed is {seed!r}; it must be a whole number")
+    wall, memory = _number(request, "run_timeout"), _number(request, "memory_limit_MB")
+    # A client of ours sends both; for others a time limit is one of any time.
+    cpu = _number(request, "cpu_limit_s") or wall
+    try:
+        limits = most.tightened(cpu, wall, None if memory is None else int(memory))
+    except ConfigError as error:
+        raise HTTPException(400, str(error)) from error
+    return code, stdin, seed, limits
+
+
+def _number(request: dict[str, Any], name: str) -> float | None:
+    """A limit; nothing, 0 and -1 (SandboxFusion's own default) mean that there is none beside the server's."""
+    value = request.get(name)
+    if value is None or (value in (0, -1) and not isinstance(value, bool)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        allowed = "a finite number above 0, or 0 or -1 for no limit of one's own"
+        raise HTTPException(400, f"{name} is {value!r}; it must be {allowed}")
+    return float(min(value, _LARGEST))
+
+
+def _answer(status: str, done: Execution | None) -> dict[str, Any]:
+    answer: dict[str, Any] = {"status": status, "message": "", "compile_result": None, "run_result": None}
+    if done is not None:
+        late = done.status in ("cpu_limit", "wall_limit")
+        answer["run_result"] = {
+            "status": "TimeLimitExceeded" if late else "Finished",
+            "execution_time": done.cpu_seconds,
+            "return_code": done.exit_code,
+            "stdout": done.stdout,
+            "stderr": done.stderr,
+        }
+        answer["agent_gym"] = asdict(done)
+    return answer | {"executor_pod_name": None, "files": {}}
