@@ -179,7 +179,7 @@ class ChatRenderer:
         Args:
             sampled: the ids that the policy sampled in this turn; only the last one is looked at.
             messages: the world's answer, as messages in `observation_role`.
-            final: no generation prompt: the episode is over and nobody will speak next.
+            final: no generation prompt: the episode is over.
 
         Returns:
             (T,) ids. `context + sampled + reply(...)` is the next context.
@@ -297,7 +297,7 @@ class ChatRenderer:
 
         It is what closes the last assistant message of a conversation (<|im_end|>, <|eot_id|>, <end_of_turn>; GPT-OSS
         closes it with <|return|> and keeps <|end|> for the parts of a turn). Templates that leave it open
-        (GLM) close it with the header of whoever speaks next.
+        (GLM) close it with the header of the next message.
         """
         closed = self._render([{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}])
         answer = self._as_observations([{"role": self.observation_role, "content": "a"}])

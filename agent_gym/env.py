@@ -3,7 +3,7 @@
 The environment, not the trainer, keeps the transcript, because only the environment knows what it wrote. Every call
 returns in `info` what it appended: messages, character spans and, when a tokenizer is given, the token ids and
 token spans. A rollout concatenates these and has the exact context of the policy and the mask for its loss;
-nobody parses a finished conversation.
+no finished conversation is parsed.
 
 make, reset, step and close of one environment happen in one thread, which is not the main thread in rollouts.
 
@@ -306,9 +306,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _paid(self, term: str, value: Any, where: str) -> float:
         """Return what a reward term pays: its raw value times its weight."""
-        weight = self.weights[term]
-        paid = weight * plain_number(value, f"reward term {term!r}", where) + 0.0  # which makes 0.0 of -0.0
-        return plain_number(paid, f"reward term {term!r} of weight {weight:g}", where, MAX_REWARD)
+        what, weight = f"reward term {term!r}", self.weights[term]
+        paid = weight * plain_number(value, what, where) + 0.0  # which makes 0.0 of -0.0
+        return plain_number(paid, f"{what} of weight {weight:g}", where, MAX_REWARD)
 
     def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
         if self.renderer is None:
@@ -375,11 +375,11 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_named(values: Any) -> bool:
-    return isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
+    return isinstance(values, Mapping) and not [name for name in values if not isinstance(name, str)]
 
 
 def _is_list_of(kind: type, values: Any) -> bool:
-    return isinstance(values, (list, tuple)) and all(isinstance(value, kind) for value in values)
+    return isinstance(values, (list, tuple)) and not [value for value in values if not isinstance(value, kind)]
 
 
 def _is_chat(values: Any) -> bool:

@@ -1,7 +1,7 @@
 """Reward terms: pure functions from text to a number.
 
-An environment sums weighted terms and reports each by name, so that a curve that goes up can be told from a format
-that went up. None of them sees the environment; each names its source.
+An environment sums weighted terms and reports each by name, so that a better answer and a better format are two
+curves. None of them sees the environment; each names its source.
 """
 
 from __future__ import annotations

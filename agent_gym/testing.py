@@ -77,7 +77,7 @@ def _check(
         turns += [(info["tool_calls"], info["error"]) for *_, info in log[1:]]
         complaint = failed_calls(turns) if expert else None
         require(complaint is None, str(complaint))
-        actions = said_by_policy(log)
+        actions = policy_texts(log)
         again = there(play, second, actions, seed=seed)
         require(again == without_times(log), f"seed {seed} gave two different episodes")
         if expert:
@@ -133,7 +133,7 @@ def expert_episode(env: Any, **reset: Any) -> Log:
     return log
 
 
-def said_by_policy(log: Log) -> list[str]:
+def policy_texts(log: Log) -> list[str]:
     """The actions of an episode, as text."""
     return [info["messages"][0]["content"] for *_, info in log[1:]]
 
@@ -170,8 +170,8 @@ def check_returned(env: TextEnv, log: Log) -> None:
             _check_step(env, n - 1, middle, info)
     text = env.transcript.text
     check_tiling(spans, len(text))
-    said = [text[span.start : span.stop] for span in spans if span.source == "agent"]
-    require(said == said_by_policy(log), "the agent's spans do not hold what the policy said")
+    written = [text[span.start : span.stop] for span in spans if span.source == "agent"]
+    require(written == policy_texts(log), "the agent's spans do not hold what the policy wrote")
 
 
 def _check_opening(info: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ class ToolEnv(TextEnv):
     def random_action(self, rng: np.random.Generator) -> str:
         """Return a turn of a policy that knows the tools and nothing else.
 
-        Each tool, and the answer, is as likely as the others; texts are words of what was said so far.
+        Each tool, and the answer, is as likely as the others; texts are words of the transcript so far.
         """
         words = words_of("\n".join(segment.text for segment in self.transcript.segments if segment.source != "system"))
         turn = int(rng.integers(len(self.tools) + 1))

@@ -51,7 +51,7 @@ class Tool:
 
     Args:
         name: what the policy writes to call it.
-        description: what the policy is told it does.
+        description: what it does, for the policy.
         parameters: JSON schema of the arguments, an object.
     """
 

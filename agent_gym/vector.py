@@ -306,7 +306,7 @@ def _column(values: list[Any], mask: np.ndarray) -> Any:
 def __getattr__(name: str) -> Any:
     """Find `make_vec`'s entry points: `"agent_gym.vector:<id>"` makes copies of that id.
 
-    An entry point is not told which id it is for, so the id is the name under which it is looked up. A callable that
+    An entry point does not learn which id it is for, so the id is the name under which it is looked up. A callable that
     knows its id would do the same, but a spec that holds one cannot be written as JSON.
     """
     if name not in gymnasium.registry:

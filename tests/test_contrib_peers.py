@@ -21,13 +21,13 @@ import pytest
 
 import agent_gym
 from agent_gym import ConfigError, EnvFailure
-from agent_gym.testing import check_text_env, expert_episode, said_by_policy
+from agent_gym.testing import check_text_env, expert_episode, policy_texts
 
 GSM8K = "AgentR1/GSM8K-v0"
 
 
 def expert_actions(seed: int, **options: Any) -> list[str]:
-    return said_by_policy(expert_episode(gymnasium.make(GSM8K), seed=seed, options=options))
+    return policy_texts(expert_episode(gymnasium.make(GSM8K), seed=seed, options=options))
 
 
 class TestGem:

@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.contrib.trl import FromTRL, to_trl  # noqa: E402
-from agent_gym.testing import check_text_env, expert_episode, said_by_policy  # noqa: E402
+from agent_gym.testing import check_text_env, expert_episode, policy_texts  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 
@@ -36,7 +36,7 @@ def test_tools_answers_and_rewards_are_the_environments() -> None:
     assert schema["name"] == own["name"] == "calculator"
     assert list(schema["parameters"]["properties"]) == list(own["parameters"]["properties"])
     log = expert_episode(ours, seed=4, options={"split": "train", "index": 4})
-    *calls, last = said_by_policy(log)
+    *calls, last = policy_texts(log)
     for said, (seen, *_) in zip(calls, log[1:], strict=False):
         (call,) = ours.unwrapped.parser.parse(said)
         assert env.calculator(**call.arguments) == seen

@@ -15,7 +15,7 @@ from contract import encoder_of, every_id, play
 from agent_gym import QuestionEnv, Reply, ToolEnv, tool
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.formats.hermes import HermesParser
-from agent_gym.testing import said_by_policy, without_times
+from agent_gym.testing import policy_texts, without_times
 
 CALL = HermesParser().render
 
@@ -152,7 +152,7 @@ def test_environments_with_tools_of_functions_go_on() -> None:
     asked = QuestionEnv([{"question": "q", "answer": "C"}], [shout, whisper])
     log = play(asked, [turns[1], "<answer>C</answer>"], seed=0)
     asked.reset(seed=0)
-    goes_on(asked, said_by_policy(log))
+    goes_on(asked, policy_texts(log))
 
 
 def test_a_tool_of_a_local_function_says_so() -> None:

@@ -24,7 +24,7 @@ class ToolCall:
         name: which tool.
         arguments: by name.
         error: why it cannot run, if it cannot.
-        answer: what the policy reads of it; an environment may shorten or extend what the tool said.
+        answer: what the policy reads of it; an environment may shorten or extend the tool's text.
         failed: whether it failed, through the policy's fault.
         seconds: how long it took. Calls of one turn run together, and each is charged its share.
     """

@@ -73,7 +73,7 @@ class GSM8KEnv(ToolEnv):
 
     ## References
     Cobbe et al., Training Verifiers to Solve Math Word Problems, arXiv:2110.14168. The tool setting follows Agent-R1's
-    GSM8K recipe (arXiv:2511.14460), except that its tool told the policy whether an answer was right.
+    GSM8K recipe (arXiv:2511.14460), except that its tool showed the policy whether an answer was right.
 
     ## Versions
     v0: first version.
