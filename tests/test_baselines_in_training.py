@@ -102,14 +102,14 @@ def test_the_greedy_baseline_is_shaped_as_the_return(tmp_path: Path, shape: str,
     options: dict[str, Any] = {"advantage_estimator": "remax", "num_generations": members, **SHAPES[shape]}
     trainer = make_trainer(tmp_path, env=PAID, max_steps=1, env_kwargs={"patient": True}, max_turns=2, **options)
     played: list[Any] = []
-    collect = trainer._collector.collect
+    collect = trainer.scheduler.collect
 
     def keep(rows: Any) -> Any:
         episodes, kept = collect(rows)
         played.extend(episodes)
         return episodes, kept
 
-    trainer._collector.collect = keep
+    trainer.scheduler.collect = keep
     if "kl_in" in options:
         # A reference that differs, or the KL would be 0 at the start.
         with torch.no_grad():

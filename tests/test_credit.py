@@ -17,13 +17,13 @@ from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, step_of  # noqa: E402
 from agent_gym.trainers.credit import (  # noqa: E402
-    Timeline,  # noqa: E402
+    Timeline,
     experience,
     merge,
+    shape_rewards,  # noqa: E402
     with_baselines,
 )
 from agent_gym.trainers.estimators import ESTIMATORS, Credit  # noqa: E402
-from agent_gym.trainers.estimators.process import shape_rewards  # noqa: E402
 
 CPU = torch.device("cpu")
 CREDIT = Credit(gamma=0.99, lam=0.9, step_gamma=0.95, step_lam=0.8)

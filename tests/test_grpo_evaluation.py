@@ -41,7 +41,7 @@ def test_evaluation_is_the_library_s_own(tmp_path: Path) -> None:
     metrics = trainer.evaluate()
     runner = Runner(trainer.runner.policy, trainer.processing_class, trainer.args.budget)
     # The same seeds as the trainer gives: task i is position i.
-    from agent_gym.trainers.tasks import group_specs
+    from agent_gym.trainers.schedule import group_specs
 
     specs = [group_specs([row], first=i, group_size=1, sampling_seed=42)[0] for i, row in enumerate(data)]
     alone = evaluate(runner, specs, temperature=1.0)

@@ -19,12 +19,8 @@ from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.metrics import by_env  # noqa: E402
-from agent_gym.trainers.tasks import (  # noqa: E402
-    Mixture,
-    group_specs,  # noqa: E402
-    mix_datasets,
-    parse_mixture,
-)
+from agent_gym.trainers.schedule import group_specs  # noqa: E402
+from agent_gym.trainers.tasks import Mixture, mix_datasets, parse_mixture  # noqa: E402
 
 GSM8K, PLAIN = "AgentR1/GSM8K-v0", "AgentR1/GSM8K-NoTool-v0"
 

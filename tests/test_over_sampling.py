@@ -18,7 +18,7 @@ from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Generation  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.over_sampling import GroupsInPlay  # noqa: E402
+from agent_gym.trainers.partial import GroupsInPlay  # noqa: E402
 
 # The rule, without a trainer.
 
@@ -133,14 +133,14 @@ def build(folder: Any, callbacks: Any = (), **options: Any) -> Any:
 def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
     """Keep which episodes each rollout trains on: task, member, sampling seed."""
     batches: list[list[tuple[int, int, int]]] = []
-    lay_out = trainer._collector.collect
+    lay_out = trainer.scheduler.collect
 
     def collect(rows: Any) -> Any:
         episodes, kept = lay_out(rows)
         batches.append([(e.spec.index, e.spec.member, e.spec.sampling_seed) for e in episodes])
         return episodes, kept
 
-    trainer._collector.collect = collect
+    trainer.scheduler.collect = collect
     return batches
 
 

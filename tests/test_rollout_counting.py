@@ -52,7 +52,7 @@ def test_seeds_and_tasks_follow_the_number_of_the_rollout(tmp_path: Path, extra:
         base = derive_seed(trainer.args.seed, number)
         assert [seed for *_, seed in batch] == [derive_seed(base, place) for place in range(16)]
         assert [index for index, *_ in batch[::4]] == trainer.sampler.batch(number)
-    assert trainer._collector.rollouts == len(seen)
+    assert trainer.scheduler.rollouts == len(seen)
 
 
 def test_overlap_plays_every_rollout_once(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_training_again_begins_anew(tmp_path: Path) -> None:
 
 def test_what_is_discarded_is_said(tmp_path: Path) -> None:
     trainer = build(tmp_path, overlap=True)
-    specs = trainer._collector._specs([trainer.train_dataset[0]] * 4, 0, 1)
+    specs = trainer.scheduler._specs([trainer.train_dataset[0]] * 4, 0, 1)
     trainer.ahead.start(specs)
     with pytest.warns(RuntimeWarning, match="4 episodes that were played ahead are discarded"):
         assert trainer.ahead.take(specs[:2]) is None

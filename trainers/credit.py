@@ -316,6 +316,25 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
     return sorted(numbers), Experience(**merged)
 
 
+def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: float, step_gamma: float) -> Experience:
+    """Decide how outcome and process rewards add up.
+
+    Args:
+        found: with process rewards as the environment gave them.
+        process_norm: see `normalize_process`; None takes them for rewards like any other.
+        outcome_weight: factor of the outcome beside normalised process rewards.
+        step_gamma: discount of the process rewards.
+    """
+    if process_norm is None:
+        return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
+    from agent_gym.trainers.estimators.process import normalize_process  # the estimators build on this module
+
+    process = normalize_process(
+        found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources
+    )
+    return replace(found, outcome=outcome_weight * found.outcome, process=process)
+
+
 def with_baselines(found: Experience, greedy: torch.Tensor) -> Experience:
     """Give each episode the return of the greedy episode of its task, of rewards that were shaped alike.
 

@@ -4,8 +4,8 @@ What is TRL's stays TRL's: model loading, LoRA, the reference model, logging, ch
 replaced, each as a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures held by a test):
 
     _generate_and_score_completions   play -> share out -> score -> credit                 here
-    _get_train_sampler                an order that survives a restart                     episodes.py
-    evaluation_loop                   play the evaluation tasks, report success; no loss   episodes.py
+    _get_train_sampler                an order that survives a restart                     here, tasks.py
+    evaluation_loop                   play the evaluation tasks, report success; no loss   here
     _prepare_inputs                   a variable number of rows, shuffled for each pass    rows.py
     training_step                     inner micro-batches, so that many rows fit           rows.py
     _compute_loss                     a weighted sum over the policy's tokens              rows.py
@@ -16,34 +16,54 @@ scalar reward per episode. None of it is used.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers.trainer_utils import EvalLoopOutput
 
-from agent_gym.errors import ConfigError
-from agent_gym.rollout import Episode
+from agent_gym.chat import ChatRenderer
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies.base import Policy
+from agent_gym.policies.processors import let_videos_be_missing
+from agent_gym.policies.transformers import TransformersPolicy
+from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, step_of, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
-from agent_gym.trainers.collect import Collector, sampled
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.credit import Timeline, experience, merge, with_baselines
-from agent_gym.trainers.episodes import EpisodeTrainer
-from agent_gym.trainers.estimators import Estimate
-from agent_gym.trainers.estimators.process import shape_rewards
+from agent_gym.trainers.credit import Estimate, Timeline, experience, merge, shape_rewards, with_baselines
+from agent_gym.trainers.echo_trap import EchoTrapCallback
+from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
-from agent_gym.trainers.metrics import TokenCredit, completion_table, mean_metrics, repeated_share, show_on_tensorboard
+from agent_gym.trainers.metrics import (
+    TokenCredit,
+    completion_table,
+    eval_metrics,
+    mean_metrics,
+    repeated_share,
+    show_on_tensorboard,
+    write_episodes,
+)
+from agent_gym.trainers.rows import RowTrainer
+from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
+from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
 
 
-class AgentGRPOTrainer(EpisodeTrainer):
+def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
+    """Stand in where TRL insists on a reward function; the environment is the reward function."""
+    raise RolloutError("rewards come from the environment; this function is never called")
+
+
+class AgentGRPOTrainer(RowTrainer):
     """Train a language model on an environment by policy gradients, without a critic.
 
     GRPO by default; `args.advantage_estimator` chooses among the estimators that need no critic, and the other fields
-    of `AlgorithmConfig` turn it into DAPO, GSPO, RLOO, GiGPO and others.
+    of `AgentSettings` turn it into DAPO, GSPO, RLOO, GiGPO and others.
 
     Args:
         model: a model id, a folder, or a loaded model.
@@ -61,21 +81,100 @@ class AgentGRPOTrainer(EpisodeTrainer):
 
     _tag_names = ["trl", "agent-gym", "grpo"]
     _name = "AgentGRPO"
+    config_class: type[AgentGRPOConfig] = AgentGRPOConfig
+    # What the base classes set, as this class knows it.
+    train_dataset: Any
+    num_generations: int
+    num_generations_eval: int
+    shuffle_dataset: bool
     _logs: Any
+
+    def __init__(
+        self,
+        model: Any,
+        env: str | None = None,
+        args: AgentGRPOConfig | None = None,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        policy: Policy | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            name = model if isinstance(model, str) else model.config.name_or_path or "model"
+            args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
+        self.check_settings(args)
+        args.check_over_sampling()
+        if args.overlap and args.layout != "server" and policy is None:
+            raise ConfigError("overlap needs layout='server': an engine in the training process shares its device")
+        if train_dataset is None:
+            if env is None:
+                raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
+            train_dataset = task_dataset(env, env_kwargs, split="train", seed=args.seed)
+        check_task_columns(train_dataset, "train_dataset")
+        if eval_dataset is not None:
+            check_task_columns(eval_dataset, "eval_dataset")
+        let_videos_be_missing()  # a model that is named may need it for its processor
+        # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
+        given, args.use_vllm = args.use_vllm, False
+        try:
+            super().__init__(
+                model,
+                reward_funcs=[cast(Any, _no_reward_function)],
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                **kwargs,
+            )
+        finally:
+            args.use_vllm = given
+        warn_of_rounding(self)
+        if self.sharded:
+            check_sharded(args, policy)
+        self.use_vllm = bool(given) if policy is not None else wants_vllm(args)
+        self.renderer = ChatRenderer.of(self.processing_class)
+        if args.chat_template_kwargs:
+            self.renderer = ChatRenderer(self.processing_class, template_kwargs=cast(Any, args.chat_template_kwargs))
+        self.vision = self.renderer.vision
+        if self.vision is not None and args.packing:
+            raise ConfigError("packing does not know the images of rows: leave it out for a model that reads images")
+        self.renderer.also_ends_at(self.eos_token_ids)
+        self._epochs = EpochCallback()
+        self.add_callback(self._epochs)
+        if args.echo_trap != "off":
+            # In front of the callbacks that report, which shall see what it adds to the logs.
+            self.callback_handler.callbacks.insert(0, EchoTrapCallback(args.echo_trap))
+        self.estimator, self.credit_settings = args.estimator, args.credit
+        self._rollout_tokens = args.rollout_tokens
+        self.scheduler = RolloutScheduler(self, policy)
 
     def check_settings(self, args: AgentGRPOConfig) -> None:
         """Raise `ConfigError` if this trainer cannot serve the estimator."""
         if args.estimator.needs_critic:
             raise ConfigError(f"advantage_estimator {args.advantage_estimator!r} needs a critic: use AgentPPOTrainer")
 
-    @functools.cached_property
-    def _collector(self) -> Collector:
-        return Collector(self)
+    # Rollouts.
+
+    @property
+    def runner(self) -> Runner:
+        """The rollout loop with the trainer's engine, started on first use."""
+        return self.scheduler.runner
+
+    def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
+        """Play episodes with the current weights and log where the time went."""
+        return self.scheduler.play(lambda: self.runner.run_share(specs, temperature=temperature))
+
+    @property
+    def _engine_differs(self) -> bool:
+        # In half precision the model itself rounds otherwise: one token behind a cache is another sum than a whole row.
+        half = self.accelerator.native_amp or self.model.dtype != torch.float32
+        return super()._engine_differs or (half and isinstance(self.scheduler.policy, TransformersPolicy))
 
     # From tasks to tensors.
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
-        episodes, groups = self._collector.collect(inputs)
+        episodes, groups = self.scheduler.collect(inputs)
         started = time.perf_counter()
         mine = self._share_out(
             [self._training_episode(e) for e in episodes if e.spec.group in groups and self._counts(e)]
@@ -142,7 +241,7 @@ class AgentGRPOTrainer(EpisodeTrainer):
             batch["episode_of"],
             self.args.loss_normalization,
             self._total,
-            self.args.rollout_tokens,
+            self._rollout_tokens,
         )
         return batch
 
@@ -163,10 +262,10 @@ class AgentGRPOTrainer(EpisodeTrainer):
         local = experience(episodes, timeline, **self._evidence(batch, timeline))
         numbers, found = merge(gather_object([([episode.number for episode in episodes], local)]))
         found = shape_rewards(found, args.process_norm, args.outcome_weight, args.step_gamma)
-        if args.estimator.needs_baseline:
+        if self.estimator.needs_baseline:
             greedy = set(gather_object([episode.number for episode in episodes if episode.greedy]))
             found = with_baselines(found, torch.tensor([number in greedy for number in numbers], dtype=torch.bool))
-        estimate = args.estimator.estimate(found, args.credit)
+        estimate = self.estimator.estimate(found, self.credit_settings)
         place = {number: i for i, number in enumerate(numbers)}
         mine = torch.tensor([place[episode.number] for episode in episodes], dtype=torch.long)
         self._take_estimate(batch, timeline, _part(estimate, mine, timeline.mask.size(1)))
@@ -187,6 +286,57 @@ class AgentGRPOTrainer(EpisodeTrainer):
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
         batch["advantages"] = timeline.write(estimate.advantages, self.accelerator.device)
 
+    # Evaluation plays episodes.
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Play every evaluation task once (`num_generations_eval` times) and report success with a 95% interval."""
+        self.model.eval()
+        accelerator, attempts = self.accelerator, self.num_generations_eval
+        # The data set is divided here and not by the loader, which would repeat tasks until all processes have equally
+        # many.
+        rows = list(dataloader.dataset)
+        mine = range(accelerator.process_index, len(rows), accelerator.num_processes)
+        specs = [
+            spec
+            for i in mine
+            for spec in group_specs(
+                [rows[i]] * attempts, first=i * attempts, group_size=attempts, sampling_seed=self.args.seed
+            )
+        ]
+        # Also without a task for this process: all of them take part in handing over sharded weights.
+        episodes = self.rollout(specs, self.args.eval_temperature)
+        self._write_trajectories(metric_key_prefix, episodes, len(episodes))
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in eval_metrics(episodes).items()}
+        return EvalLoopOutput(cast(Any, None), None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
+
+    # The order of tasks.
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> GroupSampler:
+        dataset = self.train_dataset if dataset is None else dataset
+        self._epochs.sampler = GroupSampler(
+            len(dataset),
+            group_size=self.num_generations,
+            batch_tasks=self.args.batch_tasks,
+            repeats=self.num_iterations * self.args.chunks,
+            seed=self.args.seed,
+            shuffle=self.shuffle_dataset,
+            mixture=Mixture.of(dataset),
+        )
+        return self._epochs.sampler
+
+    @property
+    def sampler(self) -> GroupSampler:
+        """The order of the training tasks, once training has begun."""
+        assert self._epochs.sampler is not None
+        return self._epochs.sampler
+
     # Logs.
 
     def _log_episodes(self, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> None:
@@ -194,8 +344,8 @@ class AgentGRPOTrainer(EpisodeTrainer):
         for name, value in mean_metrics(episodes).items():
             metrics[name].append(value)
         rows = [row for episode in episodes for row in episode.rows]
-        said = [row.token_ids[s.start : s.stop] for row in rows for s in row.spans if s.source == "agent"]
-        shares = gather_object([repeated_share(said)])
+        turns = [row.token_ids[s.start : s.stop] for row in rows for s in row.spans if s.source == "agent"]
+        shares = gather_object([repeated_share(turns)])
         metrics["rollout/repeated"].append(sum(shares) / len(shares))
         self._write_trajectories("train", episodes, self.args.trajectories_per_step, credit)
         if self.log_completions:
@@ -210,6 +360,21 @@ class AgentGRPOTrainer(EpisodeTrainer):
         if of_a_step and self.log_completions and self.accelerator.is_main_process:
             step, limit = self.state.global_step, self.args.trajectories_per_step
             show_on_tensorboard(self.callback_handler.callbacks, self._logs, step=step, limit=limit)
+
+    def _write_trajectories(
+        self,
+        kind: str,
+        episodes: Sequence[Episode],
+        limit: int,
+        credit: Sequence[TokenCredit | None] | None = None,
+    ) -> None:
+        if not limit or not self.args.trajectories_per_step:
+            return
+        name = f"{kind}_{self.state.global_step:06d}_{self.accelerator.process_index}"
+        if self._micro_step:  # a later rollout of the same step
+            name += f"_{self._micro_step}"
+        path = Path(str(self.args.output_dir)) / "trajectories" / f"{name}.jsonl"
+        write_episodes(path, episodes[:limit], self._tokenizer, credit, step=self.state.global_step)
 
     # Checkpoints.
 

@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch
 from agent_gym.trainers.config import AgentGRPOConfig, AgentPPOConfig
-from agent_gym.trainers.credit import Timeline
+from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.critic import (
     attach,
     critic_state,
@@ -31,7 +31,6 @@ from agent_gym.trainers.critic import (
     save_critic,
     without_critic,
 )
-from agent_gym.trainers.estimators import Estimate
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.losses import loss_weights, value_loss
 from agent_gym.trainers.rows import Scores
@@ -53,10 +52,10 @@ class AgentPPOTrainer(AgentGRPOTrainer):
     _tag_names = ["trl", "agent-gym", "ppo"]
     _name = "AgentPPO"
     config_class = AgentPPOConfig
+    has_critic = True
     args: AgentPPOConfig
 
     def __init__(self, model: Any, env: str | None = None, args: AgentPPOConfig | None = None, **kwargs: Any) -> None:
-        """Load policy and critic; the engine starts with the first rollout."""
         if args is not None and not isinstance(args, AgentPPOConfig):
             raise ConfigError(f"args is of class {type(args).__name__}; AgentPPOTrainer takes AgentPPOConfig")
         settings = AgentPPOConfig if args is None else args  # the class holds the defaults
@@ -88,12 +87,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         return self.state.global_step < self.args.critic_warmup_steps
 
     # Scoring: logprobs and values of one forward pass.
-
-    def _forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
-        model = _WithValues(model)
-        scores = super()._forward(model, batch, **kwargs)
-        assert model.values is not None
-        return scores._replace(values=self._by_row(model.values, batch))
 
     @property
     def _scores_first(self) -> bool:
@@ -130,7 +123,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             batch["episode_of"],
             self.args.loss_normalization,
             self._total,
-            self.args.rollout_tokens,
+            self._rollout_tokens,
         )
         self._log_critic(batch)
 
@@ -225,18 +218,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         with policy_only(inner):
             super()._load_best_model()
         load_critic(inner.critic, str(self.state.best_model_checkpoint))
-
-
-class _WithValues:
-    """A model whose forward pass also asks the critic, and keeps what it said."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.values: torch.Tensor | None = None
-
-    def __call__(self, **inputs: Any) -> Any:
-        output, self.values = self.model(**inputs, critic="both")
-        return output
 
 
 class _FreezePolicy(TrainerCallback):

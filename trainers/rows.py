@@ -66,10 +66,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     num_iterations: int
     _buffered_inputs: Any
     vision: Vision | None = None  # of a model that reads images
+    has_critic = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Start without rows."""
         super().__init__(*args, **kwargs)
+        self._chunks = self.args.chunks
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
         self._micro_step = 0  # within the optimizer step
@@ -99,7 +100,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     @property
     def _uses(self) -> int:
         """How many micro-steps train on one rollout."""
-        return self.args.chunks * self.num_iterations
+        return self._chunks * self.num_iterations
 
     @property
     def _rollout_number(self) -> int:
@@ -136,8 +137,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     # Which tokens are scored.
 
-    def _forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
-        """Run the policy over rows and score the sampled tokens only.
+    def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
+        """Run the policy over rows and score the sampled tokens only; with `critic` value them in the same pass.
 
         The world's tokens are context and nothing else: they have no label, so that no logprob of theirs exists that a
         loss could pick up by mistake, and on a GPU the output layer skips them.
@@ -150,21 +151,25 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if self.args.packing:
             inputs = pack(inputs)
         with self.accelerator.autocast():
-            output = model(**inputs, fused_lm_head=True, **kwargs)
-        # Nobody predicts the first token of a row.
+            if self.has_critic if critic is None else critic:
+                output, found = model(**inputs, fused_lm_head=True, critic="both", **kwargs)
+                values = self._by_row(found, batch)
+            else:
+                output, values = model(**inputs, fused_lm_head=True, **kwargs), None
+        # Nothing predicts the first token of a row.
         entropy = None if output.entropy is None else self._by_row(pad(output.entropy, (1, 0)), batch)
-        return Scores(self._by_row(pad(output.log_probs, (1, 0)), batch), entropy, output.aux_loss)
+        return Scores(self._by_row(pad(output.log_probs, (1, 0)), batch), entropy, output.aux_loss, values)
 
     def _by_row(self, numbers: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return what a forward pass says about each token as (B, T)."""
         return unpack(numbers, batch["attention_mask"]) if self.args.packing else numbers
 
-    def _score(self, forward: Any, model: Any, batch: Batch) -> Scores:
-        """Run `forward` over all rows without gradient, in micro-batches, for logprobs and values."""
+    def _score(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
+        """Run `_forward` over all rows without gradient, in micro-batches, for logprobs and values."""
         columns: list[torch.Tensor] = []
         with torch.no_grad():
             for index in self._pieces(batch):
-                scores = forward(model, take(batch, index))
+                scores = self._forward(model, take(batch, index), **kwargs)
                 parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
                 columns = columns or [part.new_zeros(batch["input_ids"].shape) for part in parts]
                 for column, part in zip(columns, parts, strict=True):
@@ -175,11 +180,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _score_rows(self, batch: Batch) -> None:
         """Score the rows before any update, as far as credit and loss will need it."""
         if self._scores_first:
-            self._take_scores(batch, self._score(self._forward, self.model, batch))
+            self._take_scores(batch, self._score(self.model, batch))
         if self.beta != 0.0:
             with self._reference_model() as model:
-                # By name: a subclass that scores more than the policy has no more of the reference.
-                batch["ref_logps"] = self._score(lambda *a: RowTrainer._forward(self, *a), model, batch).logps
+                batch["ref_logps"] = self._score(model, batch, critic=False).logps
 
     @property
     def _scores_first(self) -> bool:
@@ -232,7 +236,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         The weights of a rollout sum to 1 over all processes. An optimizer step sees a part of the rollout, and
         processes average their gradients instead of adding them.
         """
-        share = self.args.chunks / self.current_gradient_accumulation_steps
+        share = self._chunks / self.current_gradient_accumulation_steps
         return self.accelerator.num_processes * share
 
     def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
@@ -277,7 +281,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     # A variable number of rows through a fixed number of steps.
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
-        chunks = self.args.chunks
+        chunks = self._chunks
         if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
             self._generated = self._generate_and_score_completions(generation_batch)
             self._generated_in = self._rollout_number

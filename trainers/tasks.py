@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
-from agent_gym.rollout import EpisodeSpec, derive_seed
+from agent_gym.rollout import derive_seed
 from agent_gym.trainers.selection import fresh_tasks
 
 COLUMNS = ("env_id", "env_kwargs", "split", "index", "seed")
@@ -78,37 +78,6 @@ def check_task_columns(dataset: Dataset | Mapping[str, Dataset], name: str) -> N
             f"{name} has no column {missing[0]!r}; it has: {', '.join(dataset.column_names)}. Make it with "
             "task_dataset()"
         )
-
-
-def group_specs(
-    rows: Sequence[Mapping[str, Any]], *, first: int, group_size: int, sampling_seed: int
-) -> list[EpisodeSpec]:
-    """Turn rows that a sampler repeated `group_size` times into episodes.
-
-    Args:
-        rows: one row per episode; the members of a group stand next to each other.
-        first: global position of the first row among all processes.
-        group_size: episodes per task, G.
-        sampling_seed: base of the sampling seeds of this rollout.
-
-    Returns:
-        One spec per row. Members of a group share task and environment seed and differ in sampling only. The seeds
-        depend on the global position alone, so that one process and four sample the same episodes.
-    """
-    return [
-        EpisodeSpec(
-            row["env_id"],
-            json.loads(row["env_kwargs"]),
-            seed=row["seed"],
-            split=row["split"],
-            index=row["index"],
-            group=(first + i) // group_size,
-            member=(first + i) % group_size,
-            sampling_seed=derive_seed(sampling_seed, first + i),
-            source=row.get("source", 0),
-        )
-        for i, row in enumerate(rows)
-    ]
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:

@@ -13,7 +13,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.trainers.credit import Credit, Estimate, Experience
 from agent_gym.trainers.estimators import gae, groups
 from agent_gym.trainers.estimators.groups import SCALES
-from agent_gym.trainers.estimators.process import PROCESS_NORMS, normalize_process, shape_rewards
+from agent_gym.trainers.estimators.process import PROCESS_NORMS, normalize_process
 
 __all__ = [
     "ESTIMATORS",
@@ -25,7 +25,6 @@ __all__ = [
     "Experience",
     "get_estimator",
     "normalize_process",
-    "shape_rewards",
 ]
 
 

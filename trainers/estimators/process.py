@@ -10,12 +10,9 @@ Shapes: N episodes, K steps.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.credit import Experience
 from agent_gym.trainers.estimators.groups import group_sum, returns_to_go
 
 PROCESS_NORMS = ("none", "trajectory", "group", "batch", "prime")
@@ -79,20 +76,3 @@ def normalize_process(
         counts = group_sum((left != 0).to(left).sum(1), scopes[norm])
         size = (group_sum((left**2).sum(1), scopes[norm]) / counts.clamp(min=1)).sqrt()
     return left / (size + EPSILON)[:, None]
-
-
-def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: float, step_gamma: float) -> Experience:
-    """Decide how outcome and process rewards add up.
-
-    Args:
-        found: with process rewards as the environment gave them.
-        process_norm: see `normalize_process`; None takes them for rewards like any other.
-        outcome_weight: factor of the outcome beside normalised process rewards.
-        step_gamma: discount of the process rewards.
-    """
-    if process_norm is None:
-        return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
-    process = normalize_process(
-        found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources
-    )
-    return replace(found, outcome=outcome_weight * found.outcome, process=process)

@@ -8,7 +8,7 @@
 What is not done when a batch is full stays in play: it is interrupted, in the middle of a turn if need be, and goes on
 in the next rollout, under the next weights (Kimi k1.5, arXiv:2501.12599, calls it partial rollouts; APRIL,
 arXiv:2509.18521, over-samples with them). Each token keeps the logprob and the version of the weights that sampled it,
-and the importance sampling of correction.py evens out the difference.
+and the importance sampling of `losses.engine_ratio` evens out the difference.
 
 The rule: every group that was begun is trained on once, and those that were begun in the rollout before come first. So
 the episodes of a run are those of the sampler's tasks, all of them, and none is more than one rollout older than the
@@ -21,6 +21,7 @@ batch of a run has fewer of them than its share, and the last one more.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,9 @@ from accelerate.utils import gather_object
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import Episode, EpisodeSpec, Rollout, Runner
-from agent_gym.trainers.ahead import discarded
 
 if TYPE_CHECKING:
-    from agent_gym.trainers.collect import Collector
+    from agent_gym.trainers.schedule import RolloutScheduler
 
 _KEY = "over_sampling"  # in the trainer's state, which checkpoints keep
 
@@ -51,7 +51,6 @@ class GroupsInPlay:
     """
 
     def __init__(self, runner: Runner) -> None:
-        """Play nothing yet."""
         self._runner = runner
         self._rollout = Rollout(runner)
         self._groups: dict[int, _Group] = {}
@@ -98,7 +97,7 @@ class GroupsInPlay:
         return [episode for number in chosen for episode in self._groups.pop(number).episodes]
 
 
-class OverSampling:
+class PartialRollouts:
     """Chooses what each rollout begins, and remembers in the trainer's state what it left unfinished.
 
     Each process does this for its own share of the tasks, without asking the others. A run that is resumed plays what
@@ -106,13 +105,11 @@ class OverSampling:
     updates on the same rollout plays that rollout's groups again, as a run without over-sampling does.
 
     Args:
-        collector: knows the tasks.
+        scheduler: knows the tasks, and plays.
     """
 
-    def __init__(self, collector: Collector) -> None:
-        """Begin nothing yet."""
-        self._collector = collector
-        self._trainer = collector.trainer
+    def __init__(self, scheduler: RolloutScheduler) -> None:
+        self._scheduler, self._trainer = scheduler, scheduler.trainer
         self._in_play: GroupsInPlay | None = None
 
     def rollout(self) -> list[Episode]:
@@ -129,15 +126,15 @@ class OverSampling:
         due = self._mine(state["batch"] if again else state["carried"])
         stop = state["begun"]
         if not again:
-            stop = max(stop, min((number + 1) * mine + trainer.args.extra_tasks, self._collector.rollouts * mine))
+            stop = max(stop, min((number + 1) * mine + trainer.args.extra_tasks, self._scheduler.rollouts * mine))
         fresh = [self._number(place) for place in range(state["begun"], stop)]
         if self._in_play is None or self._in_play.numbers != due:
             # Nothing of these is here: the run was resumed, or begun anew.
             if self._in_play is not None and self._in_play.numbers:
-                discarded(f"groups {self._in_play.numbers} that were in play")
+                warn_discarded(f"groups {self._in_play.numbers} that were in play")
             self._in_play, fresh = GroupsInPlay(trainer.runner), [*due, *fresh]
-        specs, in_play = self._collector.group_specs(fresh), self._in_play
-        episodes = trainer.with_engine(lambda: in_play.play(specs, due, mine, trainer.temperature))
+        specs, in_play = self._scheduler.group_specs(fresh), self._in_play
+        episodes = self._scheduler.play(lambda: in_play.play(specs, due, mine, trainer.temperature))
         trainer._metrics["train"]["rollout/carried_over"].append(len(due) / mine)
         if not again:
             state |= {"rollout": number, "begun": stop}
@@ -174,3 +171,13 @@ class OverSampling:
 
 def _gathered(numbers: Iterable[int]) -> list[int]:
     return sorted(gather_object(list(numbers)))
+
+
+def warn_discarded(what: str) -> None:
+    """Warn that something was played for nothing."""
+    warnings.warn(
+        f"{what} are discarded: other tasks come next than those that were foreseen. This is usual once after a second "
+        "call of train(); if it happens again and again, the order of the tasks changes in the run",
+        RuntimeWarning,
+        stacklevel=3,
+    )
