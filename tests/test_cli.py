@@ -58,12 +58,11 @@ def test_help_explains_every_flag_and_loads_no_training_stack() -> None:
         assert flags and not [flag for flag, same, following in flags if not (same or following)], name
 
 
-@pytest.mark.parametrize("name", ["sft", "grpo", "ppo"])
 def test_training_without_trl_names_the_extra(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "trl", None)
-    assert "pip install 'agent-gym[train]'" in complaint(capsys, name, ENV_ID)
+    assert "pip install 'agent-gym[train]'" in complaint(capsys, "grpo", ENV_ID)
 
 
 def test_a_mistake_is_one_line_without_a_traceback() -> None:
@@ -225,7 +224,9 @@ def test_eval_with_vllm(model: str) -> None:
     assert "95% interval" in done.stdout and ": 4 tasks" in done.stdout
 
 
-def test_a_measure_that_nobody_has_is_named_behind_the_report(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_measure_that_no_environment_has_is_named_behind_the_report(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["eval", ENV_ID, "--expert", "--episodes", "2", "--tokenizer", model, "--metrics"]
     assert main([*words, "reward/formt"]) == 2
     out, err = capsys.readouterr()
@@ -248,7 +249,7 @@ class Flaky(CountingEnv):
         return super().respond(action)
 
 
-def test_the_expert_plays_what_was_asked_and_failures_are_told(
+def test_the_expert_plays_what_was_asked_and_failures_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gymnasium.register("Flaky/Flaky-v0", entry_point=Flaky)
@@ -268,8 +269,8 @@ def test_the_expert_plays_what_was_asked_and_failures_are_told(
     del gymnasium.registry["Flaky/Flaky-v0"]
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("list",), ("--help",), ("--version",)])
-def test_output_that_nobody_reads_is_no_crash(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("list", "--json"), ("--version",)])
+def test_output_whose_reader_is_gone_is_no_crash(words: tuple[str, ...]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "agent_gym", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

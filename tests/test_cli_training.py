@@ -116,8 +116,8 @@ def test_a_mistake_on_the_command_line_or_in_yaml_is_one_line(
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_tracker_that_is_not_installed(name: str, config: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(f"transformers.integrations.integration_utils.is_{name}_available", lambda: False)
-    said = complaint(capsys, "grpo", "--config", str(config), "--report_to", name)
-    assert f"report_to {name}: " in said and "pip install 'agent-gym[trackers]', or --report_to none" in said
+    line = complaint(capsys, "grpo", "--config", str(config), "--report_to", name)
+    assert f"report_to {name}: " in line and "pip install 'agent-gym[trackers]', or --report_to none" in line
 
 
 @pytest.mark.parametrize("command", ["grpo", "ppo", "sft"])
@@ -131,9 +131,9 @@ def test_a_used_folder_is_refused(command: str, left: str, model: str, tmp_path:
     file.write_text("{}")
     (out / "notes.txt").write_text("of mine")
     given = [command, ENV_ID, "--model_name_or_path", model, "--output_dir", str(out), "--report_to", "none"]
-    said = complaint(capsys, *given)
-    assert f"{out} holds another run ({left.partition('/')[0]}" in said and "name another --output_dir" in said
-    assert ("--resume_from_checkpoint true" in said) == left.startswith("checkpoint")
+    line = complaint(capsys, *given)
+    assert f"{out} holds another run ({left.partition('/')[0]}" in line and "name another --output_dir" in line
+    assert ("--resume_from_checkpoint true" in line) == left.startswith("checkpoint")
     assert file.read_text() == "{}"
     shutil.rmtree(out / Path(left).parts[0]) if "/" in left else file.unlink()
     assert "unknown split 'tarin'" in complaint(capsys, *given, "--train_split", "tarin"), "other files are no run"

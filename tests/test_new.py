@@ -48,7 +48,7 @@ def test_ruff_has_nothing_to_say(made: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["env", "Guess-It"], "cannot name a package"),
         (["env", "class"], "cannot name a package"),
@@ -58,8 +58,10 @@ def test_ruff_has_nothing_to_say(made: Path) -> None:
         (["tool", "other"], "invalid choice"),
     ],
 )
-def test_what_cannot_be_is_said(made: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_cannot_be_is_refused(
+    made: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(made.parent.rglob("*"))
     assert main(["new", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert sorted(made.parent.rglob("*")) == before

@@ -22,11 +22,11 @@ SEARCH = {
 
 def game(*lines: str, **kwargs: object) -> tuple[Outcome, str]:
     """Play one task with these lines typed; return the outcome and what the screen showed."""
-    said: list[str] = []
+    shown: list[str] = []
     typed = iter(lines)
     env = gymnasium.make(ENV_ID, **kwargs)
-    outcome = play_episode(env, lambda: next(typed, None), said.append, options={"task": TASK})
-    return outcome, "\n".join(said)
+    outcome = play_episode(env, lambda: next(typed, None), shown.append, options={"task": TASK})
+    return outcome, "\n".join(shown)
 
 
 def test_the_short_form_of_a_call_is_played_in_the_environments_own_format() -> None:

@@ -69,7 +69,7 @@ def new(argv: Sequence[str]) -> int:
     for template, place in _PLACES.items():
         path = folder / place.format(name=name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = files("agent_gym.cli").joinpath("new_env", template).read_text(encoding="utf-8")
+        text = files("agent_gym.cli").joinpath("new-env", template).read_text(encoding="utf-8")
         path.write_text(Template(text).substitute(words), encoding="utf-8")
         print(path)
     print(
