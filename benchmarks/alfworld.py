@@ -46,7 +46,7 @@ import _common
 import gymnasium
 
 from agent_gym.envs.alfworld import data as games
-from agent_gym.envs.alfworld.embedded.generator import write_embedded
+from agent_gym.envs.alfworld.embedded import write_embedded
 from agent_gym.envs.alfworld.engines import Original
 from agent_gym.envs.alfworld.expert import next_command
 from agent_gym.envs.alfworld.world import World

@@ -48,7 +48,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _common
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.embedded.generator import generate
+from agent_gym.envs.webshop.embedded import generate
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.index import IndexBuilder
 from agent_gym.envs.webshop.products import Product

@@ -13,7 +13,7 @@ import pytest
 
 from agent_gym import ConfigError
 from agent_gym.envs.alfworld.data import game_names, load_game
-from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, write_embedded
+from agent_gym.envs.alfworld.embedded import SPLIT_SIZES, write_embedded
 from agent_gym.envs.alfworld.expert import next_command
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game, read_problem
 from agent_gym.envs.alfworld.world import World

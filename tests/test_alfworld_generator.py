@@ -16,8 +16,7 @@ import pytest
 
 from agent_gym import ConfigError
 from agent_gym.envs.alfworld.data import load_game
-from agent_gym.envs.alfworld.embedded import rooms
-from agent_gym.envs.alfworld.embedded.generator import SPLIT_SIZES, generate, type_of, write_embedded
+from agent_gym.envs.alfworld.embedded import SPLIT_SIZES, generate, rooms, type_of, write_embedded
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.world import World
 
@@ -82,7 +81,7 @@ def test_unseen_rooms_are_seen_nowhere_else() -> None:
 
 def test_generation_depends_on_nothing_but_split_and_index() -> None:
     code = (
-        "import hashlib; from agent_gym.envs.alfworld.embedded.generator import generate;"
+        "import hashlib; from agent_gym.envs.alfworld.embedded import generate;"
         "print(hashlib.sha256(repr([generate(s, i).file for s in ('train', 'valid_unseen') for i in range(12)])"
         ".encode()).hexdigest())"
     )

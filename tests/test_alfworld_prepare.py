@@ -14,7 +14,7 @@ import pytest
 
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
-from agent_gym.envs.alfworld.embedded.generator import write_embedded
+from agent_gym.envs.alfworld.embedded import write_embedded
 from agent_gym.prepare import RECIPES, env_kwargs, forecast, pieces, prepare
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from agent_gym.envs.gsm8k.calculator import calculate
-from agent_gym.envs.gsm8k.embedded.generator import (
+from agent_gym.envs.gsm8k.embedded import (
     BOXES,
     FAMILIES,
     ITEMS,
@@ -100,7 +100,7 @@ def test_most_held_out_words_are_known_from_training() -> None:
 
 def test_a_problem_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
-        "from agent_gym.envs.gsm8k.embedded.generator import GeneratedProblems as G; "
+        "from agent_gym.envs.gsm8k.embedded import GeneratedProblems as G; "
         "print([G(split, 100)[i] for split in ('train', 'validation', 'test') for i in (0, 7, 99)])"
     )
     told = {

@@ -14,7 +14,7 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
-from agent_gym.envs.hotpotqa.embedded.generator import write_embedded  # noqa: E402
+from agent_gym.envs.hotpotqa.embedded import write_embedded  # noqa: E402
 from agent_gym.envs.hotpotqa.scoring import evaluate  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent_gym.envs.hotpotqa.embedded.generator import (
+from agent_gym.envs.hotpotqa.embedded import (
     LEVELS,
     SPLIT_SIZES,
     WORLDS,
@@ -122,7 +122,7 @@ def test_distractors_are_what_a_search_finds(split: str) -> None:
 
 def test_a_question_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
-        "from agent_gym.envs.hotpotqa.embedded.generator import GeneratedQuestions as G; "
+        "from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions as G; "
         "print([G(split, 100)[i] for split in ('test', 'train') for i in (99, 7, 0)])"
     )
     told = {

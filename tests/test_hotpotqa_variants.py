@@ -14,7 +14,7 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import read_question  # noqa: E402
-from agent_gym.envs.hotpotqa.embedded.generator import GeneratedQuestions  # noqa: E402
+from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
 from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent_gym.envs.names import MOST_WORLDS
-from agent_gym.envs.papersearch.embedded.generator import (
+from agent_gym.envs.papersearch.embedded import (
     FIELDS,
     FIRST_YEAR,
     LAST_YEAR,
@@ -152,8 +152,8 @@ def test_searching_is_not_enough_and_citations_are(split: str) -> None:
 
 def test_a_question_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
-        "from agent_gym.envs.papersearch.embedded.generator import GeneratedQueries as G; "
-        "from agent_gym.envs.papersearch.embedded.generator import get_field; "
+        "from agent_gym.envs.papersearch.embedded import GeneratedQueries as G; "
+        "from agent_gym.envs.papersearch.embedded import get_field; "
         "print([G(split, 100)[i] for split in ('test', 'train') for i in (99, 7, 0)], get_field(5).library.papers)"
     )
     told = {

@@ -12,7 +12,7 @@ from fractions import Fraction
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.retool.embedded.generator import (
+from agent_gym.envs.retool.embedded import (
     SIZES,
     SMALLEST,
     SPLITS,
@@ -99,7 +99,7 @@ def test_each_split_has_numbers_of_each_kind_and_level(kind: str, level: int) ->
 
 def test_a_problem_is_the_same_in_any_process_and_at_any_size() -> None:
     program = (
-        "from agent_gym.envs.retool.embedded.generator import GeneratedProblems as G; "
+        "from agent_gym.envs.retool.embedded import GeneratedProblems as G; "
         "print([G(split, 100, level)[i] for split in ('train', 'validation', 'test', 'unseen_numbers') "
         "for level in (None, 2) for i in (0, 99)])"
     )

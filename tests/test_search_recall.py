@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from agent_gym.envs.hotpotqa.embedded.generator import write_embedded  # noqa: E402
+from agent_gym.envs.hotpotqa.embedded import write_embedded  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 

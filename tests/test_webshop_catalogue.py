@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from webshop_tools import REAL, make_product, needs_real
 
 from agent_gym.envs.webshop.data import entries, find_official, open_data, read_official
-from agent_gym.envs.webshop.embedded.generator import generate, write_embedded
+from agent_gym.envs.webshop.embedded import generate, write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.products import (
     GoalBuilder,

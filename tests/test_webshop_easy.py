@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.embedded.generator import generate_easy
+from agent_gym.envs.webshop.embedded import generate_easy
 
 
 def play(style: str, **kwargs: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from webshop_tools import wander
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.embedded.generator import Generated, generate, write_embedded
+from agent_gym.envs.webshop.embedded import Generated, generate, write_embedded
 from agent_gym.envs.webshop.products import human_goal
 from agent_gym.envs.webshop.scoring import by_rule, reward
 from agent_gym.envs.webshop.session import Session

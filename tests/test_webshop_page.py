@@ -19,7 +19,7 @@ import pytest
 from search_tools import running
 
 from agent_gym.cli.serve import serve
-from agent_gym.envs.webshop.embedded.generator import write_embedded
+from agent_gym.envs.webshop.embedded import write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.errors import ConfigError

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
-from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
-from agent_gym.envs.alfworld.embedded.generator import (
+from agent_gym.envs.alfworld.embedded import (
     EMBEDDED,
     GAME_FILE,
     ROOT,
@@ -27,6 +26,7 @@ from agent_gym.envs.alfworld.embedded.generator import (
     split_sizes,
     type_of,
 )
+from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
 from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
 from agent_gym.errors import ConfigError

@@ -84,7 +84,7 @@ class ALFWorldEnv(ToolEnv):
     Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other rooms;
     also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT licence.
     "embedded" is a seeded generator of as many games in the official file format (embedded/); `write_embedded` in
-    embedded/generator.py writes them to a folder.
+    embedded/__init__.py writes them to a folder.
 
     ## References
     Shridhar et al., ALFWorld, arXiv:2010.03768, after ALFRED, arXiv:1912.01734. The tool is that of Agent-R1's recipe

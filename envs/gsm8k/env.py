@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from agent_gym.data import Splits, load_splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculate
-from agent_gym.envs.gsm8k.embedded.generator import GeneratedProblems
+from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.errors import ConfigError
 from agent_gym.formats import ToolCall
 from agent_gym.rewards import answer_format, final_answer, number_match
@@ -67,7 +67,7 @@ class GSM8KEnv(ToolEnv):
     `AgentR1/GSM8K-v0` (calculator, 8 turns), `AgentR1/GSM8K-NoTool-v0` (no tool, 1 turn).
 
     ## Data
-    "embedded" is a seeded generator of problems in GSM8K's own format (embedded/generator.py): 20,000 train, 1,000
+    "embedded" is a seeded generator of problems in GSM8K's own format (embedded/__init__.py): 20,000 train, 1,000
     validation and 1,000 test problems, the latter two from sentence patterns that never occur in train.
     "openai/gsm8k" has 7,473 train and 1,319 test problems (MIT licence).
 

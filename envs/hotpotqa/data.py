@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import Row, Splits, load_splits
-from agent_gym.envs.hotpotqa.embedded.generator import LEVELS, SPLIT_SIZES, GeneratedQuestions, check_levels
+from agent_gym.envs.hotpotqa.embedded import LEVELS, SPLIT_SIZES, GeneratedQuestions, check_levels
 from agent_gym.errors import ConfigError
 
 EMBEDDED = "embedded"

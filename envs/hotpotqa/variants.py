@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_gym.data import GeneratedRows, Row, Splits
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
-from agent_gym.envs.hotpotqa.embedded.generator import SPLIT_SIZES, GeneratedQuestions
+from agent_gym.envs.hotpotqa.embedded import SPLIT_SIZES, GeneratedQuestions
 from agent_gym.envs.hotpotqa.env import HotpotQAEnv
 from agent_gym.errors import ConfigError
 from agent_gym.search import Retriever

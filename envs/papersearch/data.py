@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import Row, Splits
-from agent_gym.envs.papersearch.embedded.generator import SPLIT_SIZES, GeneratedQueries, get_field
+from agent_gym.envs.papersearch.embedded import SPLIT_SIZES, GeneratedQueries, get_field
 from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError
 from agent_gym.search.sources import SUFFIXES, read_rows

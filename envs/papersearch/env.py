@@ -136,7 +136,7 @@ class PaperSearchEnv(ToolEnv):
         if self._retriever is not None and self._shared is None:
             raise ConfigError(
                 f"retriever is {str(retriever)[:50]!r}, but embedded fields are searched by 'bm25', each alone; write "
-                "them to a folder with agent_gym.envs.papersearch.embedded.generator.write_embedded, and give data= "
+                "them to a folder with agent_gym.envs.papersearch.embedded.write_embedded, and give data= "
                 "that folder"
             )
         self._limit = TokenLimit(self.renderer)

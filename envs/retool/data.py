@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.data import Row, Splits, load_splits
-from agent_gym.envs.retool.embedded.generator import LEVELS, SIZES, GeneratedProblems, check_kinds
+from agent_gym.envs.retool.embedded import LEVELS, SIZES, GeneratedProblems, check_kinds
 from agent_gym.errors import ConfigError
 
 EMBEDDED = "embedded"

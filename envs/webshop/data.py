@@ -14,7 +14,7 @@ import ijson
 import numpy as np
 
 from agent_gym.data import Splits
-from agent_gym.envs.webshop.embedded.generator import generate, generate_easy
+from agent_gym.envs.webshop.embedded import generate, generate_easy
 from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product, splits
 from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
 from agent_gym.errors import ConfigError

@@ -1,1 +1,253 @@
-"""Generated games, for a start without any download."""
+"""Generated games, in the official format: what the environment plays before anything is downloaded.
+
+A game is a task in a furnished room (rooms.py). Each of the six types of tasks is drawn equally often; the room, what
+has to go where and where everything lies follow at random. `train` and `valid_seen` share their floor plans, as the
+official splits do, and those of `valid_unseen` occur nowhere else. Game i of a split depends on the split and i alone.
+
+A game can be solved by construction: nothing that is wanted lies where it has to go, and something that takes it is
+there. Where a game is written to a file, the expert plays it, and its way becomes the walkthrough.
+
+Left out on purpose: sliced objects and movable receptacles, as ALFWorld leaves them out too.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agent_gym.envs.alfworld.embedded import rooms
+from agent_gym.envs.alfworld.embedded.files import Setting, domain, grammar_text, problem_text
+from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
+from agent_gym.envs.alfworld.world import World
+from agent_gym.errors import ConfigError
+
+EMBEDDED = "embedded"
+GAME_FILE = "game.tw-pddl"
+ROOT = "json_2.1.1"
+
+SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
+"""As many as the official splits have."""
+
+SMALL_SPLIT_SIZES = {"train": 30_000, "valid_seen": 3_000, "valid_unseen": 3_000}
+"""Of small rooms, for which there is no official number: a policy that starts from nothing needs many short games."""
+
+_COPIES = (1, 2, 2, 3)
+_COPIES_IN_SMALL_ROOMS = (1,)
+_LONGEST = 20  # commands; the expert needs fewer
+
+_SENTENCES = {
+    "pick_and_place_simple": ("put a {thing} in {place}.", "put some {thing} on {place}."),
+    "look_at_obj_in_light": ("look at {thing} under the {lamp}.", "examine the {thing} with the {lamp}."),
+    "pick_clean_then_place_in_recep": (
+        "put a clean {thing} in {place}.",
+        "clean some {thing} and put it in {place}.",
+    ),
+    "pick_heat_then_place_in_recep": ("put a hot {thing} in {place}.", "heat some {thing} and put it in {place}."),
+    "pick_cool_then_place_in_recep": ("put a cool {thing} in {place}.", "cool some {thing} and put it in {place}."),
+    "pick_two_obj_and_place": ("put two {thing} in {place}.", "find two {thing} and put them in {place}."),
+}
+_TREATED = {
+    "pick_clean_then_place_in_recep": (rooms.CLEANABLE, "SinkBasin"),
+    "pick_heat_then_place_in_recep": (rooms.HEATABLE, "Microwave"),
+    "pick_cool_then_place_in_recep": (rooms.COOLABLE, "Fridge"),
+}
+
+
+class Generated(NamedTuple):
+    """A generated game, and what was drawn for it: see `Setting`; `floor_plan` is the number of the room."""
+
+    game: Game
+    task_type: str
+    thing: str
+    place: str
+    floor_plan: int
+
+    @property
+    def folder(self) -> str:
+        """The name that the official data would give its folder."""
+        return f"{self.task_type}-{self.thing}-None-{self.place or rooms.LAMP}-{self.floor_plan}"
+
+    @property
+    def file(self) -> dict[str, Any]:
+        """The content of its `game.tw-pddl`."""
+        return {**self.game.data, "solvable": True, "walkthrough": _walkthrough(self.game)}
+
+
+def type_of(index: int) -> str:
+    """Return the type of game `index` of any split."""
+    return TASK_TYPES[index % len(TASK_TYPES)]
+
+
+def source(receptacles: int | None) -> str:
+    """Return what the names of games begin with: "embedded", in small rooms for example "embedded-6"."""
+    return EMBEDDED if receptacles is None else f"{EMBEDDED}-{receptacles}"
+
+
+def split_sizes(receptacles: int | None) -> dict[str, int]:
+    """Return the number of games of each split, with full rooms or with small ones."""
+    return SPLIT_SIZES if receptacles is None else SMALL_SPLIT_SIZES
+
+
+def generate(split: str, index: int, grammar: str = "current", receptacles: int | None = None) -> Generated:
+    """Make a game.
+
+    Args:
+        split: `train`, `valid_seen` or `valid_unseen`.
+        index: which of its games, 0 first.
+        grammar: "current" or "legacy".
+        receptacles: keep of the room so many receptacles at most, others in each game, and few objects; None for a
+            room as full as an official one.
+
+    Raises:
+        ConfigError: for an unknown split.
+    """
+    if split not in SPLIT_SIZES:
+        raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
+    setting, task = _draw(split, index, receptacles)
+    file = {
+        "pddl_domain": domain(grammar),
+        "grammar": grammar_text(grammar, task),
+        "pddl_problem": problem_text(f"generated_{split}_{index}", setting),
+    }
+    game = Game(file, f"{source(receptacles)}/{split}/{index}")
+    return Generated(game, setting.task_type, setting.thing, setting.place, setting.plan.number)
+
+
+def _draw(split: str, index: int, receptacles: int | None) -> tuple[Setting, str]:
+    # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
+    rng = random.Random(f"alfworld/{split}/{index}" + (f"/{receptacles}" if receptacles else ""))
+    task_type = type_of(index)
+    while True:
+        plan = _furnished(_draw_plan(task_type, split == "valid_unseen", rng))
+        if receptacles is not None:
+            plan = rooms.corner(plan, receptacles, rng)
+        wanted = _choose(task_type, plan, rng)
+        if wanted is not None:
+            break
+    thing, place = wanted
+    setting = _scatter(task_type, plan, thing, place, _COPIES_IN_SMALL_ROOMS if receptacles else _COPIES, rng)
+    words = {"thing": thing.lower(), "place": place.lower(), "lamp": rooms.LAMP.lower()}
+    return setting, rng.choice(_SENTENCES[task_type]).format(**words)
+
+
+@functools.lru_cache(maxsize=128)
+def _furnished(number: int) -> rooms.FloorPlan:
+    return rooms.floor_plan(number)
+
+
+def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
+    """Draw a room in which there may be such a task: kitchens offer the most, as in the official data."""
+    if task_type == "look_at_obj_in_light":
+        room = rng.choice(rooms.LAMP_ROOMS)
+    elif task_type == "pick_clean_then_place_in_recep":
+        room = rng.choices(("kitchen", "bathroom"), (3, 1))[0]
+    elif task_type in _TREATED:
+        room = "kitchen"
+    else:
+        room = rng.choice(rooms.ROOMS)
+    return rng.choice(rooms.plan_numbers(room, unseen=unseen))
+
+
+def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
+    if task_type == "look_at_obj_in_light":
+        stands = set(plan.receptacles.values()) & set(rooms.LAMP_STANDS)
+        return (rng.choice(plan.things), "") if stands else None
+    able, tool = _TREATED.get(task_type, (None, ""))
+    pairs = [
+        (thing, place)
+        for thing in plan.things
+        # It has to lie somewhere else at first.
+        if (able is None or thing in able) and len(plan.homes[thing]) > 1
+        for place in plan.homes[thing]
+        if place != tool
+    ]
+    return rng.choice(pairs) if pairs else None
+
+
+def _scatter(
+    task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, numbers: Sequence[int], rng: random.Random
+) -> Setting:
+    objects: dict[str, str] = {}
+    inside: dict[str, str] = {}
+    for kind in plan.things:
+        copies = 1 if kind in rooms.SINGLE else rng.choice(numbers)
+        if kind == wanted and task_type == "pick_two_obj_and_place":
+            copies = max(2, copies)
+        homes = plan.homes[kind]
+        # Kinds of receptacles are drawn first: else a kitchen with fifteen cabinets would have everything in them.
+        home_kinds = [home for home in homes if kind != wanted or home != place]
+        for _ in range(copies):
+            home_kind = rng.choice(home_kinds)
+            thing = rooms.object_id(kind, rng)
+            objects[thing] = kind
+            inside[thing] = rng.choice(homes[home_kind])
+    stands = [r for r, kind in plan.receptacles.items() if kind in rooms.LAMP_STANDS]
+    lamps = plan.room in rooms.LAMP_ROOMS and stands and (task_type == "look_at_obj_in_light" or rng.random() < 0.6)
+    if lamps:
+        lamp = rooms.object_id(rooms.LAMP, rng)
+        objects[lamp], inside[lamp] = rooms.LAMP, rng.choice(stands)
+    for kind, most in rooms.DECOR[plan.room].items():
+        for _ in range(rng.randint((most + 1) // 2, most + 1) if most > 1 else 1):
+            objects[rooms.object_id(kind, rng)] = kind
+    places = {thing: plan.places[inside[thing]] if thing in inside else rooms.location_id(rng) for thing in objects}
+    return Setting(plan, objects, inside, places, _empty_spot(plan, rng), task_type, wanted, place)
+
+
+def _empty_spot(plan: rooms.FloorPlan, rng: random.Random) -> str:
+    while True:
+        spot = rooms.location_id(rng)
+        if spot not in plan.places.values():
+            return spot
+
+
+def _walkthrough(game: Game) -> list[str]:
+    """Let the expert play; what it does solves the game.
+
+    Raises:
+        RuntimeError: if it does not, which would be a mistake in this file.
+    """
+    world, won = World(game), False
+    commands: list[str] = []
+    if world.progress < 1.0:
+        while not won and len(commands) < _LONGEST:
+            commands.append(next_command(world))
+            won = world.step(commands[-1]).won
+    if not won:
+        raise RuntimeError(f"{game.name} is no game: {game.task} {commands}")
+    return commands
+
+
+def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, grammar: str = "current") -> Path:
+    """Write generated games to a folder, as the official ones are: for the original engine, or for reading.
+
+    Returns:
+        The folder, with `json_2.1.1/<split>/<task>/<trial>/` as the official data has them: `game.tw-pddl`,
+        `initial_state.pddl` and `traj_data.json`. `data=` takes it, and so does ALFWorld as its `$ALFWORLD_DATA`.
+
+    Raises:
+        ConfigError: for an unknown split.
+    """
+    folder = Path(folder).expanduser()
+    for split, size in sizes.items():
+        for index in range(size):
+            game = generate(split, index, grammar)
+            trial = folder / ROOT / split / game.folder / f"trial_G{index:06d}"
+            trial.mkdir(parents=True, exist_ok=True)
+            (trial / GAME_FILE).write_text(json.dumps(game.file), encoding="utf-8")
+            (trial / "initial_state.pddl").write_text(game.file["pddl_problem"], encoding="utf-8")
+            lamp = "" if game.place else rooms.LAMP
+            targets = {"object_target": game.thing, "parent_target": game.place, "toggle_target": lamp}
+            about = {
+                "task_id": trial.name,
+                "task_type": game.task_type,
+                "pddl_params": targets | {"mrecep_target": "", "object_sliced": False},
+                "scene": {"floor_plan": f"FloorPlan{game.floor_plan}", "scene_num": game.floor_plan},
+                "turk_annotations": {"anns": [{"task_desc": task_of(game.file["grammar"])}]},
+            }
+            (trial / "traj_data.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return folder

@@ -1,1 +1,201 @@
-"""Generated word problems, for a start without any download."""
+"""Word problems in the format of GSM8K, made on the spot: the data an environment has before anything is downloaded.
+
+A row has the shape of `openai/gsm8k` (Cobbe et al., arXiv:2110.14168): a `question`, and an `answer` of worked lines
+with calculator annotations (`48/2 = <<48/2=24>>24`) that ends in `#### 24`. Problem i of a split depends on the split
+and on i alone, whatever the process, the platform or the hash seed, so nothing is stored and any row is made in
+microseconds. A problem is one opening, some following sentences and one question. Every wording in `sentences.txt`
+belongs to one split only, so a policy that solves validation or test problems has understood sentences it never saw.
+The vocabulary is shared by all splits.
+
+Left out on purpose: fractions, percentages, units and idle numbers. These problems are for learning to use a tool
+within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass
+from importlib.resources import files
+
+from agent_gym.data import GeneratedRows, Row
+from agent_gym.errors import ConfigError
+
+SPLITS = ("train", "validation", "test")
+SIZES = {"train": 7473, "validation": 500, "test": 1319}  # train and test have the sizes of GSM8K's own splits
+STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
+LARGEST = 2000  # no multiplication goes beyond it
+
+NAMES = (
+    "Anna Ben Carl Dora Emil Eva Finn Gina Hugo Ivan Jane Kofi Lena Lily Max Mia Nina Noah Omar Paul Ruth Sara Tom Zoe"
+).split()
+ITEMS = "apples beads books cards coins cups eggs hats keys nuts pears pens plums rocks shells stamps toys".split()
+WHEN = ("", "Then", "Later", "After that", "The next day", "In the evening", "On Friday", "A week later")
+BOXES = "bags baskets boxes crates jars trays".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One meaning and its wordings.
+
+    Attributes:
+        name: what it is called in pattern ids.
+        before: what is counted before it; `nothing` marks an opening.
+        after: what is counted after it; `end` marks a question.
+        expression: the calculation, or "" where the wording only states `{a}` or asks.
+        worked: its line of the worked answer, or "" without a calculation.
+        wordings: split -> the wordings of that split; the id of number k is `name/split/k`.
+    """
+
+    name: str
+    before: str
+    after: str
+    expression: str
+    worked: str
+    wordings: dict[str, tuple[str, ...]]
+
+    def ids(self, split: str) -> list[str]:
+        """Return the ids of the wordings of a split."""
+        return [f"{self.name}/{split}/{k}" for k in range(len(self.wordings[split]))]
+
+    @property
+    def operation(self) -> str:
+        """The signs of the calculation, "" without one."""
+        return "".join(sign for sign in self.expression if sign in "+-*/")
+
+
+def _read_families() -> tuple[Family, ...]:
+    families = []
+    _, *blocks = files(__package__).joinpath("sentences.txt").read_text("utf-8").strip().split("\n\n")
+    for block in blocks:
+        head, *lines = block.splitlines()
+        name, states, expression, worked = (part.strip() for part in head.removeprefix("=").split(":", 3))
+        before, after = states.split(" -> ")
+        marked = [line.split(maxsplit=1) for line in lines]
+        wordings = {split: tuple(text for at, text in marked if at == split) for split in SPLITS}
+        families.append(Family(name, before, after, expression, worked, wordings))
+    return tuple(families)
+
+
+FAMILIES = _read_families()
+_QUESTIONS = {family.before: family for family in FAMILIES if family.after == "end"}
+_FOLLOWING = {
+    state: [family for family in FAMILIES if family.before == state and family.after != "end"]
+    for state in {family.before for family in FAMILIES}
+}
+
+
+class GeneratedProblems(GeneratedRows):
+    """The problems of one split (`train`, `validation`, `test`), rows of `question` and `answer`.
+
+    Raises:
+        ConfigError: on an unknown split or a size below one.
+    """
+
+    def __init__(self, split: str, size: int | None = None) -> None:
+        if split not in SPLITS:
+            raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
+        self.split = split
+        super().__init__(SIZES[split] if size is None else size)
+
+    def make(self, index: int) -> Row:
+        return dict(_problem(self.split, index)[0])
+
+    def patterns(self, index: int) -> tuple[str, ...]:
+        """The ids (`family/split/number`) of the sentence patterns of one problem, in reading order."""
+        return _problem(self.split, range(self.size)[index])[1]
+
+
+# An episode's group and the epochs after it ask for the same problems, and writing one takes most of a reset.
+@functools.lru_cache(maxsize=8192)
+def _problem(split: str, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
+    # A string seed goes through SHA-512, so neighbouring problems share nothing and PYTHONHASHSEED is no matter.
+    return _write(split, random.Random(f"{split}/{index}"))
+
+
+def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, ...]]:
+    name, other = rng.sample(NAMES, 2)
+    words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}
+    steps = rng.choice(STEPS)
+    whens = iter(rng.sample(WHEN, len(WHEN)))  # no two sentences of a problem happen on the same Friday
+    sentences: list[str] = []
+    worked: list[str] = []
+    used: list[str] = []
+    quantity, state = 0, "nothing"
+
+    while state == "nothing" or len(worked) < steps:
+        family, numbers = _draw_family(split, rng, state, quantity, used, last=len(worked) == steps - 1)
+        wording = _draw_wording(split, rng, family, used)
+        sentence = wording.format(**words, **numbers, when=next(whens)).lstrip()
+        sentences.append(sentence[0].upper() + sentence[1:])
+        if family.expression:
+            expression = family.expression.format(x=quantity, **numbers)
+            quantity = _value(expression)
+            work = f"{expression} = <<{expression}={quantity}>>{quantity}"
+            worked.append(family.worked.format(work=work, **words))
+        else:
+            quantity = numbers["a"]
+        state = family.after
+
+    sentences.append(_draw_wording(split, rng, _QUESTIONS[state], used).format(**words))
+    row = {"question": " ".join(sentences), "answer": "\n".join([*worked, f"#### {quantity}"])}
+    return row, tuple(used)
+
+
+def _draw_family(
+    split: str, rng: random.Random, state: str, quantity: int, used: list[str], last: bool
+) -> tuple[Family, dict[str, int]]:
+    possible: dict[str, list[tuple[Family, dict[str, int]]]] = {}
+    for family in _FOLLOWING[state]:
+        if family.after in ("shares", "payouts") and not last:
+            continue
+        if set(family.ids(split)) <= set(used):
+            continue
+        numbers = _draw_numbers(rng, family.expression, quantity)
+        if numbers is not None:
+            possible.setdefault(family.operation, []).append((family, numbers))
+    # First the operation, then the family: otherwise the operation with most families would be the most frequent.
+    return rng.choice(possible[rng.choice(sorted(possible))])
+
+
+def _draw_numbers(rng: random.Random, expression: str, quantity: int) -> dict[str, int] | None:
+    """Draw the numbers of an expression so that its value is a sensible count, or None if there are none."""
+    if expression == "":
+        return {"a": rng.randint(5, 99)}
+    if expression == "{a}*{b}":
+        return {"a": rng.randint(2, 12), "b": rng.randint(2, 20)}
+    if expression == "{a}+{b}":
+        return {"a": rng.randint(3, 80), "b": rng.randint(3, 80)}
+    if expression == "{a}-{b}":
+        a = rng.randint(12, 99)
+        return {"a": a, "b": rng.randint(2, a - 2)}
+    if expression == "{a}/{b}":
+        b = rng.randint(2, 9)
+        return {"a": b * rng.randint(2, 20), "b": b}
+    if expression == "{x}+{n}":
+        return {"n": rng.randint(2, 60)}
+    if expression == "{x}-{n}":
+        return {"n": rng.randint(2, min(quantity - 2, 60))} if quantity >= 4 else None
+    if expression == "{x}*{n}":
+        return {"n": rng.randint(2, 9 if quantity < 100 else 5)} if quantity * 5 <= LARGEST else None
+    if expression == "{x}*2":
+        return {} if quantity * 2 <= LARGEST else None
+    if expression == "{x}/2":
+        return {} if quantity % 2 == 0 and quantity >= 4 else None
+    assert expression == "{x}/{n}", expression
+    divisors = [n for n in range(2, 10) if quantity % n == 0 and quantity // n >= 2]
+    return {"n": rng.choice(divisors)} if divisors else None
+
+
+def _draw_wording(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
+    """Draw a wording that this problem has not used yet, and add its id to `used`."""
+    ids = family.ids(split)
+    number = rng.choice([number for number, pattern in enumerate(ids) if pattern not in used])
+    used.append(ids[number])
+    return family.wordings[split][number]
+
+
+def _value(expression: str) -> int:
+    left, sign, right = expression.partition(next(sign for sign in "+-*/" if sign in expression))
+    a, b = int(left), int(right)
+    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]

@@ -1,1 +1,268 @@
-"""Generated worlds and questions about them, for a start without any download."""
+"""Questions about invented worlds, in HotpotQA's own JSON: the data an environment has before anything is downloaded.
+
+A row has the fields of HotpotQA's distractor setting (arXiv:1809.09600): `_id`, `question`, `answer`, `type`, `level`,
+`supporting_facts` as [title, sentence] pairs, and a `context` of ten [title, sentences] paragraphs, the gold ones among
+those that a word search for the question would put first. `world` says in which world it is to be searched.
+
+| level | type | asks | example |
+|---|---|---|---|
+| easy | bridge | for a name | In which city was the director of the film Tobila born? |
+| medium | bridge, comparison | for a year, or who was born earlier | Who was born earlier, ... or ...? |
+| hard | comparison | yes or no | Were the singer of the song ... and the founder of ... born in the same city? |
+
+One search cannot answer any of them: the paragraph with the answer is never among the first `HIDDEN` for a search with
+the question itself, because the thing it is about is not named there. A search for its title finds it first.
+
+A question follows a *path*: from a thing that it names over one relation to a second thing, and from there over another
+relation to the answer. Some relations are held out. Every paragraph of every world states them, but no question of
+the training split asks for them: validation asks for teachers and publishers, test for mayors and rivers, and training
+for the rest. A policy that answers those has understood what a question asks, since it never saw that question.
+
+Question i of a split depends on the split, the levels and i alone, and is made when it is asked for; outside of train
+it is drawn again where one before it is the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agent_gym.data import DistinctRows, Row
+from agent_gym.envs.hotpotqa.embedded.world import TABLES, Entity, World, get_world
+from agent_gym.errors import ConfigError
+
+_DEV, _TEST = range(80, 88), range(88, 96)
+WORLDS = {
+    "train": range(80),
+    "validation": _DEV,
+    "test": _TEST,
+    "unseen_entities_dev": _DEV,
+    "unseen_entities": _TEST,
+}
+SPLIT_SIZES = {split: 20_000 if split == "train" else 1_000 for split in WORLDS}
+LEVELS = ("easy", "medium", "hard")
+PARAGRAPHS = 10
+HIDDEN = 12
+HELD_OUT = {split: frozenset(relations) for split, relations in TABLES["held_out"].items()}
+LINKS, ASKED = (
+    {relation: (row["of"], row["wordings"]) for relation, row in TABLES[table].items()} for table in ("links", "asked")
+)
+COMPARED: dict[str, list[str]] = TABLES["compared"]
+_LEADS_TO: dict[str, str] = TABLES["leads_to"]
+_SHARES = {"easy": 6, "medium": 2, "hard": 2}
+
+
+class GeneratedQuestions(DistinctRows):
+    """The questions of one split. In train a question may come back, in the other splits none does.
+
+    Args:
+        split: `train`; `validation` and `test`, whose entities and relations occur in no other split; or
+            `unseen_entities`, which asks the questions of training about the worlds of test, and
+            `unseen_entities_dev`, which asks them about those of validation.
+        size: how many at most; question i is the same at any size. Of some levels there are fewer.
+        levels: which of `LEVELS` occur.
+        hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
+            hard questions.
+
+    Raises:
+        ConfigError: on an unknown split or level, no level, a size below one, or other hops.
+    """
+
+    def __init__(self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS, *, hops: int = 2) -> None:
+        if split not in SPLIT_SIZES:
+            raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
+        self.levels = check_levels(levels)
+        if hops not in (2, 3) or (hops == 3 and "hard" in self.levels):
+            raise ConfigError(f"hops is {hops} with the levels {self.levels}; allowed: 2, or 3 without 'hard'")
+        self.hops = hops
+        self.split = split
+        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "question")
+
+    def draw(self, index: int, attempt: int) -> Row:
+        return dict(_question(self.split, self.levels, self.hops, index, attempt))
+
+
+def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
+    """Return the levels in their order.
+
+    Raises:
+        ConfigError: if there is none, or one is unknown.
+    """
+    if isinstance(levels, str) or not levels or not set(levels) <= set(LEVELS):
+        raise ConfigError(f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, for example ('easy', 'hard')")
+    return tuple(level for level in LEVELS if level in levels)
+
+
+def _belongs_to(split: str, *relations: str) -> bool:
+    """Whether a question over these relations may stand in a split: each question belongs to at most one."""
+    touched = {name for name, held in HELD_OUT.items() if held & set(relations)}
+    return touched == ({split} if split in HELD_OUT else set())
+
+
+@functools.cache
+def bridges(split: str, hops: int = 2) -> list[tuple[str, ...]]:
+    """Return the paths of a split that have this many paragraphs: links, and what is asked at their end."""
+    paths: list[tuple[str, ...]] = [(link,) for link in LINKS]
+    for _ in range(hops - 2):
+        paths = [(*path, link) for path in paths for link in LINKS if LINKS[link][0] == _LEADS_TO[path[-1]]]
+    paths = [(*path, asked) for path in paths for asked in ASKED if ASKED[asked][0] == _LEADS_TO[path[-1]]]
+    # The same relation twice ("the teacher of the teacher of") is a riddle and not a question.
+    return [path for path in paths if len(set(path)) == len(path) and _belongs_to(split, *path)]
+
+
+@functools.cache
+def comparisons(split: str) -> list[tuple[str, str, str]]:
+    """Return the (link, link, compared) paths of a split; both links lead to people."""
+    people = [link for link in LINKS if _LEADS_TO[link] == "person"]
+    return [(a, b, by) for a in people for b in people for by in COMPARED if _belongs_to(split, a, b, by)]
+
+
+# An episode's group and the epochs after it ask for the same questions.
+@functools.lru_cache(maxsize=8192)
+def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attempt: int) -> dict[str, Any]:
+    # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
+    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}" + (f"/{attempt}" if attempt else ""))
+    (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
+    number = rng.choice(WORLDS[split])
+    world = get_world(number)
+    asked_in = "train" if split.startswith("unseen_entities") else split
+    draft = None
+    while draft is None:
+        draft = _draft(world, level, asked_in, hops, rng)
+    gold = [title for title, _ in draft.facts]
+    return {
+        "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
+        "question": draft.question,
+        "answer": draft.answer,
+        "type": draft.type,
+        "level": level,
+        "supporting_facts": [list(fact) for fact in draft.facts],
+        "context": _context(world, draft.question, gold, rng),
+        "world": number,
+    }
+
+
+class _Draft(NamedTuple):
+    """A question that may yet turn out too easy; `hidden` are the gold titles that it does not name."""
+
+    question: str
+    answer: str
+    type: str
+    facts: list[tuple[str, int]]
+    hidden: list[str]
+
+
+def _draft(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
+    """Write a question, or None where the choices of this try make no good one."""
+    compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
+    draft = _compare(world, level, split, rng) if compare else _bridge(world, level, split, hops, rng)
+    # What the question does not name must stay out of what a search with the question finds.
+    return None if draft is None or set(draft.hidden) & set(world.rank(draft.question, HIDDEN)) else draft
+
+
+def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
+    paths = [path for path in bridges(split, hops) if (path[-1] == "year") == (level == "medium")]
+    *links, asked = rng.choice(paths)
+    phrase, facts, end = _follow(world, links, asked, rng)
+    answer, titles = end.facts[asked], [title for title, _ in facts]
+    # An answer that stands in an earlier paragraph, or in the question, asks for no search for the last one.
+    earlier = "".join(sentence for title in titles[:-1] for sentence in world.entities[title].sentences)
+    if answer in earlier or len(set(titles)) < len(titles):
+        return None
+    question = rng.choice(ASKED[asked][1]).format(np=phrase)
+    return _Draft(question, answer, "bridge", facts, titles[1:])
+
+
+def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
+    paths = [path for path in comparisons(split) if (path[2] == "year") == (level == "medium")]
+    left, right, by = rng.choice(paths)
+    wanted = rng.random() < 0.5  # as many yes as no
+    for _ in range(200):
+        a, first, one = _follow(world, [left], by, rng)
+        b, second, other = _follow(world, [right], by, rng)
+        if len({title for title, _ in first + second}) < 4:
+            continue
+        x, y = one.facts[by], other.facts[by]
+        if by == "year" and x != y:
+            answer = one.title if x < y else other.title
+        elif by != "year" and (x == y) == wanted:
+            answer = "yes" if wanted else "no"
+        else:
+            continue
+        question = rng.choice(COMPARED[by]).format(a=a, b=b)
+        return _Draft(question, answer, "comparison", first + second, [one.title, other.title])
+    return None
+
+
+def _follow(
+    world: World, links: Sequence[str], asked: str, rng: random.Random
+) -> tuple[str, list[tuple[str, int]], Entity]:
+    """Start somewhere and follow links: how a question names the end, the facts on the way, the end itself."""
+    entity = world.entities[rng.choice(world.by_kind[LINKS[links[0]][0]])]
+    phrase, facts = entity.title, []
+    for link in links:
+        facts.append((entity.title, entity.stated_in[link]))
+        phrase = rng.choice(LINKS[link][1]).format(x=phrase)
+        entity = world.entities[entity.facts[link]]
+    return phrase, [*facts, (entity.title, entity.stated_in[asked])], entity
+
+
+def _context(world: World, question: str, gold: list[str], rng: random.Random) -> list[list[Any]]:
+    # Half of the distractors is what a search with the question finds, the rest what searches for the gold titles find.
+    found = [world.rank(query, PARAGRAPHS + len(gold)) for query in (question, *gold)]
+    rest = PARAGRAPHS - len(gold)
+    titles = [title for title in found[0] if title not in gold][: rest // 2]
+    others = dict.fromkeys(title for near in zip(*found[1:], strict=False) for title in near)
+    titles += [title for title in others if title not in gold and title not in titles][: rest - len(titles)]
+    while len(titles) < rest:
+        title = rng.choice(world.documents).title
+        if title not in gold and title not in titles:
+            titles.append(title)
+    titles += gold
+    rng.shuffle(titles)
+    return [[title, list(world.entities[title].sentences)] for title in titles]
+
+
+def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, levels: Sequence[str] = LEVELS) -> Path:
+    """Write generated questions and the paragraphs of their worlds, in the two forms in which real data comes.
+
+    HotpotQA's JSON, one file per split, for `data=`; and in the folder `beir` the corpus, the questions and which
+    paragraphs are relevant to them, in the form of BEIR (arXiv:2104.08663), for `corpus=` and for measuring search
+    engines.
+
+    Returns:
+        The folder, with `<split>.json`, `beir/corpus.jsonl`, `beir/queries.jsonl` and `beir/qrels/<split>.tsv`.
+
+    Raises:
+        ConfigError: for an unknown split or level.
+    """
+    folder = Path(folder).expanduser()
+    splits = {split: list(GeneratedQuestions(split, size, levels)) for split, size in sizes.items()}
+    (folder / "beir" / "qrels").mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        # In the corpus of all worlds together a title is still unique, so that the row need not say which is its own.
+        plain = [{key: value for key, value in row.items() if key != "world"} for row in rows]
+        (folder / f"{split}.json").write_text(json.dumps(plain), encoding="utf-8")
+    rows = [row for rows in splits.values() for row in rows]
+    documents = [
+        document for world in sorted({row["world"] for row in rows}) for document in get_world(world).documents
+    ]
+    corpus = ({"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents)
+    _write_lines(folder / "beir" / "corpus.jsonl", corpus)
+    queries = ({"_id": row["_id"], "text": row["question"], "metadata": {}} for row in rows)
+    _write_lines(folder / "beir" / "queries.jsonl", queries)
+    ids = {document.title: document.id for document in documents}
+    for split, questions in splits.items():
+        relevant = [f"{row['_id']}\t{ids[title]}\t1\n" for row in questions for title, _ in row["supporting_facts"]]
+        table = "".join(["query-id\tcorpus-id\tscore\n", *relevant])
+        (folder / "beir" / "qrels" / f"{split}.tsv").write_text(table, encoding="utf-8")
+    return folder
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)

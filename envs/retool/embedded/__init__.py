@@ -1,1 +1,144 @@
-"""Generated problems for which a program helps, for a start without any download."""
+"""Problems made on the spot, of a kind in which a program helps: the data there is before anything is downloaded.
+
+Problem i of a split depends on the split and on i alone (and on the level and the kinds, if they are chosen), whatever
+the process or the platform. The kinds and their answers are in kinds.py, the sentences, and which split may use
+which, in wording.txt.
+
+A hash of a problem's kind and numbers, in any order, says which splits may ask it: six tenths of all numbers are for
+training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
+
+| split | numbers | sentences |
+|---|---|---|
+| train | train | train |
+| validation | dev | validation |
+| test | test | test |
+| unseen_numbers_dev | dev | train |
+| unseen_numbers | test | train |
+
+Left out on purpose: proofs, geometry, and whatever needs an idea before it needs a program. These problems are for
+learning to use an interpreter; how well a policy does at mathematics only real problems can tell.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from agent_gym.data import DistinctRows
+from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS, Draft
+from agent_gym.errors import ConfigError
+
+SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
+
+
+class _Split(NamedTuple):
+    numbers: str
+    wording: str
+
+
+SPLITS = {
+    "train": _Split("train", "train"),
+    "validation": _Split("dev", "validation"),
+    "test": _Split("test", "test"),
+    "unseen_numbers_dev": _Split("dev", "train"),
+    "unseen_numbers": _Split("test", "train"),
+}
+"""Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses."""
+SIZES = {"train": 20_000, **dict.fromkeys(("validation", "test", "unseen_numbers_dev", "unseen_numbers"), 1_000)}
+"""Split to the size that the environment gives it."""
+_SALT = 2728  # such that kinds with few numbers have some of them in each split
+WORDED = ("train", "validation", "test")
+"""The splits that wording.txt names."""
+_NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
+
+
+def _read_wordings() -> dict[str, dict[str, tuple[str, ...]]]:
+    wordings = {}
+    _, *blocks = files(__package__).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")
+    for block in blocks:
+        kind, *lines = block.replace("\n" + " " * 12, " ").splitlines()
+        marked = [line.split(maxsplit=1) for line in lines]
+        wordings[kind] = {split: tuple(text for at, text in marked if at == split) for split in WORDED}
+    return wordings
+
+
+WORDINGS = _read_wordings()
+
+
+class GeneratedProblems(DistinctRows):
+    """The generated problems of one split: rows with problem, answer, program, kind and level.
+
+    All kinds are drawn alike. Train is a stream, in which the problems of kinds with few numbers come back. In the
+    other splits no problem occurs twice: such kinds have fewer problems there, and of few kinds and levels there may be
+    fewer than `size` in all.
+
+    Args:
+        split: `train`, `validation` or `test`, of which no two share a wording; or `unseen_numbers`, which has the
+            sentences of training with the numbers of test, or `unseen_numbers_dev`, with those of validation.
+        size: how many there are at most. Problem i is the same at any size.
+        level: 1 to 3, or None for all of them, mixed.
+        kinds: which of `KINDS` occur, or None for all of them.
+
+    Raises:
+        ConfigError: on an unknown split, level or kind, or a size below one.
+    """
+
+    def __init__(self, split: str, size: int, level: int | None = None, kinds: Sequence[str] | None = None) -> None:
+        super().__init__(size, key=None if split == "train" else "problem")
+        if split not in SPLITS:
+            raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
+        if level is not None and level not in LEVELS:
+            raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
+        self.split, self.level, self.kinds = split, level, check_kinds(kinds)
+
+    def draw(self, index: int, attempt: int) -> dict[str, Any]:
+        return dict(_problem(self.split, self.level, self.kinds, index, attempt))
+
+
+def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the kinds in the order of `KINDS`; None means all of them.
+
+    Raises:
+        ConfigError: if there are none, or unknown ones.
+    """
+    if kinds is None:
+        return tuple(KINDS)
+    if isinstance(kinds, str) or not kinds or not set(kinds) <= set(KINDS):
+        raise ConfigError(f"kinds is {kinds!r}; allowed: some of {', '.join(KINDS)}, for example ('coins', 'apart')")
+    return tuple(kind for kind in KINDS if kind in kinds)
+
+
+# The episodes of a group and the epochs after it ask for the same problems.
+@functools.lru_cache(maxsize=8192)
+def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int, attempt: int) -> dict[str, Any]:
+    # A string seed goes through SHA-512, so that neighbouring problems share nothing and PYTHONHASHSEED is no matter.
+    rng = random.Random(f"{split}/{level or 'all'}/{index}" + (f"/{attempt}" if attempt else ""))
+    kind = rng.choice(kinds)
+    chosen = level or rng.choice(LEVELS)
+    wording = rng.choice(WORDINGS[kind][SPLITS[split].wording])
+    draft = KINDS[kind](rng, chosen)
+    while _is_guessed(draft) or numbers_of(kind, draft) != SPLITS[split].numbers:
+        draft = KINDS[kind](rng, chosen)
+    return {
+        "problem": wording.format(**draft.values),
+        "answer": str(draft.gold),
+        "program": draft.program,
+        "kind": kind,
+        "level": chosen,
+    }
+
+
+def _is_guessed(draft: Draft) -> bool:
+    return draft.gold.denominator == 1 and -SMALLEST < draft.gold < SMALLEST
+
+
+def numbers_of(kind: str, draft: Draft) -> str:
+    """Say whose numbers a problem has: those of "train", "dev" or "test". Every kind has all three at every level."""
+    numbers = sorted(re.findall("[0-9]+", " ".join(map(str, draft.values.values()))))
+    digest = hashlib.blake2b(f"{_SALT}/{kind}/{' '.join(numbers)}".encode(), digest_size=8).digest()
+    return _NUMBERS[int.from_bytes(digest) % len(_NUMBERS)]
