@@ -42,7 +42,7 @@ def test_help_explains_every_flag_and_loads_no_training_stack() -> None:
     code = (
         "import sys\nfrom agent_gym.cli.main import COMMANDS, main\n"
         "for name in COMMANDS:\n"
-        "    print('command', name, flush=True)\n"
+        "    print('=====', name, flush=True)\n"
         "    try: assert main([name, '--help']) == 0\n"
         "    except SystemExit as end: assert end.code == 0\n"
         "heavy = {'torch', 'trl', 'transformers', 'vllm', 'datasets', 'matplotlib'} & set(sys.modules)\n"
@@ -50,8 +50,9 @@ def test_help_explains_every_flag_and_loads_no_training_stack() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    shown = dict(part.split("\n", 1) for part in done.stdout.split("command ")[1:])
-    assert list(shown) == list(COMMANDS) and all(name in command("--help").stdout for name in COMMANDS)
+    shown = dict(part.split("\n", 1) for part in done.stdout.split("===== ")[1:])
+    names = command("--help").stdout
+    assert list(shown) == list(COMMANDS) and all(name in names for name in COMMANDS)
     for name, text in shown.items():
         # Behind a flag and its value stands the help, on the same line or on the next one, further to the right.
         flags = re.findall(r"^  (-.*?)(?:  +(\S.*)|\n {10,}(\S.*))?$", text, re.MULTILINE)
