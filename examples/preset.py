@@ -86,9 +86,7 @@ def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Pres
     A task of few words, such as the one that `agent-gym new env` writes, is learned so; a task whose names have to be
     copied wants a longer imitation (see `HOTPOTQA`).
 
-    Args:
-        env_id: the environment.
-        env_kwargs: its arguments; the system prompt is left out unless they have one.
+    The system prompt is left out unless `env_kwargs` have one.
 
     Raises:
         ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".

@@ -24,11 +24,7 @@ COPY: Mapping[str, Any] = {"learning_rate": 4e-3, **ADAM, "weight_decay": 1.0}
 def learn_to_copy(*, episodes: int, steps: int, until_loss: float, then: int) -> tuple[Imitation, Imitation]:
     """Imitate the expert at a constant rate until the loss shows that copying has come, then settle.
 
-    Args:
-        episodes: expert episodes of the first phase.
-        steps: its steps, at most.
-        until_loss: the loss that ends it.
-        then: expert episodes of the second phase.
+    `episodes`, `steps` (at most) and `until_loss` are of the first phase, `then` counts the episodes of the second.
     """
     constant = {**COPY, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 30}
     decay = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.05}, "warmup_steps": 5}

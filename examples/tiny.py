@@ -171,19 +171,16 @@ def make_tiny_model(
     """Write a fresh model and its tokenizer to a folder.
 
     Args:
-        folder: where to; made if needed.
+        folder: where to; made if needed, and returned.
         env_id: the environment whose demonstrations the tokenizer is trained on.
         env_kwargs: its arguments.
         size: a name of `SIZES`.
-        vocab_size: tokens of the tokenizer; the model's table is rounded up to a multiple of 64.
-        names_apart: see `make_tiny_tokenizer`.
-        frames: see `make_tiny_tokenizer`.
+        vocab_size: as of `make_tiny_tokenizer`, as the next two; the model's table is rounded up to a multiple of 64.
+        names_apart: see there.
+        frames: see there.
         demonstrations: how many the tokenizer is trained on, at most; where worlds are slow, fewer may do.
         context: longest sequence.
         seed: of the random weights.
-
-    Returns:
-        The folder.
 
     Raises:
         ConfigError: for an unknown size.

@@ -85,13 +85,6 @@ def test_a_preparation_that_was_killed_goes_on(games: Path, tmp_path: Path, monk
     assert contents(prepare("alfworld", source=[str(source)], output=tmp_path / "out").folder) == contents(games)
 
 
-def test_damage_is_named(games: Path, tmp_path: Path) -> None:
-    prepared = prepare("alfworld", source=[str(games)], output=tmp_path / "out")
-    next(prepared.folder.rglob("*.tw-pddl")).write_text("{}")
-    with pytest.raises(ConfigError, match=r"game\.tw-pddl.*delete .*json_2\.1\.1"):
-        prepare("alfworld", output=tmp_path / "out")
-
-
 def test_what_is_no_archive_of_games_is_refused(games: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file or folder"):
         prepare("alfworld", source=[str(tmp_path / "none.zip")], output=tmp_path / "out")

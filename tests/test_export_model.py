@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,15 +32,8 @@ from agent_gym.trainers.critic import make_critic  # noqa: E402
 
 def run(folder: Path, **options: Any) -> Any:
     """Train for two steps, save a checkpoint after each and the model at the end."""
-    trainer = make_trainer(
-        folder,
-        max_steps=2,
-        learning_rate=0.02,
-        save_strategy="steps",
-        save_steps=1,
-        lr_scheduler_type="constant",
-        **options,
-    )
+    saved = {"save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
+    trainer = make_trainer(folder, max_steps=2, learning_rate=0.02, **saved, **options)
     trainer.train()
     return trainer
 
@@ -57,20 +51,20 @@ def load(folder: Path) -> Any:
     return model
 
 
+def moved(run_folder: Path, to: Path, base: str) -> Path:
+    """Copy the last adapter of a run, and give it another base model."""
+    shutil.copytree(run_folder / "checkpoint-2", to)
+    config = json.loads((to / "adapter_config.json").read_text()) | {"base_model_name_or_path": base}
+    (to / "adapter_config.json").write_text(json.dumps(config))
+    return to
+
+
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The folder and the trainer of a PPO run with a critic and evaluations, on a mixture of tasks."""
     folder = tmp_path_factory.mktemp("full")
-    trainer = run(
-        folder,
-        ppo=True,
-        critic="head",
-        train_dataset=task_dataset(ENV, {"fail": 11}, tasks=8),
-        eval_dataset=task_dataset(ENV, tasks=4),
-        eval_strategy="steps",
-        eval_steps=1,
-        lam=0.9,
-    )
+    data = {"train_dataset": task_dataset(ENV, {"fail": 11}, tasks=8), "eval_dataset": task_dataset(ENV, tasks=4)}
+    trainer = run(folder, ppo=True, critic="head", **data, eval_strategy="steps", eval_steps=1, lam=0.9)
     trainer.save_model()
     return folder, trainer
 
@@ -134,13 +128,7 @@ def test_merging_in_bf16_rounds_once(lora: tuple[Path, Any, str], tmp_path: Path
     half = tmp_path / "half"
     AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(half)
     AutoTokenizer.from_pretrained(base).save_pretrained(half)
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    for path in (folder / "checkpoint-2").iterdir():
-        if path.is_file():
-            (adapter / path.name).write_bytes(path.read_bytes())
-    config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": str(half)}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    adapter = moved(folder, tmp_path / "adapter", str(half))
     assert main(["export", "model", str(adapter), str(tmp_path / "out"), "--merge_adapter"]) == 0
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").state_dict()
     exact = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(half, dtype=torch.float32), str(adapter))
@@ -218,13 +206,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
     assert "is there already" in complaint(capsys, "export", "model", str(full[0]), str(full[0]))
     assert "names no owner" in wrong(str(full[0]), out, "--push_to_hub", "model")
     assert "is no name for the hub" in wrong(str(full[0]), out, "--push_to_hub", "a/b/c")
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    for path in (lora[0] / "checkpoint-2").iterdir():
-        if path.is_file():
-            (adapter / path.name).write_bytes(path.read_bytes())
-    config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "/gone"}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    adapter = moved(lora[0], tmp_path / "adapter", "/gone")
     assert "cannot load the base model '/gone'" in wrong(str(adapter), out, "--merge_adapter")
 
 
@@ -245,23 +227,16 @@ def hub(status: int = 200) -> Iterator[tuple[str, dict[str, bytes], list[str]]]:
             if self.path == "/api/repos/create":
                 answer = {"url": "https://huggingface.co/me/m"}
             elif "/preupload/" in self.path:
-                answer = {
-                    "files": [
-                        {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
-                        for f in json.loads(body)["files"]
-                    ]
-                }
+                asked_for = [f["path"] for f in json.loads(body)["files"]]
+                kept = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in asked_for]
+                answer = {"files": kept}
             elif "/commit/" in self.path:
                 for line in body.splitlines():
                     entry = json.loads(line)
                     if entry["key"] == "file":
                         files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-                answer = {
-                    "success": True,
-                    "commitOid": "0" * 40,
-                    "commitUrl": "https://huggingface.co/me/m/commit/0",
-                    "hookOutput": "",
-                }
+                url = "https://huggingface.co/me/m/commit/0"
+                answer = {"success": True, "commitOid": "0" * 40, "commitUrl": url, "hookOutput": ""}
             self._send(answer)
 
         def do_GET(self) -> None:

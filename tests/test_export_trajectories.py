@@ -59,11 +59,7 @@ def test_what_happened_is_all_there(played: Path, tmp_path: Path) -> None:
         data.column_names and set(data.column_names) == set(FORMATS["trajectories"]) and len(data) == len(records) == 6
     )
     for row, record in zip(data, records, strict=True):
-        assert (row["reward"], row["success"], row["failure"]) == (
-            record["reward"],
-            record["success"],
-            record["failure"],
-        )
+        assert all(row[name] == record[name] for name in ("reward", "success", "failure"))
         assert json.loads(row["env_kwargs"]) == record["spec"]["env_kwargs"] and row["index"] == record["spec"]["index"]
         assert [r["token_ids"] for r in row["rows"]] == [r["token_ids"] for r in record["rows"]]
         assert [step["action"] for step in row["steps"]] == [step["action"] for step in record["steps"]]
@@ -122,19 +118,9 @@ def test_trl_learns_the_policy_s_tokens_and_no_others(played: Path, tmp_path: Pa
 
     data = export(played, tmp_path / "out", "--format", "sft", "--successful")
     model = make_tiny_model(tmp_path / "model")
-    settings = SFTConfig(
-        str(tmp_path / "run"),
-        max_steps=2,
-        per_device_train_batch_size=2,
-        learning_rate=1e-3,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        max_length=None,
-    )
+    cpu = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "max_length": None}
+    quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    settings = SFTConfig(str(tmp_path / "run"), max_steps=2, per_device_train_batch_size=2, **cpu, **quiet)
     trainer = SFTTrainer(model=str(model), args=settings, train_dataset=data)
     seen = []
     collate = trainer.data_collator

@@ -117,17 +117,6 @@ def test_three_data_sets_are_told_apart_by_their_columns(tmp_path):
     assert solved == 9
 
 
-def test_one_data_set_of_several_is_enough(tmp_path):
-    musique = write_lines(tmp_path / "musique_ans_v1.0_dev.jsonl", musique_rows(2))
-    prepared = prepare("multihopqa", source=[str(musique)], output=tmp_path / "out", options=NO_INDEX)
-    expected = {
-        "data": str(tmp_path / "out/data/musique"),
-        "corpus": str(tmp_path / "out/corpus"),
-        "split": "validation",
-    }
-    assert env_kwargs(prepared) == expected
-
-
 def test_math_problems_are_unwrapped_and_each_is_kept_once(tmp_path):
     def wrapped(problem: str, answer: str) -> dict[str, Any]:
         before = (

@@ -86,14 +86,6 @@ def test_a_hub_row_of_another_form_is_told_with_its_place(tmp_path, served):
         prepare("gsm8k", output=tmp_path / "out")
 
 
-def test_math_problems_repeat_a_hundred_times_there(tmp_path, served):
-    splits, _ = served
-    row = {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2", "style": "rule"}}
-    splits["BytedTsinghua-SIA/DAPO-Math-17k"] = {"train": [row] * 100}
-    prepare("retool", output=tmp_path / "out")
-    assert read_table(tmp_path / "out" / "data" / "train.parquet") == [{"problem": "1+1?", "answer": "2"}]
-
-
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES.values() if recipe.tables], ids=lambda one: one.name)
 def test_out_of_reach_one_line_says_what_and_how_else(tmp_path, recipe):
     sources.load.cache_clear()

@@ -56,16 +56,7 @@ def _corpus() -> list[str]:
 def make_tiny_tokenizer(
     *, chat_template: str | None = None, vocab_size: int = 512, special_tokens: Sequence[str] = ()
 ) -> Any:
-    """Train a byte-level BPE tokenizer with end of turn `<|im_end|>` and pad `<|endoftext|>`.
-
-    Args:
-        chat_template: Jinja source; None takes the ChatML template above.
-        vocab_size: Number of tokens, special ones included; at least 256 bytes + specials.
-        special_tokens: More special tokens, for templates with other markers (`<|eot_id|>`, ...).
-
-    Returns:
-        A `PreTrainedTokenizerFast`.
-    """
+    """Train a byte-level BPE tokenizer with end of turn `<|im_end|>` and pad `<|endoftext|>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -103,20 +94,7 @@ def make_tiny_model(
 ) -> Path:
     """Write a model folder (config, float32 weights, tokenizer, chat template) and return its path.
 
-    Args:
-        path: Folder to create; its files are overwritten.
-        tied: Whether the output head shares the embedding matrix, as in Qwen's small models.
-        chat_template: Jinja source; None takes ChatML.
-        seed: Seed of the random weights. The global torch generator is left as it was.
-        hidden: Width of the residual stream.
-        layers: Number of transformer layers.
-        heads: Query heads.
-        kv_heads: Key/value heads.
-        head_dim: Width of a head; vLLM on a CPU wants 32 or 64.
-        mlp: Width of the feed-forward layer.
-        vocab_size: Multiple of 64, so that no engine pads the vocabulary.
-        context: Longest sequence in tokens.
-        special_tokens: Further special tokens of the tokenizer.
+    vLLM on a CPU wants a `head_dim` of 32 or 64, and a `vocab_size` that is a multiple of 64 is padded by no engine.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM

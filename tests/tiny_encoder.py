@@ -55,23 +55,13 @@ def make_tiny_encoder(
     torch.manual_seed(seed)
     BertModel(config).eval().save_pretrained(folder)
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    (folder / "1_Pooling" / "config.json").write_text(
-        json.dumps(
-            {
-                "word_embedding_dimension": DIMENSION,
-                f"pooling_mode_{'cls_token' if pooling == 'cls' else 'mean_tokens'}": True,
-            }
-        )
-    )
-    modules = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
-    (folder / "modules.json").write_text(
-        json.dumps(
-            [
-                {"idx": int(n), "name": n, "path": path, "type": f"sentence_transformers.models.{kind}"}
-                for n, path, kind in modules
-            ]
-        )
-    )
+    mode = "pooling_mode_cls_token" if pooling == "cls" else "pooling_mode_mean_tokens"
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": DIMENSION, mode: True}))
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 128, "do_lower_case": False}))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts or {}}))
     return folder

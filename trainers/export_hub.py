@@ -28,12 +28,7 @@ def check_name(name: str) -> None:
 
 
 def push(folder: str | Path, name: str, *, kind: str = "model") -> str:
-    """Upload a folder, making the repository if there is none, and return its address.
-
-    Args:
-        folder: what to upload.
-        name: `user/name`.
-        kind: "model" or "dataset".
+    """Upload a folder as `user/name`, a "model" or a "dataset", made if there is none, and return its address.
 
     Raises:
         ConfigError: if this machine is offline, has no token, or may not write there. The folder stays.

@@ -46,15 +46,10 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder with a model.
-
-    Attributes:
-        folder: where it is.
-        base: what an adapter belongs to, a hub id or a folder; None for a whole model.
-    """
+    """A folder with a model."""
 
     folder: Path
-    base: str | None
+    base: str | None  # what an adapter belongs to, a hub id or a folder; None for a whole model
 
 
 def find_checkpoint(path: str | Path) -> Checkpoint:
@@ -185,15 +180,7 @@ def model_card(
     *,
     merged: bool,
 ) -> str:
-    """Return the text of README.md.
-
-    Args:
-        name: of the model.
-        checkpoint: where it is from.
-        provenance: what the run has written (`provenance.py`); may be empty.
-        evaluations: by policy, environment and split, from `read_evaluations`.
-        merged: whether an adapter was merged.
-    """
+    """Return the text of README.md, from `read_provenance` of the run (may be empty) and `read_evaluations`."""
     base = str(provenance.get("base_model") or checkpoint.base or "")
     # A folder of the machine it was trained on is of no use to others.
     if base.count("/") != 1 or base.startswith((".", "/", "~")) or Path(base).exists():

@@ -55,17 +55,11 @@ _GROWTH = 4  # times the bytes of the published archive may another one unpack t
 
 @dataclass(frozen=True)
 class Options:
-    """What can be chosen.
+    """What can be chosen."""
 
-    Attributes:
-        index: of the corpus, one of `INDEXES`; None for BM25 where there is a corpus.
-        encoder: of a dense index, a name on the hub or a folder.
-        device: where it encodes.
-    """
-
-    index: str | None = None
-    encoder: str = ENCODER
-    device: str = "cpu"
+    index: str | None = None  # of the corpus, one of `INDEXES`; None for BM25 where there is a corpus
+    encoder: str = ENCODER  # of a dense index, a name on the hub or a folder
+    device: str = "cpu"  # where it encodes
 
 
 @dataclass(frozen=True)

@@ -100,15 +100,9 @@ def _columns(value: Any, second: str) -> dict[str, list[Any]]:
 
 
 def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, progress: bool = False) -> None:
-    """Write rows to a file, in groups, so that memory does not grow with the data set.
+    """Write rows, given with places such as "train.jsonl, line 3", to a file that appears when it is complete.
 
-    The file appears under its name when it is complete.
-
-    Args:
-        path: the file.
-        table: how to read the rows, and what the file holds.
-        rows: source rows with their places, such as "train.jsonl, line 3".
-        progress: whether to show a progress bar.
+    They are written in groups, so that memory does not grow with the data set.
 
     Raises:
         ConfigError: with the place, for a row of another kind; and if there are no rows.
@@ -137,10 +131,7 @@ def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, pr
 
 def count_rows(path: Path) -> int:
     """Count the rows of a parquet file."""
-    require("pyarrow", "train")
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_metadata(path).num_rows
+    return require("pyarrow.parquet", "train").read_metadata(path).num_rows
 
 
 def converted_rows(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:

@@ -43,21 +43,13 @@ _NOTHING = Inputs([], [])
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared folder.
-
-    Attributes:
-        recipe: by which it was prepared.
-        folder: where it is.
-        pieces: path to what the manifest holds about it.
-        made: the paths of those that were not there before.
-        source: what it was made from.
-    """
+    """A prepared folder."""
 
     recipe: Recipe
     folder: Path
-    pieces: Mapping[str, Mapping[str, Any]]
-    made: tuple[str, ...]
-    source: Sequence[Mapping[str, Any]]
+    pieces: Mapping[str, Mapping[str, Any]]  # path to what the manifest holds about it
+    made: tuple[str, ...]  # the paths of those that were not there before
+    source: Sequence[Mapping[str, Any]]  # what it was made from
 
 
 def prepare(

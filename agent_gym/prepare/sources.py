@@ -12,11 +12,10 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -132,10 +131,7 @@ def is_url(name: str) -> bool:
 
 
 def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
-    """Download the addresses among some names, each unless it is there.
-
-    Returns:
-        The paths of all, and from which address each download is.
+    """Download the addresses among some names, and return the paths of all, and the address of each download.
 
     Raises:
         ConfigError: if one cannot be reached or has no such file.
@@ -175,7 +171,7 @@ def size_of_url(url: str) -> int | None:
     try:
         with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_S) as response:
             length = response.headers.get("Content-Length")
-    except (URLError, OSError) as error:
+    except OSError as error:
         raise ConfigError(f"cannot reach {url} ({_reason(error)})") from error
     return int(length) if length else None
 
@@ -195,8 +191,8 @@ def _from_hub(recipe: Recipe) -> Inputs:
     documents = known = None
     if isinstance(recipe.corpus, Hub):
         hubs.append(recipe.corpus)
-        known = recipe.corpus.count
-        documents = _documents(recipe.corpus, recipe.cure("; and with it ".join(recipe.accepted())))
+        known, cure = recipe.corpus.count, recipe.cure("; and with it ".join(recipe.accepted()))
+        documents = Source(partial(_documents, recipe.corpus, cure))
     fetches = [Forecast("fetch", str(hub), hub.size, f"{hub.count:,} rows; {hub.size_from}") for hub in hubs]
     origin = [{"hub": hub.name, "config": hub.config, "revision": hub.revision} for hub in hubs]
     return Inputs(origin, fetches, tuple(rows), documents, known)
@@ -208,13 +204,10 @@ def _split(recipe: Recipe, table: Table, split: str) -> Rows:
     return Rows(table, split, lambda: hub_rows(table.hub, split, cure), size, count)
 
 
-def _documents(hub: Hub, cure: str) -> Source:
-    def read() -> Iterator[tuple[str, Document]]:
-        for split in hub.rows:
-            for place, row in hub_rows(hub, split, cure):
-                yield place, Document(row["_id"], row["title"] or "", row["text"])
-
-    return Source(read)
+def _documents(hub: Hub, cure: str) -> Iterator[tuple[str, Document]]:
+    for split in hub.rows:
+        for place, row in hub_rows(hub, split, cure):
+            yield place, Document(row["_id"], row["title"] or "", row["text"])
 
 
 def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
@@ -258,16 +251,17 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
     found, corpora = _recognise(recipe, paths)
     _check(recipe, found, corpora, paths, urls)
     used = [path for _, group in found.values() for path in group] + corpora
-    return Inputs(
-        origin=[_origin(path, urls) for path in used],
-        fetches=[Forecast("read", str(path), size_of(path), "") for path in used],
-        rows=tuple(_local_rows(table, split, group) for (_, split), (table, group) in found.items()),
-        documents=read_documents(corpora[0]) if corpora else None,
-    )
+    rows = [
+        Rows(table, split, partial(_all, group), sum(map(size_of, group)))
+        for (_, split), (table, group) in found.items()
+    ]
+    fetches = [Forecast("read", str(path), size_of(path), "") for path in used]
+    documents = read_documents(corpora[0]) if corpora else None
+    return Inputs([_origin(path, urls) for path in used], fetches, tuple(rows), documents)
 
 
-def _local_rows(table: Table, split: str, group: list[Path]) -> Rows:
-    return Rows(table, split, lambda: chain.from_iterable(map(read_rows, group)), sum(map(size_of, group)))
+def _all(group: list[Path]) -> Iterator[tuple[str, Row]]:
+    return chain.from_iterable(map(read_rows, group))
 
 
 def _recognise(recipe: Recipe, paths: Sequence[Path]) -> tuple[_Found, list[Path]]:
