@@ -98,7 +98,12 @@ def test_mcnemar_is_the_sign_test_of_the_tasks_that_differ() -> None:
 @pytest.mark.parametrize(
     ("cells", "low", "high"),
     # Newcombe 1998, table II, method 10; his difference is a - b.
-    [((36, 12, 2, 0), 0.0569, 0.3404), ((0, 0, 50, 0), -1.0, -0.8995), ((54, 0, 0, 0), -0.0664, 0.0664)],
+    [
+        ((36, 12, 2, 0), 0.0569, 0.3404),
+        ((20, 12, 2, 16), 0.0562, 0.3290),  # a positive covariance, which is corrected for continuity
+        ((0, 0, 50, 0), -1.0, -0.8995),
+        ((54, 0, 0, 0), -0.0664, 0.0664),
+    ],
 )
 def test_newcombe_intervals(cells: tuple[int, int, int, int], low: float, high: float) -> None:
     found = newcombe_interval(*cells)
