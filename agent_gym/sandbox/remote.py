@@ -15,15 +15,15 @@ from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError
 from agent_gym.sandbox.session import Session
+from agent_gym.search.base import ForkSafe
 from agent_gym.serve.client import RETRIES, JsonClient
-from agent_gym.shared import Shared
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPEATS = 2  # a program changes nothing and may run again, but one that ends the server should not do so for ever
 _SLACK_S = 60.0  # beyond a program's own time, for its turn in the server's queue
 
 
-class RemoteSandbox(Shared):
+class RemoteSandbox(ForkSafe):
     """Asks a server. Safe to call from several threads; connections are kept open.
 
     Args:
@@ -37,28 +37,28 @@ class RemoteSandbox(Shared):
         ConfigError: for an address that is none.
     """
 
-    live = ("_turn",)
+    live = ("_turn", "_client")
 
     def __init__(
         self, url: str, *, limits: Limits | None = None, concurrency: int = 64, retries: int = RETRIES
     ) -> None:
         if concurrency < 1 or retries < 0:
             raise ConfigError(f"concurrency is {concurrency} and retries {retries}; at least 1 and at least 0")
-        self._client = JsonClient(
-            url,
-            "/run_code",
-            server="sandbox server",
-            command="agent-gym serve sandbox",
-            retries=retries,
-            repeats=_REPEATS,
-            connections=concurrency,
-            failure=SandboxError,
-        )
         self.url, self.limits, self.concurrency, self.retries = url, limits or Limits(), concurrency, retries
         super().__init__()
 
     def renew(self) -> None:
         self._turn = threading.BoundedSemaphore(self.concurrency)
+        self._client = JsonClient(
+            self.url,
+            "/run_code",
+            server="sandbox server",
+            command="agent-gym serve sandbox",
+            retries=self.retries,
+            repeats=_REPEATS,
+            connections=self.concurrency,
+            failure=SandboxError,
+        )
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
         """Run a program; see `LocalSandbox.run`. A server other than ours does not know of seeds.

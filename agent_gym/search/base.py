@@ -1,13 +1,17 @@
 """What a search engine is here: queries in, documents with scores out, many at a time.
 
 Everything that searches has this one method (BM25, FAISS, their fusion, a server, a cache, a micro-batcher), so that
-they can be put behind each other in any order, and an environment knows none of them by name.
+they can be put behind each other in any order, and an environment knows none of them by name. Engines are `ForkSafe`:
+`gym.make` deep-copies its arguments, and vector environments fork or pickle them. An index of gigabytes must not be
+copied for each environment, and a lock that a fork copied while another thread held it is never released.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from agent_gym.errors import ConfigError
 
@@ -83,6 +87,47 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
         if not isinstance(query, str):
             raise ConfigError(f"a query must be text, not {type(query).__name__}: {str(query)[:50]!r}")
     return [query[:MAX_QUERY_CHARACTERS] for query in queries]
+
+
+class ForkSafe:
+    """A base: a deep copy is the thing itself, and forks and pickles get fresh locks.
+
+    A subclass lists in `live` the attributes that belong to this process alone (locks, connections), sets them in
+    `renew`, and calls `ForkSafe.__init__` last.
+    """
+
+    live: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self.renew()
+        _alive.add(self)
+
+    def renew(self) -> None:
+        """Make what belongs to this process alone; called once, and again in a process that got a copy."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self.live}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        ForkSafe.__init__(self)
+
+
+_alive: weakref.WeakSet[ForkSafe] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for instance in list(_alive):
+        instance.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
 
 
 class TokenLimit:

@@ -29,9 +29,8 @@ import numpy as np
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.search import files
-from agent_gym.search.base import Document, Hit, checked
+from agent_gym.search.base import Document, ForkSafe, Hit, checked
 from agent_gym.search.corpus import checksum
-from agent_gym.shared import Shared
 
 MANIFEST = "bm25.json"
 _FORMAT = 1
@@ -42,7 +41,7 @@ _WORD = re.compile(r"\w+")
 _COMPILE_FROM = 20_000
 
 
-class BM25Retriever(Shared):
+class BM25Retriever(ForkSafe):
     """Searches titles and texts by their words. A word that occurs twice in a query counts once.
 
     Building takes about 150 CPU seconds and 2 GB per million short paragraphs; 0.8 GB remain, or what is touched of 0.3
@@ -91,7 +90,7 @@ class BM25Retriever(Shared):
         self._analyzer = Analyzer()
         self._index = bm25s.BM25.load(folder, mmap=True, backend=_backend(len(corpus)), show_progress=False)
         self._index.get_scores_from_ids([0])
-        Shared.__init__(self)
+        ForkSafe.__init__(self)
         return self
 
     def save(self, folder: str | Path) -> None:
@@ -184,7 +183,7 @@ def _backend(count: int) -> str:
     return "numba" if count >= _COMPILE_FROM and find_spec("numba") else "numpy"
 
 
-class Analyzer(Shared):
+class Analyzer(ForkSafe):
     """Cuts texts into search terms. Safe to call from several threads."""
 
     live = ("_stemmer", "_lock")

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.search import corpus as corpora
-from agent_gym.search.base import Document, Hit, checked
+from agent_gym.search.base import Document, ForkSafe, Hit, checked
 from agent_gym.search.build import Manifest, Origin
 from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder
 from agent_gym.search.index import EXACT, KINDS, Searcher, read_index
-from agent_gym.shared import Shared
 
 # The batch that a query comes in moves the last bits of its scores, so what agrees to so many digits counts as equal.
 _DIGITS = 6
@@ -32,7 +31,7 @@ _BLOCK = 65_536  # vectors that are copied to a GPU at a time
 _SCRATCH = 512 * 2**20  # FAISS would take 1.5 GB, which the trainer next to it misses
 
 
-class DenseRetriever(Shared):
+class DenseRetriever(ForkSafe):
     """Searches an index that `build_index` made.
 
     A query without a letter or a digit finds nothing. Scores are cosines; equal ones are ordered by the document's
@@ -84,7 +83,7 @@ class DenseRetriever(Shared):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._searcher = self._open(verify=False)  # the process it comes from has verified it
-        Shared.__init__(self)
+        ForkSafe.__init__(self)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         texts = checked(queries, k)

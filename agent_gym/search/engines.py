@@ -19,21 +19,20 @@ from typing import Any, ClassVar
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.search import bm25, build
 from agent_gym.search import corpus as corpora
-from agent_gym.search.base import Document, Hit, Retriever, checked
+from agent_gym.search.base import Document, ForkSafe, Hit, Retriever, checked
 from agent_gym.search.bm25 import BM25Retriever
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
 from agent_gym.search.index import EXACT
 from agent_gym.search.remote import RemoteRetriever
 from agent_gym.search.sources import documents_of
-from agent_gym.shared import Shared
 
 # How far down each engine is asked. A document that both rank 40th beats one that a single engine ranks first only by
 # a constant larger than the paper's, so that deeper ranks change little but their own order.
 _DEPTH = 50
 
 
-class Engines(Shared):
+class Engines(ForkSafe):
     """Keeps the `maxsize` engines that were used last, by key.
 
     A run visits the worlds of a split over and over, and an index of one takes a megabyte.
@@ -118,7 +117,7 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
     )
 
 
-class HybridRetriever(Shared):
+class HybridRetriever(ForkSafe):
     """Fuses rankings by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009): 1 / (k_constant + rank), added up.
 
     Words find names, vectors find meanings, and what both find is most likely right. Only ranks count, so that engines
@@ -165,7 +164,7 @@ def fuse(rankings: Sequence[Sequence[Hit]], k_constant: float = 60) -> list[Hit]
     return [Hit(documents[id], sums[id]) for id in sorted(sums, key=lambda id: (-sums[id], ranks[id]))]
 
 
-class CachedRetriever(Shared):
+class CachedRetriever(ForkSafe):
     """Keeps the results of the searches that were made last. Safe to call from several threads.
 
     The episodes of a group begin with the same questions. Of a call, only what is not known goes on to the engine, and
@@ -223,7 +222,7 @@ class _Batch:
         self.error: BaseException | None = None
 
 
-class MicroBatcher(Shared):
+class MicroBatcher(ForkSafe):
     """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
 
     The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or

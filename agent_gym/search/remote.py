@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_gym.errors import ConfigError, EnvFailure
-from agent_gym.search.base import Document, Hit, checked
+from agent_gym.search.base import Document, ForkSafe, Hit, checked
 from agent_gym.serve.client import RETRIES, JsonClient
-from agent_gym.shared import Shared
 
 MAX_QUERIES = 64  # of a request
 _CONNECTIONS = 1024  # as many as a server lets wait
@@ -68,7 +67,7 @@ def read_response(data: bytes, count: int) -> list[list[Hit]]:
     return found
 
 
-class RemoteRetriever(Shared):
+class RemoteRetriever(ForkSafe):
     """Asks a server that speaks Search-R1's protocol. Safe to call from several threads; connections are kept open.
 
     Args:
@@ -81,20 +80,24 @@ class RemoteRetriever(Shared):
         ConfigError: for an address that is none.
     """
 
+    live = ("_client",)
+
     def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = RETRIES) -> None:
         if not timeout_s > 0 or retries < 0:
             raise ConfigError(f"timeout_s is {timeout_s} and retries {retries}; above 0 seconds and at least 0 times")
+        self.url, self.timeout_s, self.retries = url, timeout_s, retries
+        super().__init__()
+
+    def renew(self) -> None:
         self._client = JsonClient(
-            url,
+            self.url,
             "/retrieve",
             server="search server",
             command="agent-gym serve search",
-            retries=retries,
-            repeats=retries,
+            retries=self.retries,
+            repeats=self.retries,
             connections=_CONNECTIONS,
         )
-        self.url, self.timeout_s, self.retries = url, timeout_s, retries
-        super().__init__()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         queries = checked(queries, k)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
-from agent_gym.shared import Shared
 
 if TYPE_CHECKING:
     import httpx
@@ -24,8 +23,10 @@ _LONGEST_PAUSE_S = 5.0
 _KEEP_S = 20.0  # an idle connection is not used again after so long; a server of ours closes it after 30 s
 
 
-class JsonClient(Shared):
-    """Posts to one address. Safe to call from several threads; connections are kept open, and each process has its own.
+class JsonClient:
+    """Posts to one address. Safe to call from several threads of one process; connections are kept open.
+
+    A forked process must make one of its own: two processes on one connection would read each other's answers.
 
     Args:
         url: "http://host:8000", or with a path other than the usual one.
@@ -42,8 +43,6 @@ class JsonClient(Shared):
     Raises:
         ConfigError: for an address that is none.
     """
-
-    live = ("_idle",)
 
     def __init__(
         self,
@@ -62,10 +61,6 @@ class JsonClient(Shared):
         self._server, self._command = server, command
         self._retries, self._repeats = retries, repeats
         self._address = (parts._replace(path=path) if parts.path in ("", "/") else parts).geturl()
-        super().__init__()
-
-    def renew(self) -> None:
-        """Begin without connections: two processes on one would read each other's answers."""
         # One client per connection: threads that share a pool of httpx wait for its lock, and 64 of them pay five times
         # the CPU for a request (measured with httpx 0.28).
         self._idle: list[httpx.Client] = []

@@ -24,7 +24,7 @@ from agent_gym.envs.webshop.index import Index, IndexBuilder
 from agent_gym.envs.webshop.products import KINDS, GoalBuilder, Goals, Product
 from agent_gym.errors import ConfigError
 from agent_gym.search import files
-from agent_gym.shared import Shared
+from agent_gym.search.base import ForkSafe
 
 MANIFEST = "shop.json"
 _EXPECTED = {"kind": "webshop", "format": 2}
@@ -41,7 +41,7 @@ create table term (term text primary key, number integer not null) without rowid
 """
 
 
-class Shop(Shared):
+class Shop(ForkSafe):
     """What an environment plays in: products, a search engine over their positions, the pairs of `GoalBuilder`."""
 
     live = ("search",)
@@ -173,7 +173,7 @@ def _unpack(body: bytes) -> Product:
     return Product.from_dict(json.loads(zlib.decompress(body)))
 
 
-class StoredProducts(Shared):
+class StoredProducts(ForkSafe):
     """The products and terms of a folder, in an SQLite file that is only read.
 
     Each process has its own connection, and its threads take turns. Products that were looked at last stay in memory.
