@@ -21,17 +21,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.serve.conversation import Conversation
-from agent_gym.serve.server import (
-    HTTPException,
-    Request,
-    Response,
-    Route,
-    Server,
-    event_stream,
-    in_thread,
-    page_routes,
-    post,
-)
+from agent_gym.serve.server import HTTPException, Request, Response, Route, Server, in_thread, page_routes, post
 
 _KINDS = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 _POLICY = (
@@ -139,6 +129,8 @@ class ChatServer(Server):
         return Response(json.dumps(record) + "\n", headers=headers, media_type="application/jsonl")
 
     async def _stream(self, request: Request) -> Response:
+        from starlette.responses import StreamingResponse
+
         seen = request.headers.get("Last-Event-ID", "")
         number = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 16 else -1
 
@@ -151,7 +143,8 @@ class ChatServer(Server):
                 if not events:
                     yield ": nothing new\n\n"
 
-        return event_stream(pieces())
+        headers = {"Cache-Control": "no-store", "Connection": "close"}
+        return StreamingResponse(pieces(), headers=headers, media_type="text/event-stream")
 
     def _after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
         """Return the events behind a number, with theirs; wait a while for the first one."""

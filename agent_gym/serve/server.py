@@ -11,10 +11,11 @@ import asyncio
 import ipaddress
 import json
 import logging
+import os
 import queue
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from importlib import resources
 from typing import Any, Self, TypeVar
@@ -28,8 +29,8 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import BaseRoute, Mount, Route
+    from starlette.responses import Response
+    from starlette.routing import Mount, Route
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ImportError:
@@ -89,18 +90,18 @@ class Server:
     """
 
     def __init__(
-        self, listener: socket.socket, routes: Sequence[BaseRoute], about: Mapping[str, Any] | None = None
+        self, listener: socket.socket, routes: Sequence[Route], about: Mapping[str, Any] | None = None
     ) -> None:
         self._listener, self.address = listener, listener.getsockname()
         host, port = self.address[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         local = ipaddress.ip_address(host.partition("%")[0]).is_loopback
         health = get("/health", lambda: {"status": "ok", **(about or {})})
-        places = ", ".join(_place(route) for route in (*routes, health))
+        places = ", ".join(f"{min((route.methods or {'GET'}) - {'HEAD'})} {route.path}" for route in (*routes, health))
         app = Starlette(
             routes=[*routes, health, Mount("/", app=refusal(404, f"there are {places}"))],
             middleware=[Middleware(_Gate, local=local)],
-            exception_handlers={HTTPException: _refused},
+            exception_handlers={HTTPException: lambda request, error: refusal(error.status_code, error.detail)},
         )
         config = uvicorn.Config(
             app,
@@ -203,25 +204,22 @@ class _Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        reason = self._foreign(request.headers.get("host"), request.headers.get("origin"))
+        # Browsers send a Host with every request, and with those of a page that may change anything its Origin.
+        host, origin = request.headers.get("host"), request.headers.get("origin")
+        reason = ""
+        if host is not None and self._local and not _is_this_machine(host):
+            reason = (
+                f"Host is {host!r}; a server that listens to its own machine only is asked by localhost or 127.0.0.1. "
+                "Start it with another --host if it should be reached by other names"
+            )
+        elif origin is not None and origin.lower().partition("://")[2] != (host or "").lower():
+            reason = f"Origin is {origin!r}; this server answers its own pages only"
         if reason:
             await _discard(request)
         await (refusal(403, reason) if reason else self._app)(scope, receive, send)
 
-    def _foreign(self, host: str | None, origin: str | None) -> str:
-        """Why a request may come from another site's page; "" if it cannot."""
-        # Browsers send a Host with every request, and with those of a page that may change anything its Origin.
-        if host is not None and self._local and not is_this_machine(host):
-            return (
-                f"Host is {host!r}; a server that listens to its own machine only is asked by localhost or 127.0.0.1. "
-                "Start it with another --host if it should be reached by other names"
-            )
-        if origin is not None and origin.lower().partition("://")[2] != (host or "").lower():
-            return f"Origin is {origin!r}; this server answers its own pages only"
-        return ""
 
-
-def is_this_machine(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     """Whether a Host names this machine by an address or name that no other machine can have."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -257,7 +255,7 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most
     async def endpoint(request: Request) -> Response:
         body = await _body(request, most_bytes, too_long)
         try:
-            return await in_thread(lambda: json_response(work(_object(body, example))))
+            return await in_thread(lambda: json_response(work(_json_object(body, example))))
         except HTTPException:
             raise
         except Exception as error:
@@ -287,12 +285,6 @@ def page_routes(package: str, files: Mapping[str, str], policy: str) -> list[Rou
     return [route(name, kind, f"/{name}" if i else "/") for i, (name, kind) in enumerate(files.items())]
 
 
-def event_stream(pieces: AsyncIterator[str]) -> Response:
-    """Send server-sent events as they come."""
-    headers = {"Cache-Control": "no-store", "Connection": "close"}
-    return StreamingResponse(pieces, headers=headers, media_type="text/event-stream")
-
-
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Write JSON in ASCII: lone surrogates and infinite numbers pass, which starlette's own refuses."""
     return Response(json.dumps(content), status, headers, media_type="application/json")
@@ -303,11 +295,6 @@ def refusal(status: int, reason: str) -> Response:
     # What follows a request that was not read to its end is not the next request.
     headers = {"Connection": "close"} if status in (403, 408, 413) else None
     return json_response({"detail": reason}, status, headers)
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, error.detail)
 
 
 def in_thread(function: Callable[[], Result]) -> Awaitable[Result]:
@@ -351,6 +338,7 @@ class _Threads:
 
 
 _threads = _Threads()
+os.register_at_fork(after_in_child=_threads.__init__)  # type: ignore[misc]
 
 
 async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
@@ -382,7 +370,7 @@ async def _discard(request: Request) -> None:
         pass
 
 
-def _object(body: bytes, example: str) -> dict[str, Any]:
+def _json_object(body: bytes, example: str) -> dict[str, Any]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -390,8 +378,3 @@ def _object(body: bytes, example: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise HTTPException(400, f"the body must be an object such as {example}")
     return content
-
-
-def _place(route: BaseRoute) -> str:
-    assert isinstance(route, Route)
-    return f"{'POST' if 'POST' in (route.methods or ()) else 'GET'} {route.path}"
