@@ -12,9 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, RandomPolicy, make_trainer, settings  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, make_trainer  # noqa: E402
 
-from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Generation, Request  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.tasks import mix_datasets  # noqa: E402
@@ -252,26 +251,3 @@ def test_the_monitor_can_be_left_out(tmp_path: Path) -> None:
         warnings.simplefilter("error", RuntimeWarning)
         trainer.train()
     assert not logged(trainer, "echo_trap/reward_spread")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"advantage_estimator": "grop"}, "advantage_estimator is 'grop'; allowed: grpo, dr_grpo, rloo"),
-        ({"loss_type": "dapo"}, "loss_type 'dapo' of TRL is called loss_type='clip', loss_normalization='token' here"),
-        ({"loss_type": "cispo"}, "epsilon_high is None; with loss_type 'cispo' .* must be above 1"),
-        ({"delta": 1.1}, r"delta is 1\.1; the dual clip must lie above 1 \+ epsilon_high"),
-        ({"keep_groups": 0.0}, r"keep_groups is 0\.0; it must be above 0"),
-        ({"max_refills": -1}, "max_refills is -1; it must not be negative"),
-        ({"lam": 1.5}, r"lam is 1\.5; it must be from 0 to 1"),
-        ({"process_norm": "zscore"}, "process_norm is 'zscore'; allowed: None, none, trajectory, group, batch, prime"),
-        ({"outcome_weight": 0.5}, "set process_norm, too"),
-        ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
-        ({"turn_curriculum": "5:2"}, "its first step must be 0"),
-        ({"overlong_buffer": 9}, "overlong_buffer is 9; it must be at most max_turn_tokens, here 8"),
-        ({"echo_trap": "halt"}, "echo_trap is 'halt'; allowed: off, warn, stop"),
-    ],
-)
-def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        settings(tmp_path, **changes)

@@ -49,6 +49,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"step_lam": -0.1}, r"step_lam is -0\.1; it must be from 0 to 1"),
     ({"max_refills": -1}, "max_refills is -1; it must not be negative"),
     ({"overlong_buffer": -1}, "overlong_buffer is -1; it must not be negative"),
+    ({"overlong_buffer": 9}, "overlong_buffer is 9; it must be at most max_turn_tokens, here 8"),
     ({"turn_curriculum": "5:2"}, "the turn curriculum is .5:2.; its first step must be 0 and not 5"),
     ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
     ({"top_p": 0.9}, r"top_p is 0\.9; allowed: 1\.0\. Rollouts sample the full distribution"),

@@ -23,6 +23,7 @@ def page() -> str:
         ImportError: where the training stack is not installed.
     """
     from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig
+    from agent_gym.trainers.settings import CriticSettings
 
     bases = [base for base in AgentGRPOConfig.__mro__ if base.__module__.startswith("agent_gym.")]
     ours = [name for base in bases for name in _annotated(base)]
@@ -30,7 +31,7 @@ def page() -> str:
     return (
         f"{HEAD}## AgentGRPOConfig\n\n{_table(AgentGRPOConfig, ours)}\n"
         "## AgentPPOConfig\n\nThe same, and these, some of them with another default than above:\n\n"
-        f"{_table(AgentPPOConfig, _annotated(AgentPPOConfig))}\n"
+        f"{_table(AgentPPOConfig, _annotated(CriticSettings))}\n"
         "## From TRL and Transformers\n\nBoth have these, too. `trainers/config.py` says which of them allow one value "
         f"only, and why.\n\n{_table(AgentGRPOConfig, inherited)}"
     )
