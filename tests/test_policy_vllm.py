@@ -103,6 +103,15 @@ def test_wrong_set_ups_are_refused_with_the_cure(path: Path, tmp_path: Path) -> 
     assert not torch.distributed.is_initialized()
 
 
+def test_a_sync_of_another_models_weights_is_refused(path: Path) -> None:
+    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
+    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
+        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
+    with pytest.raises(RolloutError, match="call sync"):
+        policy.submit(Request(0, [3], SamplingParams(1)))
+    policy.close()
+
+
 def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
     path: Path, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,8 +164,6 @@ def test_a_sync_must_bring_every_weight_of_this_model(policy: VLLMPolicy, model:
     with pytest.raises(RolloutError, match="1 requests are pending"):
         policy.sync(model.named_parameters())
     assert len(run(policy, [])) == 1
-    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
-        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
     weights = dict(model.named_parameters())
     norm = weights.pop("model.layers.1.input_layernorm.weight")
     with pytest.raises(RolloutError, match="no weights for model.layers.1.input_layernorm.weight"):
