@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rollout_tools import check_episode, counting, roll, scripted
 from toy_envs import SlowWriter
@@ -168,6 +168,8 @@ def letters(ids: Any) -> str:
 
 
 @given(st.text("<go>x", min_size=1, max_size=12), st.lists(st.integers(0, 12), max_size=3))
+@example("o<go>x", [3])
+@example("gxxg", [2])
 def test_a_stop_string_across_a_seam_ends_the_turn_where_it_would_have(text: str, seams: list[int]) -> None:
     stop = ("<go>", "xx")
     # Each piece is what an engine gives: it ends at the first stop string that lies inside of the piece.
