@@ -251,5 +251,4 @@ def test_an_index_in_a_folder_and_a_server(tmp_path: Path) -> None:
         expert_plays(env, index=0) and env._retriever is make(data=folder, retriever=str(tmp_path / "index"))._retriever
     )
     with serving(BM25Retriever(corpus)) as server:
-        host, port = server.server_address[:2]
-        assert expert_plays(make(data=folder, retriever=f"http://{host}:{port}"), index=0)
+        assert expert_plays(make(data=folder, retriever=server.url), index=0)
