@@ -179,7 +179,7 @@ def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> 
     assert history(trainer, "kl")[2] > 1e-4
     base = make_trainer(tmp_path / "base")
     base.model.eval()
-    expected = base._score(base._forward, base.model, batches[2]).logps
+    expected = base._score(base.model, batches[2]).logps
     assert torch.allclose(batches[2]["ref_logps"], expected, atol=1e-5)
 
 

@@ -74,7 +74,7 @@ def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
     batches = record(trainer)
     trainer.train()
     batch = batches[-1]
-    again = trainer._score(trainer._forward, trainer.model, batch)
+    again = trainer._score(trainer.model, batch)
     # The last update has moved the critic; score with the present one and compare its own two ways.
     critic = trainer.model.critic
     with torch.no_grad():

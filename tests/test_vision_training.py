@@ -84,7 +84,7 @@ def test_what_the_engine_sampled_is_what_the_trainer_scores(trainer: Any) -> Non
     batch = trainer._lay_out([training_episode(episode, i) for i, episode in enumerate(episodes)])
     image_token = trainer.vision.token_id
     assert not (batch["action_mask"] & (batch["read_ids"] == image_token)).any()
-    scores = trainer._score(trainer._forward, trainer.model, batch).logps
+    scores = trainer._score(trainer.model, batch).logps
     mask = batch["action_mask"]
     assert (scores - batch["engine_logps"])[mask].abs().max() < 1e-4
     # And both are those of a plain pass over each row alone.

@@ -8,6 +8,7 @@ server's) nor by a name of theirs that leads there (DNS rebinding; the `Host` is
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import json
 import logging
@@ -120,6 +121,7 @@ class Server:
         self._server = uvicorn.Server(config)
         self._ended = threading.Event()
         self._ended.set()
+        self._crowded = False  # whether a connection had to wait for a file descriptor
         _allow_open_files()
         try:
             listener.listen(_QUEUE)
@@ -131,9 +133,21 @@ class Server:
         self._ended.clear()
         try:
             if not self._server.should_exit:
-                asyncio.run(self._server.serve(sockets=[self._listener]))
+                asyncio.run(self._serve())
         finally:
             self._ended.set()
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._report)
+        await self._server.serve(sockets=[self._listener])
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report once that descriptors are lacking; asyncio would write a traceback for each place in the queue."""
+        if getattr(context.get("exception"), "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif not self._crowded:
+            self._crowded = True
+            _log.warning("%s has no free file descriptors: new connections wait; raise `ulimit -n`", self.url)
 
     def shutdown(self) -> None:
         """Let `serve_forever` end; any thread may call it."""
