@@ -205,6 +205,6 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
 def test_vllm_samples_what_the_trainer_scores_through_updates(tmp_path: Path) -> None:
     trainer = make(tmp_path, use_vllm=True, max_steps=3, vllm_max_model_length=CONTEXT, max_num_seqs=8)
     trainer.train()
-    trainer._policy.close()
+    trainer.scheduler.policy.close()
     gaps = [log["sampling/logp_difference_max"] for log in trainer.state.log_history if "loss" in log]
     assert len(gaps) == 3 and max(gaps) < 1e-4
