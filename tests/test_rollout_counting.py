@@ -59,7 +59,7 @@ def test_overlap_plays_every_rollout_once(tmp_path: Path) -> None:
     straight, ahead = build(tmp_path / "a"), build(tmp_path / "b", overlap=True)
     assert run(straight) == run(ahead)
     assert distance(weights(straight.model), weights(ahead.model)) < 1e-6
-    played = [len({id(request.episode) for request in t._policy.seen}) for t in (straight, ahead)]
+    played = [len({id(request.episode) for request in t.scheduler.policy.seen}) for t in (straight, ahead)]
     assert played == [16 * ROLLOUTS] * 2, "nothing is played for nothing, also not behind the last step"
 
 
@@ -98,11 +98,12 @@ def test_training_again_begins_anew(tmp_path: Path) -> None:
     assert run(trainer) == first
 
 
-def test_what_is_discarded_is_said(tmp_path: Path) -> None:
+def test_a_warning_counts_what_is_discarded(tmp_path: Path) -> None:
     trainer = build(tmp_path, overlap=True)
-    specs = trainer.scheduler._specs([trainer.train_dataset[0]] * 4, 0, 1)
-    trainer.ahead.start(specs)
+    scheduler = trainer.scheduler
+    specs = scheduler._specs([trainer.train_dataset[0]] * 4, 0, 1)
+    scheduler.play_ahead(specs)
     with pytest.warns(RuntimeWarning, match="4 episodes that were played ahead are discarded"):
-        assert trainer.ahead.take(specs[:2]) is None
-    trainer.ahead.start(specs)
-    assert len(trainer.ahead.take(specs)) == 4
+        assert scheduler._take_ahead(specs[:2]) is None
+    scheduler.play_ahead(specs)
+    assert len(scheduler._take_ahead(specs)) == 4
