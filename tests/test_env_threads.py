@@ -185,6 +185,9 @@ def test_ctrl_c_and_an_error_of_the_policy_close_environments_also_those_whose_r
 
     def interrupt() -> None:
         assert ThreadBoundEnv.started.wait(30)
+        until = time.monotonic() + 30
+        while len(ThreadBoundEnv.seen) < 5 and time.monotonic() < until:  # until each is made
+            time.sleep(0.01)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
     threading.Thread(target=interrupt).start()
