@@ -1,8 +1,8 @@
 """The room of trainers. Importing a trainer imports torch and TRL; importing this room does not.
 
 `AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task, `AgentPPOTrainer` (ppo.py) with a critic.
-The rules by which credit is given are in estimators/, the losses in losses.py and normalization.py. `task_dataset`
-(tasks.py) lists the tasks of an environment. sft.py makes demonstrations with an environment's expert and trains on
+The rules by which credit is given are in estimators/, the losses in losses.py. `task_dataset` (tasks.py) lists the
+tasks of an environment. sft.py makes demonstrations with an environment's expert and trains on
 them first.
 """
 

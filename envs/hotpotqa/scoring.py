@@ -166,8 +166,9 @@ def _last_answer(text: str) -> str:
     return found.strip()
 
 
+# HotpotQA's official evaluation (arXiv:1809.09600, section 5.2), as in the authors' `hotpot_evaluate_v1.py`.
+
 _PARTS = ("em", "f1", "prec", "recall")
-"""HotpotQA's official evaluation (arXiv:1809.09600, section 5.2), as in the authors' `hotpot_evaluate_v1.py`."""
 METRICS = tuple(prefix + part for prefix in ("", "sp_", "joint_") for part in _PARTS)
 Scores = tuple[float, float, float, float]
 """Exact match, F1, precision, recall."""
