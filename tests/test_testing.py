@@ -129,6 +129,8 @@ def test_an_environment_may_hold_what_belongs_to_its_thread_and_nothing_that_bel
     with pytest.raises(ValueError, match="only works in main thread") as raised:
         check_text_env(OfTheMainThread)
     assert "not the main one" in raised.value.__notes__[0]
+    # The main thread makes the shared one: it goes on living, so that no thread of a check gets its number.
+    Sql.shared = sqlite3.connect(":memory:")
     with pytest.raises(EnvFailure, match="tool 'look' broke: ProgrammingError: SQLite objects created in a thread"):
         check_text_env(lambda: Sql(share=True))
     with pytest.raises(
