@@ -41,7 +41,7 @@ def make_episode(rows: Sequence[Sequence[tuple[str, int]]], *, truncated: bool =
     for r, lengths in enumerate(rows):
         row, position = Row(), 0
         for source, n in lengths:
-            spans = [Span(position, position + n, source, len(episode.steps))]  # type: ignore[arg-type]
+            spans = [Span(0, n, source, len(episode.steps))]  # type: ignore[arg-type]
             logprobs = [-0.5 - i for i in range(n)] if source == "agent" else []
             row.extend(range(100 * r + position, 100 * r + position + n), spans, logprobs)
             if source == "agent":

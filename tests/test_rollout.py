@@ -191,7 +191,7 @@ def test_derived_seeds() -> None:
 def test_row_moves_spans_and_cuts() -> None:
     row = Row()
     row.extend([1, 2, 3], [Span(0, 3, "user", -1)])
-    row.extend([4, 5, 6], [Span(10, 12, "agent", 0), Span(12, 13, "env", 0)], [-0.1, -0.2])
+    row.extend([4, 5, 6], [Span(0, 2, "agent", 0), Span(2, 3, "env", 0)], [-0.1, -0.2])
     assert row.spans == [Span(0, 3, "user", -1), Span(3, 5, "agent", 0), Span(5, 6, "env", 0)]
     assert row.logprobs == [0.0, 0.0, 0.0, -0.1, -0.2, 0.0]
     assert row.action_mask == [False, False, False, True, True, False]

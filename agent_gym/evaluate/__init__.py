@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate.results import EvalResult, by_task, episode_metrics, episode_values, summarize
+from agent_gym.evaluate.results import EvalResult, by_task, summarize
 from agent_gym.evaluate.statistics import Measure, pass_at_k, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
 from agent_gym.rollout import EpisodeSpec, Runner, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
+from agent_gym.rollout.episode import episode_metrics, episode_values
 
 __all__ = [
     "EpisodeFile",

@@ -11,16 +11,16 @@ was sampled and encodes it again, so a rendered context is only a prompt: what w
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.rollout.episode import Episode
 from agent_gym.rollout.play import AppendContext, AskSummary, Budget, Context, NewContext
 
-__all__ = ["CONTEXTS", "AppendContext", "AskSummary", "Context", "NewContext", "make_context", "tighten"]
+__all__ = ["CONTEXTS", "AppendContext", "AskSummary", "Context", "NewContext", "make_context"]
 
 REQUEST = (
     "Your context is nearly full. Do not act now, but summarise your work so far: what you did, what you learned, and "
@@ -181,7 +181,8 @@ def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary
     assert episode.env is not None
     step, row = episode.steps[-1], episode.rows[-1]
     sampled = row.token_ids[step.start : step.stop]
-    answers = episode.last_answers or [{"role": renderer.observation_role, "content": ""}]
+    behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(episode.messages)))[::-1]
+    answers = behind or [{"role": renderer.observation_role, "content": ""}]
     inline = episode.env.get_wrapper_attr("inline")
 
     last = answers[-1]
@@ -249,19 +250,3 @@ def make_context(context: str | Context) -> Context:
     raise ConfigError(
         f"context is {context!r}; known: {', '.join(CONTEXTS)}, where capitals stand for a number above 0"
     )
-
-
-def tighten(budget: Budget, context: Context) -> Budget:
-    """Return the budget with the bound of a context policy, so that there is one limit and not two.
-
-    Raises:
-        ConfigError: if the policy wants longer contexts than the budget allows.
-    """
-    if context.tokens is None:
-        return budget
-    if context.tokens > budget.max_tokens:
-        raise ConfigError(
-            f"the context policy asks for {context.tokens} tokens, but max_tokens is {budget.max_tokens}: raise "
-            "max_tokens or lower the policy's number"
-        )
-    return dataclasses.replace(budget, max_tokens=context.tokens)

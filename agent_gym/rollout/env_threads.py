@@ -2,10 +2,10 @@
 
 An environment is made, reset, stepped and closed in one and the same thread: a SQLite connection or a browser allows
 nothing else. So each live episode has a thread, which keeps its environments for the episodes that come after. All are
-daemons: one hung environment must not keep a finished run alive (`concurrent.futures` would wait for it).
+daemons: a hung environment must not keep a finished run alive (`concurrent.futures` would wait for it).
 
-Of all these threads only so many run at the same time; the calls of the others wait in line. Threads that are awake and
-wait for Python's lock ask for it every 5 ms, each of them, and a thousand of them leave little time for anything else.
+Only so many of these threads run at the same time; the calls of the others wait in line. A thousand threads that are
+awake and ask for Python's lock every 5 ms would leave little time for anything else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import gymnasium
@@ -42,12 +43,7 @@ Result = TypeVar("Result")
 
 
 def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
-    """Make an environment and let it report token ids.
-
-    Args:
-        env_id: a Gymnasium id.
-        env_kwargs: arguments of the environment.
-        tokenizer: a tokenizer or `ChatRenderer`; None for characters only.
+    """Make an environment that reports token ids, by a tokenizer or `ChatRenderer`; without one it has characters only.
 
     Raises:
         ConfigError: for an unknown id, arguments the environment does not take, or an environment that is no `TextEnv`.
@@ -82,36 +78,33 @@ def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bo
 
 
 class Worker:
-    """One daemon thread, which runs jobs in the order in which they come.
-
-    Args:
-        name: of the thread.
-    """
+    """One daemon thread, which runs jobs in the order in which they come."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Run a job. It must not raise."""
+    def put(self, job: Job) -> None:
+        """Run a job, which must not raise."""
         self._jobs.put(job)
 
-    def run(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the thread, wait for it, and return or raise what it returns or raises."""
-        answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+    def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
+        """Call a function in the thread; the future has what it returns or raises."""
+        future: Future[Result] = Future()
 
         def job() -> None:
             try:
-                answer.put((function(), None))
+                future.set_result(function(*args))
             except BaseException as error:  # a thread that ends by SystemExit would never answer
-                answer.put((None, error))
+                future.set_exception(error)
 
-        self.submit(job)
-        result, error = answer.get()
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
+        self.put(job)
+        return future
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the thread, wait for it, and return or raise what it returns or raises."""
+        return self.submit(function).result()
 
     def close(self) -> None:
         """Let the thread end after the jobs that it has."""
@@ -184,20 +177,11 @@ class Line:
         while self._waiting and len(self._running) < self._limit:
             thread = next(iter(self._waiting))
             self._running[thread] = now
-            thread.submit(self._waiting.pop(thread))
+            thread.put(self._waiting.pop(thread))
 
 
 class EnvThread(Worker):
-    """One thread and the environments that were made in it.
-
-    Args:
-        make: makes an environment from its id and arguments.
-        line: where its calls wait.
-        name: of the thread.
-
-    Attributes:
-        hangs: whether a call was given up that had begun.
-    """
+    """One thread and the environments that were made in it; `hangs` if a call was given up that had begun."""
 
     def __init__(self, make: Callable[[str, Any], Env], line: Line, name: str) -> None:
         super().__init__(name)
@@ -217,12 +201,7 @@ class EnvThread(Worker):
         return env
 
     def call(self, function: Callable[[], Any], answer: Answer) -> None:
-        """Call a function in the thread when its turn has come.
-
-        Args:
-            function: what to call.
-            answer: takes what it returned and what it raised, in the thread, and must not raise.
-        """
+        """Call a function when the thread's turn has come; `answer` gets what it returned and raised, in the thread."""
 
         def job() -> None:
             result: Any = None
@@ -246,7 +225,7 @@ class EnvThread(Worker):
 
     def retire(self) -> None:
         """Let the thread end after what it does, and close its environments before."""
-        self.submit(self._close_envs)
+        self.put(self._close_envs)
         self.close()
 
     def _close_envs(self) -> None:
@@ -255,13 +234,7 @@ class EnvThread(Worker):
 
 
 class EnvThreads:
-    """One thread for each live episode.
-
-    Args:
-        make: makes an environment from its id and arguments.
-        limit: threads that are kept, besides those of more live episodes.
-        running: most calls that run at the same time.
-    """
+    """One thread for each live episode, of which about `limit` are kept and `running` run at the same time."""
 
     def __init__(self, make: Callable[[str, Any], Env], limit: int, running: int) -> None:
         self.line = Line(running)

@@ -1,22 +1,19 @@
 """What a rollout produces: episodes, made of steps (what happened) and rows (what the model saw).
 
-A step is one turn of the step-level MDP: an action, the world's answer, a reward. A row is one token sequence that the
-model saw, with its spans. An episode whose context only grows has one row that holds all of its actions; an episode
-whose context was rewritten has as many rows as contexts. Each step names its row and its place in it, so that rewards
-and advantages follow the steps whatever the rows look like. Which tokens are the policy's the spans alone decide.
-
-Rows and steps are written by the methods of `Episode` alone, in the thread that drives the engine: an episode whose
-time has run out stays as it was, however late its environment answers.
+A step is one turn: an action, the world's answer, a reward. A row is one token sequence that the model saw, with its
+spans, which alone decide which tokens are the policy's. An episode whose context only grows has one row; one whose
+context was rewritten has a row for each context. Rows and steps are written by the methods of `Episode` alone, in the
+thread that drives the engine: an episode whose time has run out stays as it was, however late its environment answers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
-from operator import call
+from operator import call as call_here
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, get_args
 
 import gymnasium
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from agent_gym.rollout.failures import Failure
 
 StepKind = Literal["act", "summary"]
+_SOURCES = get_args(Source)
 _BUG = "This is a mistake in the environment's code"
 
 
@@ -38,14 +36,12 @@ class EpisodeSpec:
     """Everything that decides an episode before it starts.
 
     Attributes:
-        env_id: the Gymnasium id.
-        env_kwargs: arguments of `gymnasium.make`.
+        env_id, env_kwargs: what `gymnasium.make` gets.
         seed: the environment's seed. Members of a group share it, so that they face the same start.
         split: the split of the task, or None for the environment's default.
         index: the task within the split, or None to let the seed pick.
-        group: episodes of one group answer the same task and are compared with each other.
-        member: the place within the group.
-        sampling_seed: seeds the policy's sampling in this episode, turn by turn; None leaves it to the engine.
+        group, member: episodes of one group answer the same task and are compared; the place within the group.
+        sampling_seed: seeds the policy's sampling, turn by turn; None leaves it to the engine.
         source: the number of the task's source in a mixture of data sets.
         greedy: the policy takes its most likely token in this episode, whatever the temperature of the rollout.
     """
@@ -86,30 +82,24 @@ class Row:
     def extend(
         self, ids: Sequence[int], spans: Sequence[Span], logprobs: Sequence[float] = (), images: Sequence[Shown] = ()
     ) -> None:
-        """Append what one call of the environment reported.
+        """Append n ids with spans that tile `[0, n)` and the images that they show.
 
-        Args:
-            ids: (n,) new ids.
-            spans: their spans, which tile the ids; the positions may be those of any transcript.
-            logprobs: logprobs of the first `len(logprobs)` ids; those of tokens outside the policy's spans are dropped.
-            images: where the ids show images.
+        `logprobs` are those of the first ids; those of tokens outside the policy's spans are dropped.
         """
-        self.images += [image.moved(len(self.token_ids)) for image in images]
-        length, first = len(self.token_ids), spans[0].start if spans else 0
-        new = [Span(s.start - first, s.stop - first, s.source, s.step) for s in spans]
+        length = len(self.token_ids)
+        mask = action_mask(spans, len(ids))
         known = [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
-        mask = action_mask(new, len(ids))
         self.token_ids += ids
-        self.spans += [s._replace(start=s.start + length, stop=s.stop + length) for s in new]
+        self.spans += [Span(start + length, stop + length, source, step) for start, stop, source, step in spans]
         self.logprobs += [value if mine else 0.0 for value, mine in zip(known, mask, strict=True)]
+        self.images += [image.moved(length) for image in images]
 
     def cut(self, length: int) -> None:
         """Drop everything from position `length` on, and from the beginning of an image that would be cut."""
         length = min([length, *(image.start for image in self.images if image.stop > length)])
         self.images = [image for image in self.images if image.stop <= length]
         del self.token_ids[length:], self.logprobs[length:]
-        kept = [Span(s.start, min(s.stop, length), s.source, s.step) for s in self.spans if s.start < length]
-        self.spans[:] = kept
+        self.spans[:] = [span._replace(stop=min(span.stop, length)) for span in self.spans if span.start < length]
 
     @property
     def action_mask(self) -> list[bool]:
@@ -128,15 +118,15 @@ class Step:
 
     Attributes:
         row: index of the row that holds the action.
-        start: position of the first token of the turn in that row, as the engine sampled it.
-        stop: position behind the last one. Which tokens in between are the policy's is decided by the row's spans.
+        start, stop: where the turn stands in that row, as the engine sampled it; the row's spans decide which tokens in
+            between are the policy's.
         action: the action as the environment saw it.
         observation, reward, reward_terms, tool_calls, metrics, error: what the environment answered, see `Reply`.
         finish_reason: why generation stopped: "stop", "stop_string" or "length".
         env_seconds: time inside `env.step`.
         process_reward: the part of `reward` that judges this step and not the outcome (`TextEnv.process_terms`).
-        versions: which weights sampled the policy's tokens of the step, as runs of (version, number of tokens): the
-            optimizer step that made them, several where the turn was interrupted and went on under newer ones.
+        versions: the optimizer step of the weights that sampled the policy's tokens, as runs of (version, number of
+            tokens): several where the turn was interrupted and went on under newer ones.
         kind: "act", or "summary" where the policy condensed its own context, with a reward of 0.
     """
 
@@ -168,15 +158,13 @@ class Episode:
         tools: function schemas the policy was shown.
         stop: strings at which a turn may stop.
         task_id, categories: the environment's name of the task, and kinds that it is of, such as {"level": "hard"}.
-        terminated: the task ended.
-        truncated: we stopped it; `truncation` says why: "turns", "tokens" or "seconds".
+        terminated, truncated: the task ended, or a limit did it; `truncation` is "turns", "tokens" or "seconds".
         success: whether the task was solved.
         failure: the error of our machinery that ended it, if one did. Its reward is NaN and it is not trained on.
         seconds: wall-clock time from reset to end.
         env: the live environment, None once the episode is over.
-        in_thread: calls a function in the thread of the environment, and returns or raises what it returns or raises;
-            while the episode is live, nothing else may call the environment.
-        asked: what the policy is asked for while the episode is live, an action or a summary; scripts may want to know.
+        in_thread: calls a function in the thread of the environment; while the episode is live, nothing else may.
+        asked: what the policy is asked for while the episode is live, an action or a summary.
     """
 
     spec: EpisodeSpec
@@ -194,19 +182,18 @@ class Episode:
     failure: Failure | None = None
     seconds: float = 0.0
     env: gymnasium.Env[str, str] | None = None
-    in_thread: Callable[[Callable[[], Any]], Any] = call
+    in_thread: Callable[[Callable[[], Any]], Any] = call_here
     asked: StepKind = "act"
 
     def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:
         """Begin the first row with what `env.reset` reported, and the images in it.
 
         Raises:
-            EnvFailure: if the info lacks a field, or one cannot be read, or the spans are wrong, see `reported_spans`.
+            EnvFailure: if a field of the info is missing or cannot be read, or as `reported_spans`.
         """
         self.env = env
         with _reading("reset"):
-            spans = reported_spans(info, PROMPT_STEP, f"{self.spec.env_id}, opening")
-            row = Row()
+            row, spans = Row(), reported_spans(info, PROMPT_STEP, f"{self.spec.env_id}, opening")
             row.extend(info["token_ids"], spans, images=images)
             self.tools, self.stop, self.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
             self.categories = dict(info.get("categories", {}))
@@ -221,58 +208,51 @@ class Episode:
         seconds: float,
         images: Sequence[Shown] = (),
     ) -> None:
-        """Add a step that the environment has answered: its ids to the last row, its reward to the steps.
+        """Add a turn, decoded as `text`, that `env.step` answered in so many seconds: its ids to the last row.
 
-        Args:
-            sampled: the turn.
-            text: the same, decoded.
-            answer: what `env.step` returned.
-            seconds: how long that took.
-            images: what the answer shows, from the first sampled token on.
+        `images` are those that the ids show, counted from the first sampled one.
 
         Raises:
-            EnvFailure: as `open`, and if the environment reports other ids than those it was given. Nothing is added
-                then.
+            EnvFailure: as `open`, and if the environment reports other ids than it was given. Nothing is added then.
         """
         observation, reward, *_, info = answer
-        row, n, where = self.rows[-1], len(sampled.token_ids), f"{self.spec.env_id}, turn {self.turns}"
+        where = f"{self.spec.env_id}, turn {self.turns}"
         with _reading("step"):
             ids, messages = info["token_ids"], [*info["messages"]]
-            if ids[:n] != list(sampled.token_ids):
+            step = self._step(sampled, text)
+            if ids[: step.stop - step.start] != list(sampled.token_ids):
                 raise EnvFailure(f"{where}: the environment did not report the sampled ids it was given")
             # Steps are numbered here and not by the environment, which does not know of summaries.
-            spans = reported_spans(info, len(self.steps), where, n)
-            step = Step(
-                row=len(self.rows) - 1,
-                start=len(row.token_ids),
-                stop=len(row.token_ids) + n,
-                action=text,
-                observation=observation,
-                reward=plain_number(reward, "the reward", where, MAX_REWARD),
-                reward_terms=plain_numbers(info["reward_terms"], "reward term", where),
-                tool_calls=info["tool_calls"],
-                metrics=plain_numbers(info["metrics"], "metric", where),
-                error=info["error"],
-                finish_reason=sampled.finish_reason,
-                env_seconds=seconds,
-                process_reward=plain_number(info.get("process_reward", 0.0), "process_reward", where, MAX_REWARD),
-                versions=_versions(sampled, action_mask(spans, len(ids))),
-            )
+            spans = reported_spans(info, len(self.steps), where, len(sampled.token_ids))
+            step.observation, step.env_seconds = observation, seconds
+            step.reward = plain_number(reward, "the reward", where, MAX_REWARD)
+            step.process_reward = plain_number(info.get("process_reward", 0.0), "process_reward", where, MAX_REWARD)
+            step.reward_terms = plain_numbers(info["reward_terms"], "reward term", where)
+            step.metrics = plain_numbers(info["metrics"], "metric", where)
+            step.tool_calls, step.error = info["tool_calls"], info["error"]
+            # The weights that sampled each token, without the tokens that the environment gave to the world.
+            authors = [version for version, count in sampled.versions for _ in range(count)]
+            kept = [version for span in spans if span.source == "agent" for version in authors[span.start : span.stop]]
+            step.versions = [(version, len(list(run))) for version, run in groupby(kept)]
             success = bool(info.get("is_success", False))
-        row.extend(ids, spans, sampled.logprobs, images)
+        self.rows[-1].extend(ids, spans, sampled.logprobs, images)
         self.messages += messages
         self.steps.append(step)
         self.success = success
 
     def record_unanswered(self, sampled: Generation, text: str, kind: StepKind = "act") -> None:
         """Add a step that no environment has answered: a summary, or a turn in a chat."""
-        row, n = self.rows[-1], len(sampled.token_ids)
-        start = len(row.token_ids)
-        row.extend(sampled.token_ids, [Span(0, n, "agent", len(self.steps))], sampled.logprobs)
+        step = self._step(sampled, text)
+        step.kind, step.versions = kind, sampled.versions
+        span = Span(0, len(sampled.token_ids), "agent", len(self.steps))
+        self.rows[-1].extend(sampled.token_ids, [span], sampled.logprobs)
         self.messages.append({"role": "assistant", "content": text})
-        step = Step(len(self.rows) - 1, start, start + n, text, finish_reason=sampled.finish_reason, kind=kind)
-        step.versions = sampled.versions
         self.steps.append(step)
+
+    def _step(self, sampled: Generation, text: str) -> Step:
+        start = len(self.rows[-1].token_ids)
+        stop = start + len(sampled.token_ids)
+        return Step(len(self.rows) - 1, start, stop, text, finish_reason=sampled.finish_reason)
 
     def replace_answer(self, token_ids: list[int]) -> None:
         """Let other words of the world follow the last sampled token."""
@@ -280,28 +260,25 @@ class Episode:
         row.cut(self.steps[-1].stop)
         row.extend(token_ids, [Span(0, len(token_ids), "env", len(self.steps) - 1)] if token_ids else [])
 
-    def rewrite(self, token_ids: list[int], extends: bool) -> None:
+    def rewrite(self, token_ids: list[int]) -> None:
         """Go on with a whole new context: in the same row if it agrees with that up to the last sampled token."""
-        if extends:
-            self.replace_answer(token_ids[self.steps[-1].stop :])
-            return
+        stop = self.steps[-1].stop
+        if token_ids[:stop] == self.rows[-1].token_ids[:stop]:
+            return self.replace_answer(token_ids[stop:])
         # One span and not many: turns that are quoted here were sampled elsewhere and must not be trained twice.
-        row = Row()
-        row.extend(token_ids, [Span(0, len(token_ids), "user", PROMPT_STEP)])
-        self.rows.append(row)
+        self.rows.append(Row())
+        self.rows[-1].extend(token_ids, [Span(0, len(token_ids), "user", PROMPT_STEP)])
 
-    def end(self, max_tokens: int) -> None:
-        """Drop what no turn came of, and let the environment go."""
+    def cut(self, max_tokens: int) -> None:
+        """Drop rows and answers that no turn followed: a row without a step, and what stands beyond `max_tokens`."""
         if self.steps:
             del self.rows[self.steps[-1].row + 1 :]
         for row, stop in {step.row: step.stop for step in self.steps}.items():
-            # What the world said beyond the budget is an answer that nothing read in this row.
             self.rows[row].cut(max(stop, max_tokens))
-        self.release()
 
     def release(self) -> None:
         """Let the environment and its thread go."""
-        self.env, self.in_thread = None, call
+        self.env, self.in_thread = None, call_here
 
     @property
     def reward(self) -> float:
@@ -311,11 +288,7 @@ class Episode:
     @property
     def reward_terms(self) -> dict[str, float]:
         """The sum of each reward term over the steps."""
-        totals: dict[str, float] = {}
-        for step in self.steps:
-            for name, value in step.reward_terms.items():
-                totals[name] = totals.get(name, 0.0) + value
-        return totals
+        return _sum_by_name(step.reward_terms for step in self.steps)
 
     @property
     def turns(self) -> int:
@@ -328,19 +301,65 @@ class Episode:
         return list(takewhile(lambda message: message["role"] != "assistant", self.messages))
 
     @property
-    def last_answers(self) -> list[dict[str, Any]]:
-        """The messages behind the policy's last turn."""
-        return list(takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))[::-1]
-
-    @property
     def sampled_tokens(self) -> int:
         """How many tokens are the policy's, by the spans of all rows."""
         return sum(span.stop - span.start for row in self.rows for span in row.spans if span.source == "agent")
 
 
+def episode_values(episode: Episode) -> dict[str, float]:
+    """Return the numbers of one episode, by the names of the logs.
+
+    `episode/tokens` are those that were sampled, `episode/parse_errors` calls that could not be read or of a tool that
+    is not there (`tool/invalid`: a policy cannot invent names), `env/...` the environment's own numbers at the last
+    step. A name that is missing is 0.
+    """
+    values = {
+        "episode/success": float(episode.success),
+        "episode/turns": float(episode.turns),
+        "episode/tokens": float(episode.sampled_tokens),
+        "episode/truncated": float(episode.truncated),
+        "episode/tool_calls": 0.0,
+        "episode/parse_errors": 0.0,
+    }
+    values |= {f"reward/{term}": value for term, value in episode.reward_terms.items()}
+    values |= {f"env/{name}": value for name, value in (episode.steps[-1].metrics if episode.steps else {}).items()}
+    counts = []
+    for name, call in _calls(episode):
+        counts.append({"episode/tool_calls": 1.0, "episode/parse_errors": float(name == "invalid")})
+        counts.append({f"tool/{name}/calls": 1.0, f"tool/{name}/errors": float(call["error"])})
+    return _sum_by_name([values, *counts])
+
+
+def call_seconds(episode: Episode) -> dict[str, float]:
+    """Return the seconds that the calls of each tool took in one episode, by the name of the tool."""
+    return _sum_by_name({name: call["seconds"]} for name, call in _calls(episode))
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the means that training logs: of `episode_values`, and per call `tool/<name>/latency` in seconds."""
+    totals, seconds = _sum_by_name(map(episode_values, episodes)), _sum_by_name(map(call_seconds, episodes))
+    means = {name: value / len(episodes) for name, value in totals.items()}
+    return means | {f"tool/{name}/latency": value / totals[f"tool/{name}/calls"] for name, value in seconds.items()}
+
+
+def _sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
+def _calls(episode: Episode) -> Iterator[tuple[str, dict[str, Any]]]:
+    known = {schema["function"]["name"] for schema in episode.tools}
+    for step in episode.steps:
+        for call in step.tool_calls:
+            yield call["name"] if call["name"] in known else "invalid", call
+
+
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Make an `EnvFailure` of errors in reading what an environment returned: one that is not as the contract says."""
+    """Make an `EnvFailure` of errors in reading what an environment returned."""
     try:
         yield
     except EnvFailure:
@@ -352,21 +371,13 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int = 0) -> list[Span]:
-    """Return the token spans that one call of an environment reported, from 0 on: they are the loss mask.
+    """Return the token spans that `reset` or `step` reported in its info, from 0 on: they are the loss mask.
 
     An environment may give sampled tokens to the world, for example a prefix that it forced, or a whole turn. It may
-    not give the policy a token that the policy did not sample.
-
-    Args:
-        info: what `reset` or `step` returned.
-        step: the number that the spans get.
-        where: environment and turn, for the message.
-        sampled: how many of the ids the policy sampled; they come first.
+    not give the policy a token beyond the first `sampled` ones.
 
     Raises:
-        EnvFailure: if the spans leave a gap, overlap or end elsewhere than the ids do, name an unknown source, or give
-            the policy a token that it did not sample. The episode fails and not the run: it may depend on what was
-            sampled.
+        EnvFailure: if the spans do not tile the ids, name an unknown source, or give the policy other tokens.
     """
     n, reported = len(info["token_ids"]), info["token_spans"]
     try:
@@ -374,25 +385,17 @@ def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int 
         spans = [Span(start - first, stop - first, source, step) for start, stop, source, _ in reported]
         check_tiling(spans, n)
     except (TypeError, ValueError) as error:
-        raise EnvFailure(
-            f"{where}: info['token_spans'] must cover the {n} ids of info['token_ids'] in order: {error}. {_BUG}"
-        ) from error
+        wrong = f"must cover the {n} ids of info['token_ids'] in order: {error}"
+        raise EnvFailure(f"{where}: info['token_spans'] {wrong}. {_BUG}") from error
     for start, stop, source, _ in spans:
-        if source not in get_args(Source):
-            raise EnvFailure(
-                f"{where}: info['token_spans'] names the source {source!r} of tokens {start} to {stop}; known: "
-                f"{', '.join(get_args(Source))}. {_BUG}"
+        if source not in _SOURCES:
+            wrong = f"names the source {source!r} of tokens {start} to {stop}; known: {', '.join(_SOURCES)}"
+        elif source == "agent" and stop > max(start, sampled):
+            wrong = (
+                f"gives tokens {max(start, sampled)} to {stop} of info['token_ids'] to the policy, which sampled only "
+                f"the first {sampled}"
             )
-        if source == "agent" and stop > max(start, sampled):
-            raise EnvFailure(
-                f"{where}: info['token_spans'] gives tokens {max(start, sampled)} to {stop} of info['token_ids'] to "
-                f"the policy, which sampled only the first {sampled}. {_BUG}"
-            )
+        else:
+            continue
+        raise EnvFailure(f"{where}: info['token_spans'] {wrong}. {_BUG}")
     return spans
-
-
-def _versions(sampled: Generation, mask: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the versions of the policy's own tokens, as runs."""
-    authors = [version for version, count in sampled.versions for _ in range(count)]
-    kept = [version for version, mine in zip(authors, mask, strict=False) if mine]
-    return [(version, len(list(run))) for version, run in groupby(kept)]

@@ -1,4 +1,4 @@
-"""The life of an episode, in one coroutine: `Life.live`.
+"""The life of an episode, in one coroutine: `Life.play`.
 
     reset -> [sample -> env.step -> context] ... -> end
 
@@ -13,7 +13,8 @@ import dataclasses
 import hashlib
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -24,7 +25,7 @@ from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation, Request, SamplingParams, cut_at_stop
 from agent_gym.rollout.episode import Episode
-from agent_gym.rollout.failures import Failure
+from agent_gym.rollout.failures import Failure, RaisedElsewhere
 
 if TYPE_CHECKING:
     from agent_gym.rollout.env_threads import EnvThread
@@ -54,121 +55,6 @@ class Budget:
                 raise ConfigError(f"{name} is {value}; it must be positive")
 
 
-def derive_seed(*parts: int) -> int:
-    """Mix integers into one 31-bit seed; the same parts give the same seed everywhere."""
-    # Not numpy's SeedSequence, which takes (3, 4) and (3, 4, 0) for the same.
-    digest = hashlib.blake2b(",".join(str(int(part)) for part in parts).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
-@dataclass(frozen=True, slots=True)
-class NewContext:
-    """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
-
-    Ids that agree with the present row up to its last sampled token extend that row, whatever made them: steps whose
-    prompts extend each other cost one row and not two.
-    """
-
-    token_ids: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class AskSummary:
-    """What the policy sees next, when the next turn is a summary and not an action.
-
-    Attributes:
-        token_ids: the world's answer once more, now with a request to summarise; replaces what stands behind the last
-            sampled token of the row.
-        request: the words of the request.
-    """
-
-    token_ids: list[int]
-    request: str
-
-
-class Context(Protocol):
-    """Decides what the policy sees next (contexts.py). It keeps no state: it may look at everything in the episode.
-
-    Whatever it chooses, each sampled token is trained once, in the row it was sampled in. In a later row it may be
-    quoted, as part of a prompt at which no gradient is taken.
-
-    Attributes:
-        tokens: a bound on each context below the budget's `max_tokens`, None for the budget's own.
-    """
-
-    @property
-    def tokens(self) -> int | None: ...
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        """Whether the next turn may need another context than the row as it stands.
-
-        Called after each step that did not end the episode, in the thread that drives the engine: compare numbers, and
-        neither render nor tokenise.
-        """
-        ...
-
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
-        """Return what the policy sees next; None goes on with the row as it stands.
-
-        Called in the episode's thread, with an episode of at least one step. It must not change the episode: its time
-        may run out meanwhile, and it is then finished without waiting.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AppendContext:
-    """Everything stays: one row per episode, and the engine's prefix cache is always warm."""
-
-    tokens: None = None
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        return False
-
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> None:
-        """Change nothing."""
-
-
-class Call(NamedTuple):
-    """A coroutine waits for a function in the thread of its environment; it is sent what that returned and raised.
-
-    Attributes:
-        what: the call in a word.
-        function: what to call. It may read the episode and must not change it: its time may run out meanwhile.
-    """
-
-    what: str
-    function: Callable[[], Any]
-
-
-class Ask(NamedTuple):
-    """A coroutine waits for the policy; it is sent a `Generation`, with "abort" if playing was paused.
-
-    Attributes:
-        begun: the ids that the policy has sampled of this turn before.
-    """
-
-    begun: Sequence[int]
-
-
-class TimeUp(Exception):
-    """The time of an episode is over. It is thrown into the coroutine, wherever that waits."""
-
-
-class Failed(Exception):
-    """Something in the thread of the environment raised an error, or did not answer."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure)
-        self.failure = failure
-
-
-@types.coroutine
-def wait(wish: Call | Ask) -> Generator[Call | Ask, Any, Any]:
-    """Wait until the answer is sent, or an error is thrown."""
-    return (yield wish)
-
-
 class Life:
     """A live episode.
 
@@ -192,50 +78,46 @@ class Life:
         limit = rollout.budget.max_seconds
         self.deadline = float("inf") if limit is None else self.began + limit
         self.wish: Call | Ask | None = None
-        self.coroutine: Coroutine[Call | Ask, Any, None] = self.live()
+        self.coroutine: Coroutine[Call | Ask, Any, None] = self.play()
         episode.in_thread = thread.run
 
-    async def live(self) -> None:
-        """Play the episode from reset to end."""
-        episode = self.episode
-        try:
-            await self.play()
-        except TimeUp:
-            if episode.steps:
-                return self.truncate("seconds")
-            episode.failure = Failure("EnvFailure", f"no first turn in {self.rollout.budget.max_seconds} s")
-        except Failed as failed:
-            episode.failure = failed.failure
-        except EnvFailure as error:
-            episode.failure = Failure.of(error)
-
     async def play(self) -> None:
-        """Take turns until the environment or a limit ends the episode."""
+        """Play the episode from reset to end."""
         episode, rollout = self.episode, self.rollout
-        episode.open(*await self.call_env("reset", self.reset))
-        while self.room() > 0:
-            turn = await self.sample()
-            if episode.asked == "summary":
-                text = await self.call("summary", partial(self.decode, turn.token_ids))
-                episode.record_unanswered(turn, text, kind="summary")
-                episode.asked = "act"
-            else:
-                turn, text, answer, *rest = await self.call_env(f"step {episode.turns}", partial(self.step, turn))
-                episode.record(turn, text, answer, *rest)
-                _, _, episode.terminated, truncated, _ = answer
-                if episode.terminated:
-                    return
-                if truncated or episode.turns == rollout.budget.max_turns:
-                    return self.truncate("turns")
-            if rollout.context.is_due(episode, rollout.budget):
-                change, extends = await self.call("context", self.rewrite)
-                if isinstance(change, AskSummary):
-                    episode.replace_answer(change.token_ids)
-                    episode.messages.append({"role": "user", "content": change.request})
-                    episode.asked = "summary"
-                elif change is not None:
-                    episode.rewrite(change.token_ids, extends)
-        self.truncate("tokens")
+        with self.failures():
+            episode.open(*await self.call_env("reset", self.reset))
+            while self.room() > 0:
+                turn = await self.sample()
+                if episode.asked == "summary":
+                    text = await self.call("summary", partial(self.decode, turn.token_ids))
+                    episode.record_unanswered(turn, text, kind="summary")
+                    episode.asked = "act"
+                else:
+                    turn, text, answer, *rest = await self.call_env(f"step {episode.turns}", partial(self.step, turn))
+                    episode.record(turn, text, answer, *rest)
+                    _, _, episode.terminated, truncated, _ = answer
+                    if episode.terminated:
+                        return
+                    if truncated or episode.turns == rollout.budget.max_turns:
+                        return self.truncate("turns")
+                if rollout.context.is_due(episode, rollout.budget):
+                    self.change_context(await self.call("context", self.rewrite))
+            self.truncate("tokens")
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Let an error of the machinery fail the episode, and the end of its time truncate it."""
+        try:
+            yield
+        except TimeUp:
+            if self.episode.steps:
+                return self.truncate("seconds")
+            message = f"no first turn in {self.rollout.budget.max_seconds} s"
+            self.episode.failure = Failure("EnvFailure", message)
+        except RaisedElsewhere as error:
+            self.episode.failure = error.failure
+        except EnvFailure as error:
+            self.episode.failure = Failure.of(error)
 
     async def sample(self) -> Generation:
         """Let the policy write one turn, to its end, however often playing is paused meanwhile.
@@ -259,7 +141,7 @@ class Life:
         if isinstance(error, ConfigError):
             raise error  # the user's mistake is the same for every episode: report it once, at once
         if error is not None:
-            raise Failed(error)
+            raise RaisedElsewhere(error)
         return answer
 
     async def call_env(self, what: str, function: Callable[[], Any]) -> Any:
@@ -267,8 +149,19 @@ class Life:
         try:
             return await self.call(what, function)
         except TimeUp:
-            seconds = self.rollout.budget.max_seconds
-            raise Failed(Failure("EnvFailure", f"no answer from the environment in {seconds} s")) from None
+            message = f"no answer from the environment in {self.rollout.budget.max_seconds} s"
+            raise RaisedElsewhere(Failure("EnvFailure", message)) from None
+
+    def room(self) -> int:
+        """How many tokens the context has left.
+
+        Raises:
+            EnvFailure: if the prompt alone fills it.
+        """
+        limit, length = self.rollout.budget.max_tokens, len(self.episode.rows[-1].token_ids)
+        if length >= limit and not self.episode.steps:
+            raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
+        return limit - length
 
     def request(self, number: int, begun: Sequence[int]) -> Request:
         """Return the request for a turn, or for the rest of the one that the policy has begun."""
@@ -293,40 +186,23 @@ class Life:
             )
         return Request(number, vision.readable(ids, row.images), params, episode, images=[*row.images])
 
-    def room(self) -> int:
-        """How many tokens the context has left.
-
-        Raises:
-            EnvFailure: if the prompt alone fills it.
-        """
-        limit, length = self.rollout.budget.max_tokens, len(self.episode.rows[-1].token_ids)
-        if length >= limit and not self.episode.steps:
-            raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
-        return limit - length
-
     def truncate(self, reason: str) -> None:
         """End the episode, though its task is not over."""
         self.episode.truncated, self.episode.truncation = True, reason
 
-    def end(self) -> None:
-        """Close the record, after the coroutine's end."""
-        self.episode.seconds = time.perf_counter() - self.began
-        self.episode.end(self.rollout.budget.max_tokens)
+    def change_context(self, change: NewContext | AskSummary | None) -> None:
+        """Let the policy see next what the context policy has chosen."""
+        episode = self.episode
+        if isinstance(change, AskSummary):
+            episode.replace_answer(change.token_ids)
+            episode.messages.append({"role": "user", "content": change.request})
+            episode.asked = "summary"
+        elif change is not None:
+            episode.rewrite(change.token_ids)
 
-    def silence(self, now: float, more: int) -> str:
-        """Describe how long the environment has not answered; `more` others have not, either."""
-        spec, waited, limit = self.episode.spec, now - self.since, self.rollout.budget.max_seconds
-        task = self.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
-        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
-        others = f" ({more} more like it)" if more else ""
-        end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
-        assert isinstance(self.wish, Call)
-        what = f"{self.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
-        return f"{spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}"
+    # In the thread of the environment.
 
-    # The episode's thread runs these.
-
-    def reset(self) -> tuple[Any, ...]:
+    def reset(self) -> tuple[Any, dict[str, Any], list[Shown]]:
         """Begin the task in an environment of this thread."""
         spec = self.episode.spec
         env = self.thread.env(spec)
@@ -355,11 +231,131 @@ class Life:
         """Return what the policy wrote as text."""
         return self.rollout.renderer.decode_action(token_ids)
 
-    def rewrite(self) -> tuple[NewContext | AskSummary | None, bool]:
-        """Ask the context policy; the flag says whether its answer extends the present row."""
-        episode, rollout = self.episode, self.rollout
-        change = rollout.context.rewrite(episode, rollout.renderer, rollout.budget)
-        if not isinstance(change, NewContext):
-            return change, False
-        stop = episode.steps[-1].stop
-        return change, change.token_ids[:stop] == episode.rows[-1].token_ids[:stop]
+    def rewrite(self) -> NewContext | AskSummary | None:
+        """Ask the context policy."""
+        return self.rollout.context.rewrite(self.episode, self.rollout.renderer, self.rollout.budget)
+
+
+class Call(NamedTuple):
+    """A coroutine waits for a function in the thread of its environment; it is sent what that returned and raised.
+
+    Attributes:
+        what: the call in a word.
+        function: what to call. It may read the episode and must not change it: its time may run out meanwhile.
+    """
+
+    what: str
+    function: Callable[[], Any]
+
+
+class Ask(NamedTuple):
+    """A coroutine waits for the policy; it is sent a `Generation`, with "abort" if playing was paused.
+
+    Attributes:
+        begun: the ids that the policy has sampled of this turn before.
+    """
+
+    begun: Sequence[int]
+
+
+class TimeUp(Exception):
+    """The time of an episode is over. It is thrown into the coroutine, wherever that waits."""
+
+
+@types.coroutine
+def wait(wish: Call | Ask) -> Generator[Call | Ask, Any, Any]:
+    """Wait until the answer is sent, or an error is thrown."""
+    return (yield wish)
+
+
+def derive_seed(*parts: int) -> int:
+    """Mix integers into one 31-bit seed; the same parts give the same seed everywhere."""
+    # Not numpy's SeedSequence, which takes (3, 4) and (3, 4, 0) for the same.
+    digest = hashlib.blake2b(",".join(str(int(part)) for part in parts).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+# What the policy sees next; contexts.py has the other context policies.
+
+
+@dataclass(frozen=True, slots=True)
+class NewContext:
+    """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
+
+    Ids that agree with the present row up to its last sampled token extend that row, whatever made them: steps whose
+    prompts extend each other cost one row and not two.
+    """
+
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSummary:
+    """What the policy sees next, when the next turn is a summary and not an action.
+
+    Attributes:
+        token_ids: the world's answer once more, now with a request to summarise; replaces what stands behind the last
+            sampled token of the row.
+        request: the words of the request.
+    """
+
+    token_ids: list[int]
+    request: str
+
+
+class Context(Protocol):
+    """Decides what the policy sees next. It keeps no state: it may look at everything in the episode.
+
+    Whatever it chooses, each sampled token is trained once, in the row it was sampled in. In a later row it may be
+    quoted, as part of a prompt at which no gradient is taken.
+
+    Attributes:
+        tokens: a bound on each context below the budget's `max_tokens`, None for the budget's own.
+    """
+
+    @property
+    def tokens(self) -> int | None: ...
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        """Whether the next turn may need another context than the row as it stands.
+
+        Called after each step that did not end the episode, in the thread that drives the engine: compare numbers, and
+        neither render nor tokenise.
+        """
+        ...
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+        """Return what the policy sees next; None goes on with the row as it stands.
+
+        Called in the episode's thread, with an episode of at least one step. It must not change the episode.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AppendContext:
+    """Everything stays: one row per episode, and the engine's prefix cache is always warm."""
+
+    tokens: None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return False
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> None:
+        """Change nothing."""
+
+
+def tighten(budget: Budget, context: Context) -> Budget:
+    """Return the budget with the bound of a context policy, so that there is one limit and not two.
+
+    Raises:
+        ConfigError: if the policy wants longer contexts than the budget allows.
+    """
+    if context.tokens is None:
+        return budget
+    if context.tokens > budget.max_tokens:
+        raise ConfigError(
+            f"the context policy asks for {context.tokens} tokens, but max_tokens is {budget.max_tokens}: raise "
+            "max_tokens or lower the policy's number"
+        )
+    return dataclasses.replace(budget, max_tokens=context.tokens)

@@ -1,9 +1,8 @@
 """`Runner` holds what rollouts share, and `Rollout` drives the engine and resumes the coroutines of the episodes.
 
-Each episode advances on its own (play.py). There is no turn barrier: a slow environment delays its own episode only,
-and the engine decodes as long as any episode has work for it. One thread, the caller's, drives the engine, since
-engines are not thread-safe; it never decodes text and never runs an environment. What the loop costs besides engine and
-waiting is measured (`RolloutStats.overhead_seconds`).
+Each episode advances on its own (play.py): a slow environment delays its own episode only, and the engine decodes as
+long as any episode has work for it. One thread, the caller's, drives the engine, since engines are not thread-safe; it
+never decodes text and never runs an environment.
 
 Playing may end before the episodes do. They are then paused, half-written turns included, and go on when `play` is
 called again, with the weights that the engine has by then. A crash inside an environment ends one episode
@@ -12,6 +11,7 @@ called again, with the weights that the engine has by then. A crash inside an en
 
 from __future__ import annotations
 
+import itertools
 import queue
 import sys
 import time
@@ -26,16 +26,15 @@ from tqdm import tqdm
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Generation, Interruptible, Policy
-from agent_gym.rollout.contexts import Context, make_context, tighten
+from agent_gym.rollout.contexts import make_context
 from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import Failure, check_failures
-from agent_gym.rollout.play import Ask, Budget, Call, Life, TimeUp
+from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, TimeUp, tighten
 
 SILENCE_S = 300.0
-"""After so many seconds without an answer a line on stderr says which environment is waited for, and again after two,
-four, eight times as many."""
+"""When a line on stderr names an environment that does not answer; again after two, four, eight times as long."""
 
 OnEnd = Callable[[Episode], None]
 
@@ -45,7 +44,7 @@ class RolloutStats:
     """Where the time of one rollout went; seconds of the driving thread.
 
     Attributes:
-        wall_seconds: all of it.
+        wall_seconds: all of it; `overhead_seconds` is what is neither of the next two.
         engine_seconds: inside the policy, that is its `submit` and `poll`.
         wait_seconds: no generation was running and every environment was busy.
         sampled_tokens: tokens sampled by the policy.
@@ -65,7 +64,7 @@ class RolloutStats:
         return self.sampled_tokens / self.wall_seconds if self.wall_seconds else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """The same under the names of the training log."""
+        """Return the same under the names of the training log."""
         return {
             "time/rollout": self.wall_seconds,
             "time/engine": self.engine_seconds,
@@ -137,15 +136,12 @@ class Runner:
     def run(
         self, specs: Sequence[EpisodeSpec], *, temperature: float = 1.0, on_end: OnEnd | None = None
     ) -> list[Episode]:
-        """Play one episode per spec.
+        """Play one episode per spec and return them in that order, failed ones included.
 
         Args:
             specs: what to play.
             temperature: of the policy's sampling; 0 is greedy.
             on_end: called with each episode as it ends, in this thread, for example to write it down.
-
-        Returns:
-            The episodes in the order of the specs, failed ones included.
 
         Raises:
             RolloutError: if every episode failed, since the cause is then in the set-up and not in an episode.
@@ -173,14 +169,7 @@ class Runner:
 
 
 class Rollout:
-    """Episodes in play.
-
-    Args:
-        runner: whose policy, threads and limits they share.
-
-    Attributes:
-        stats: where the time of the last `play` went.
-    """
+    """Episodes in play, which share a runner's policy, threads and limits; `stats` is of the last `play`."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.policy = runner, runner.policy
@@ -191,12 +180,10 @@ class Rollout:
         self._calls: dict[Life, None] = {}  # those that wait for their threads
         self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
         self._paused: list[Life] = []  # those that waited for the policy when playing ended
-        self._n_requests = 0
-        self._room = sys.maxsize  # threads that the system has
+        self._numbers = itertools.count(1)
+        self._most = sys.maxsize  # as many threads as the system has
         self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]]] = queue.SimpleQueue()
         self._enough = self._pausing = False
-        self._until: Callable[[], bool] = lambda: False
-        self._on_end: OnEnd | None = None
         self._stopped = time.perf_counter()
         self._next_look = self._stopped + SILENCE_S / 10
 
@@ -229,40 +216,40 @@ class Rollout:
             self._bar = bar
             try:
                 self._go_on()
-                self._drive()
+                while self.unfinished and not self._enough:
+                    self._start()
+                    self.runner.threads.line.move_up()
+                    self._resume_answered()
+                    # An engine without continuous batching runs whatever it has to the end, so it is better handed a
+                    # full batch: it waits for the environments instead of starting with the first that answered.
+                    if self.policy.pending and not self._enough and (self.policy.continuous or not self._calls):
+                        for generation in self._engine(self.policy.poll):
+                            self._resume_sampled(generation)
+                    self._expire()
+                    self._remind()
                 self._pause()
             except BaseException:
                 self._abandon()
                 raise
         self.stats.wall_seconds = time.perf_counter() - begin
 
-    def _drive(self) -> None:
-        continuous = self.policy.continuous
-        while self.unfinished and not self._enough:
-            self._start()
-            self.runner.threads.line.move_up()
-            self._resume_answered()
-            # An engine without continuous batching runs whatever it has to the end, so it is better handed a full
-            # batch: it waits for the environments instead of starting with the first that answered.
-            if self.policy.pending and not self._enough and (continuous or not self._calls):
-                tick = time.perf_counter()
-                finished = self.policy.poll()
-                self.stats.engine_seconds += time.perf_counter() - tick
-                for generation in finished:
-                    self._resume_sampled(generation)
-            self._expire()
-            self._remind()
+    def _engine(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the policy and count the time."""
+        tick = time.perf_counter()
+        result = function(*args)
+        self.stats.engine_seconds += time.perf_counter() - tick
+        return result
 
     def _start(self) -> None:
         """Start what waits, as many episodes as may be alive."""
-        while self._waiting and len(self._lives) < min(self.runner.max_live, self._room):
+        while self._waiting and len(self._lives) < min(self.runner.max_live, self._most):
             try:
                 thread = self.runner.threads.take(self._waiting[0].spec)
             except RuntimeError as error:  # the system has no more threads
                 if not self._lives:
                     message = f"no thread for an environment: {error}; a limit of processes is reached"
                     raise RolloutError(message) from error
-                self._room = len(self._lives)
+                self._most = len(self._lives)
                 return
             life = Life(self._waiting.popleft(), self, thread)
             self._lives[life] = None
@@ -285,11 +272,9 @@ class Rollout:
             self._ask(life, wish)
 
     def _ask(self, life: Life, ask: Ask) -> None:
-        self._n_requests += 1
-        self._asks[self._n_requests] = life
-        tick = time.perf_counter()
-        self.policy.submit(life.request(self._n_requests, ask.begun))
-        self.stats.engine_seconds += time.perf_counter() - tick
+        number = next(self._numbers)
+        self._asks[number] = life
+        self._engine(self.policy.submit, life.request(number, ask.begun))
 
     def _resume_answered(self) -> None:
         """Resume the episodes whose threads have answered, and wait for an answer if the engine has nothing to do."""
@@ -321,14 +306,17 @@ class Rollout:
             self._resume(life, generation)
 
     def _end(self, life: Life) -> None:
+        episode = life.episode
         del self._lives[life]
-        life.end()
-        if life.episode.failure or life.thread.hangs:
+        episode.seconds = time.perf_counter() - life.began
+        episode.cut(self.budget.max_tokens)
+        episode.release()
+        if episode.failure or life.thread.hangs:
             self.runner.threads.retire(life.thread)
         else:
-            self.runner.threads.give(life.episode.spec, life.thread)
+            self.runner.threads.give(episode.spec, life.thread)
         if self._on_end is not None:
-            self._on_end(life.episode)
+            self._on_end(episode)
         self._bar.update()  # what is shown as done is on disk
         self._enough = self._enough or self._until()
 
@@ -357,8 +345,17 @@ class Rollout:
         silent = [life for life in self._calls if life.reminder <= now]
         for life in silent:
             life.reminder = now + (now - life.since)
-        if silent:
-            tqdm.write(f"agent-gym: {silent[0].silence(now, len(silent) - 1)}", file=sys.stderr)
+        if not silent:
+            return
+        life, limit = silent[0], self.budget.max_seconds
+        assert isinstance(life.wish, Call)
+        spec, waited = life.episode.spec, now - life.since
+        task = life.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        others = f" ({len(silent) - 1} more like it)" if len(silent) > 1 else ""
+        end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
+        what = f"{life.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
+        tqdm.write(f"agent-gym: {spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}", file=sys.stderr)
 
     def _pause(self) -> None:
         """Take the unfinished turns out of the engine, with what is written of them. Threads go on."""
