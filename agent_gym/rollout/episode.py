@@ -155,9 +155,8 @@ class Episode:
         spec: what decided it.
         rows, steps: what the model saw, and what happened.
         messages: the whole conversation, whatever the rows show of it.
-        tools: function schemas the policy was shown.
-        stop: strings at which a turn may stop.
-        task_id, categories: the environment's name of the task, and kinds that it is of, such as {"level": "hard"}.
+        tools, stop: function schemas the policy was shown, and strings at which a turn may stop.
+        task_id, categories: the task's name, and kinds that it is of, such as {"level": "hard"}.
         terminated, truncated: the task ended, or a limit did it; `truncation` is "turns", "tokens" or "seconds".
         success: whether the task was solved.
         failure: the error of our machinery that ended it, if one did. Its reward is NaN and it is not trained on.
