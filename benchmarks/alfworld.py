@@ -47,8 +47,8 @@ import gymnasium
 
 from agent_gym.envs.alfworld import data as games
 from agent_gym.envs.alfworld.embedded import write_embedded
-from agent_gym.envs.alfworld.engines import Original
-from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.expert import Expert
+from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.world import World
 
 ENVS = 256
@@ -163,35 +163,35 @@ class Env:
         return self.env.step(command)[0]
 
 
-class TextWorld:
+class Original:
     """The original engine."""
 
     def __init__(self) -> None:
-        self.process = Original()
+        self.engine = TextWorld()
 
     def cpu(self) -> float:
         """CPU seconds of this process, which writes and reads JSON, and of TextWorld's, in hundredths."""
-        if self.process._process is None:
+        if self.engine.process is None:
             return time.process_time()
         # utime and stime are fields 14 and 15; counted from behind the name, which may have spaces.
-        fields = Path(f"/proc/{self.process._process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.engine.process.pid}/stat").read_text().rpartition(")")[2].split()
         return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def begin(self, file: str) -> str:
-        return self.process.start(json.loads(Path(file).read_text(encoding="utf-8"))).text
+        return self.engine.play(game=json.loads(Path(file).read_text(encoding="utf-8"))).text
 
     def step(self, command: str) -> str:
-        return self.process.step(command).text
+        return self.engine.play(command=command).text
 
     def mib(self) -> float:
-        assert self.process._process is not None
-        pages = Path(f"/proc/{self.process._process.pid}/statm").read_text().split()[1]
+        assert self.engine.process is not None
+        pages = Path(f"/proc/{self.engine.process.pid}/statm").read_text().split()[1]
         return int(pages) * 4096 / 2**20
 
 
 def compare(files: Sequence[str]) -> tuple[dict[str, dict[str, list[float]]], float | None]:
     """Play each file on each side; milliseconds by side and row, and how large TextWorld's process became."""
-    original = TextWorld() if importlib.util.find_spec("textworld") else None
+    original = Original() if importlib.util.find_spec("textworld") else None
     sides: dict[str, Any] = {"engine": Engine(), "env": Env()} | ({"textworld": original} if original else {})
     times: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in sides}
     for number, file in enumerate(files):
@@ -201,7 +201,7 @@ def compare(files: Sequence[str]) -> tuple[dict[str, dict[str, list[float]]], fl
             raise SystemExit(f"the sides do not say the same in {file}")
     mib = original.mib() if original else None
     if original:
-        original.process.close()
+        original.engine.close()
     return times, mib
 
 
@@ -249,9 +249,10 @@ def reset_times(names: Sequence[str]) -> list[float]:
 def commands_for(file: str, rng: random.Random) -> list[str]:
     """Twenty at random, and then the expert's."""
     world, commands = World(games.load_game(file)), []
+    expert = Expert(world)
     view = world.view
     while not view.won:
-        commands.append(rng.choice(view.admissible) if len(commands) < RANDOM_STEPS else next_command(world))
+        commands.append(rng.choice(view.admissible) if len(commands) < RANDOM_STEPS else expert.next_command())
         view = world.step(commands[-1])
     return commands
 

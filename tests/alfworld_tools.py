@@ -1,8 +1,8 @@
 """Games and commands for the tests of ALFWorld, and the traces that the original engine left.
 
-A trace is what TextWorld said to a fixed sequence of commands. `python tests/alfworld_tools.py FOLDER` records all of
-them anew, where the extra `alfworld` is installed and FOLDER holds official games in `json_2.1.1/valid_seen`; that is
-needed after a change to the generator, and only then.
+A trace is what TextWorld answered to a fixed sequence of commands. `python tests/alfworld_tools.py FOLDER` records all
+of them anew, where the extra `alfworld` is installed and FOLDER holds official games in `json_2.1.1/valid_seen`; that
+is needed after a change to the generator, and only then.
 """
 
 from __future__ import annotations
@@ -11,147 +11,123 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent_gym.envs.alfworld import expert
 from agent_gym.envs.alfworld.data import load_game
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS
-from agent_gym.envs.alfworld.engines import NativeEngine, TextWorldEngine
+from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import Game
+from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.world import KNIVES, TOOLS, View, World
 
 TRACES = Path(__file__).parent / "data" / "alfworld_traces.json"
 
 HOSTILE = (
-    "",
-    " \t\n",
-    "x" * 100,
-    "look\0",
-    "LOOK",
-    "  look\n",
-    "look\tinventory",
-    "look; inventory",
-    "go to",
-    "go  to drawer 1",
-    "take mug 99 from shelf 1",
-    "\u202elook",
-    "lo\u00f6k \U0001f600",
-    "\x1b[2Jlook",
-    "[look]",
-    "{o.name}",
-    "#look.feedback#",
-    "help",
-    "examine",
-    "__class__",
+    *("", " \t\n", "x" * 100, "look\0", "LOOK", "  look\n", "look\tinventory", "look; inventory", "go to"),
+    *("go  to drawer 1", "take mug 99 from shelf 1", "\u202elook", "lo\u00f6k \U0001f600", "\x1b[2Jlook", "[look]"),
+    *("{o.name}", "#look.feedback#", "help", "examine", "__class__"),
 )
 
 
-def adventure(game: Game, rng: random.Random, length: int) -> list[str]:
-    """Return commands: some at random, some hostile, chores that random ones hardly ever come to, and the expert's."""
-    world = World(game)
-    view = world.view
-    commands: list[str] = []
+class Adventure:
+    """Commands: some at random, some hostile, chores that random ones hardly ever come to, and the expert's."""
 
-    def do(command: str | None) -> None:
-        nonlocal view
-        if command is not None:
-            commands.append(command)
-            view = world.step(command)
+    def __init__(self, game: Game, rng: random.Random, length: int) -> None:
+        self.game, self.world, self.rng = game, World(game), rng
+        self.expert = Expert(self.world)
+        self.commands: list[str] = []
+        # What no receptacle takes back fills the hand for good, and nothing else can be done after that.
+        kept = {
+            f"take {game.names[thing]} from"
+            for thing in game.pickupable
+            if not any(self.world.can_hold(place, thing) for place in game.place)
+        }
+        for _ in range(length):
+            command = rng.choice(HOSTILE if rng.random() < 0.2 else self.world.view.admissible)
+            if command.rpartition(" ")[0].rpartition(" ")[0] not in kept:
+                self.do(command)
+        self.empty_hand()
+        self.open_and_close()
+        self.slice_and_treat()
+        self.examine_vessel()
+        self.move_at_one_place()
+        while not self.world.view.won:
+            self.do(self.expert.next_command())
 
-    # What no receptacle takes back fills the hand for good, and nothing else can be done after that.
-    kept = {
-        f"take {game.names[thing]} from"
-        for thing in game.pickupable
-        if not any(world.can_hold(place, thing) for place in game.place)
-    }
-    for _ in range(length):
-        hostile = rng.random() < 0.2
-        command = rng.choice(HOSTILE if hostile else view.admissible)
-        if command.rpartition(" ")[0].rpartition(" ")[0] not in kept:
-            do(command)
-    put_away(world, do)
-    open_and_close(world, do)
-    slice_and_treat(world, rng, do)
-    examine_vessel(world, do)
-    move_beside(world, do)
-    while not view.won:
-        do(expert.next_command(world))
-    return commands
+    def do(self, *commands: str | None) -> None:
+        for command in (one for one in commands if one is not None):
+            self.commands.append(command)
+            self.world.step(command)
 
+    def empty_hand(self) -> None:
+        while self.world.hand:
+            self.do(self.expert.put_away())
 
-def open_and_close(world: World, do: Callable[[str | None], None]) -> None:
-    """Open something that is closed, close it, and look."""
-    for place in world.game.place:
-        if place in world.game.openable and place not in world.opened:
-            name = world.game.names[place]
-            do(expert._go(world, place))
-            for verb in ("open", "close", "examine"):
-                do(f"{verb} {name}")
+    def fetch(self, thing: str, place: str) -> None:
+        while self.world.hand is None:
+            self.do(self.expert.fetch((thing, place)))
+
+    def open_and_close(self) -> None:
+        for place in self.game.place:
+            if not self.world.is_open(place):
+                name = self.game.names[place]
+                self.do(self.expert.go(place), f"open {name}", f"close {name}", f"examine {name}")
+                return
+
+    def slice_and_treat(self) -> None:
+        """Slice something with a knife, then clean, heat and cool it, and look at it each time."""
+        names = self.game.names
+        lying = [(thing, place) for place in self.game.place for thing in sorted(self.world.inside[place])]
+        knives = [pair for pair in lying if self.game.kind_of[pair[0]] in KNIVES]
+        food = [pair for pair in lying if pair[0] in self.game.sliceable]
+        if not knives or not food:
             return
+        knife, (thing, place) = self.rng.choice(knives), self.rng.choice(food)
+        if self.rng.random() < 0.6:
+            self.fetch(*knife)
+            self.do(f"examine {names[knife[0]]}", self.expert.go(place), f"slice {names[thing]} with {names[knife[0]]}")
+            self.empty_hand()
+        self.fetch(thing, place)
+        for verb in self.rng.sample(sorted(TOOLS), 3):
+            tool = next(place for place in self.game.place if self.game.type_of[place] == TOOLS[verb])
+            self.do(self.expert.go(tool), f"{verb} {names[thing]} with {names[tool]}", f"examine {names[thing]}")
+        self.do("inventory")
+        self.empty_hand()
 
+    def examine_vessel(self) -> None:
+        for place in self.game.place:
+            for thing in sorted(self.world.inside[place] & self.game.vessels & self.game.pickupable):
+                self.fetch(thing, place)
+                self.do(f"examine {self.game.names[thing]}")
+                self.empty_hand()
+                return
 
-def slice_and_treat(world: World, rng: random.Random, do: Callable[[str | None], None]) -> None:
-    """Slice something with a knife, then clean, heat and cool it, and look at it each time."""
-    names = world.game.names
-    lying = [(thing, place) for place in world.game.place for thing in sorted(world.inside[place])]
-    knives = [pair for pair in lying if world.game.kind_of[pair[0]] in KNIVES]
-    food = [pair for pair in lying if pair[0] in world.game.sliceable]
-    if not knives or not food:
-        return
-    knife, (thing, place) = rng.choice(knives), rng.choice(food)
-    if rng.random() < 0.6:
-        fetch(world, *knife, do)
-        do(f"examine {names[knife[0]]}")
-        do(expert._go(world, place))
-        do(f"slice {names[thing]} with {names[knife[0]]}")
-        put_away(world, do)
-    fetch(world, thing, place, do)
-    for verb in rng.sample(sorted(TOOLS), 3):
-        tool = next(place for place in world.game.place if world.game.type_of[place] == TOOLS[verb])
-        do(expert._go(world, tool))
-        do(f"{verb} {names[thing]} with {names[tool]}")
-        do(f"examine {names[thing]}")
-    do("inventory")
-    put_away(world, do)
-
-
-def examine_vessel(world: World, do: Callable[[str | None], None]) -> None:
-    """Take something that could hold other things, and look at it."""
-    for place in world.game.place:
-        for thing in sorted(world.inside[place] & world.game.vessels & world.game.pickupable):
-            fetch(world, thing, place, do)
-            do(f"examine {world.game.names[thing]}")
-            put_away(world, do)
-            return
-
-
-def move_beside(world: World, do: Callable[[str | None], None]) -> None:
-    """Move something from one receptacle into another at the same place, and look."""
-    for here in world.game.here.values():
-        for one in here:
-            for other in here:
-                for thing in sorted(world.inside[one]):
-                    if one != other and thing in world.game.pickupable and world.can_hold(other, thing):
-                        fetch(world, thing, one, do)
-                        do("look")
-                        do(expert._reach(world, other))
-                        do(world.game.put_command(thing, other))
-                        do("look")
+    def move_at_one_place(self) -> None:
+        """Move something from one receptacle into another at the same place, and look."""
+        for here in self.game.here.values():
+            for one, other in ((one, other) for one in here for other in here if one != other):
+                for thing in sorted(self.world.inside[one] & self.game.pickupable):
+                    if self.world.can_hold(other, thing):
+                        self.fetch(thing, one)
+                        self.do("look", self.expert.reach(other), self.game.put_command(thing, other), "look")
                         return
 
 
-def put_away(world: World, do: Callable[[str | None], None]) -> None:
-    """Empty the hand."""
-    while world.hand:
-        do(expert._put_away(world))
+def adventure(game: Game, rng: random.Random, length: int) -> list[str]:
+    return Adventure(game, rng, length).commands
 
 
-def fetch(world: World, thing: str, place: str, do: Callable[[str | None], None]) -> None:
-    """Go to a receptacle, open it if it is closed, and take something."""
-    while world.hand is None:
-        do(expert._fetch(world, (thing, place)))
+def replay(game: Game, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:
+    """Everything that the native engine answers to commands; `original` has to answer the same."""
+    world = World(game)
+    views = [world.view, *(world.step(command) for command in commands)]
+    if original:
+        original.check(views[0], game=game.data)
+        for command, view in zip(commands, views[1:], strict=True):
+            original.check(view, command=command)
+    return [fingerprint(view) for view in views]
 
 
 def fingerprint(view: View) -> list[Any]:
@@ -165,15 +141,6 @@ def problem_digest(game: Game) -> str:
     return hashlib.sha256(game.data["pddl_problem"].encode()).hexdigest()[:16]
 
 
-def trace_games() -> Iterator[tuple[str, str | None]]:
-    """Yield what the traces are of: generated games of each type and split in both grammars, and official ones."""
-    for number in range(6):
-        yield f"embedded/{('train', 'valid_seen', 'valid_unseen')[number % 3]}/{number}", GRAMMARS[number % 2]
-        yield f"embedded/{('valid_unseen', 'train', 'valid_seen')[number % 3]}/{number + 6}", GRAMMARS[1 - number % 2]
-    for name in OFFICIAL_GAMES:
-        yield name, None
-
-
 OFFICIAL_GAMES = (
     "pick_and_place_simple-Pencil-None-Dresser-330",
     "look_at_obj_in_light-Box-None-DeskLamp-205",
@@ -184,28 +151,31 @@ OFFICIAL_GAMES = (
 )
 
 
+def trace_games() -> Iterator[tuple[str, str | None]]:
+    """Yield what the traces are of: generated games of each type and split in both grammars, and official ones."""
+    for number in range(6):
+        yield f"embedded/{('train', 'valid_seen', 'valid_unseen')[number % 3]}/{number}", GRAMMARS[number % 2]
+        yield f"embedded/{('valid_unseen', 'train', 'valid_seen')[number % 3]}/{number + 6}", GRAMMARS[1 - number % 2]
+    for name in OFFICIAL_GAMES:
+        yield name, None
+
+
 def official_game(root: Path, task: str) -> Path:
     """The first trial of a task of valid_seen."""
     return min((root / "json_2.1.1" / "valid_seen" / task).glob("*/game.tw-pddl"))
 
 
-def replay(engine: NativeEngine, game: Game, commands: list[str]) -> list[list[Any]]:
-    """Everything an engine says to commands."""
-    return [fingerprint(engine.start(game)), *(fingerprint(engine.step(command)) for command in commands)]
-
-
 def record(root: Path) -> None:
-    """Let TextWorld play and write down what it says."""
-    engine, traces = TextWorldEngine(), []
+    """Let TextWorld play and write down what it answers."""
+    original, traces = TextWorld(), []
     for number, (name, grammar) in enumerate(trace_games()):
         game = load_game(name if name.startswith("embedded/") else official_game(root, name), grammar)
         commands = adventure(game, random.Random(number), 20)
-        said = replay(engine, game, commands)
+        said = replay(game, commands, original)
         traces.append(
             {"game": name, "grammar": grammar, "problem": problem_digest(game), "commands": commands, "said": said}
         )
-        print(name, len(commands))
-    engine.close()
+    original.close()
     lines = ",\n".join(json.dumps(trace) for trace in traces)
     TRACES.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 

@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 from agent_gym import ConfigError
 from agent_gym.envs.alfworld.data import game_names, load_game
 from agent_gym.envs.alfworld.embedded import SPLIT_SIZES, write_embedded
-from agent_gym.envs.alfworld.expert import next_command
+from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game, read_problem
 from agent_gym.envs.alfworld.world import World
 
@@ -27,11 +26,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_embedded_splits_have_the_official_sizes_and_two_names() -> None:
     names = game_names("embedded")
-    assert {split: len(names[split]) for split in SPLIT_SIZES} == {
-        "train": 3553,
-        "valid_seen": 140,
-        "valid_unseen": 134,
-    }
+    assert [len(names[split]) for split in ("train", "valid_seen", "valid_unseen")] == [3553, 140, 134]
     assert names["validation"] is names["valid_seen"] and names["test"] is names["valid_unseen"]
 
 
@@ -48,9 +43,8 @@ def test_types_filter_games(exported: Path) -> None:
 
 def test_small_rooms_are_a_source_of_their_own(exported: Path) -> None:
     names = game_names("embedded", ("look_at_obj_in_light",), 5)
-    assert {split: len(found) for split, found in names.items()} == {
-        "train": 5000, "valid_seen": 500, "valid_unseen": 500, "validation": 500, "test": 500
-    }  # fmt: skip
+    sizes = {"train": 5000, "valid_seen": 500, "valid_unseen": 500, "validation": 500, "test": 500}
+    assert {split: len(found) for split, found in names.items()} == sizes
     game = load_game(names["test"][3])
     assert game.name == names["test"][3] == "embedded-5/valid_unseen/19" and len(game.place) <= 5
     assert load_game("embedded/valid_unseen/19").data != game.data
@@ -103,10 +97,11 @@ def test_official_games_are_found_solved_and_of_their_folders_type(alfworld_fold
         game = Game(json.loads(Path(name).read_text()), name)
         assert Path(name).parts[-3].split("-")[0] == game.task_type
         world = World(game)
-        view, steps = world.view, 0
-        while not view.won and steps < 20:
-            view, steps = world.step(next_command(world)), steps + 1
-        assert view.won, name
+        expert = Expert(world)
+        for _ in range(20):
+            if not world.view.won:
+                world.step(expert.next_command())
+        assert world.view.won, name
 
 
 def test_a_game_is_parsed_once_until_its_file_changes(exported: Path) -> None:
@@ -121,13 +116,16 @@ def test_grammar_can_be_changed(exported: Path) -> None:
     name = game_names(str(exported))["valid_seen"][0]
     for game in (name, json.loads(Path(name).read_text()), "embedded/train/0"):
         worlds = {grammar: World(load_game(game, grammar)) for grammar in ("current", "legacy")}
-        assert "help" in worlds["current"].view.admissible and "help" not in worlds["legacy"].view.admissible
-        said = {grammar: "" for grammar in worlds}
+        texts = dict.fromkeys(worlds, "")
         for grammar, world in worlds.items():
+            assert ("help" in world.view.admissible) == (grammar == "current")
             while world.hand is None:
-                said[grammar] += world.step(next_command(world)).text
-        assert "arrive at loc " in said["legacy"] and "arrive at loc " not in said["current"]
+                texts[grammar] += world.step(Expert(world).next_command()).text
+        assert "arrive at loc " in texts["legacy"] and "arrive at loc " not in texts["current"]
         assert worlds["current"].game.task == worlds["legacy"].game.task
+
+
+GOAL = {"pddl_domain": "", "grammar": 'x "Your task is to: y."'}
 
 
 @pytest.mark.parametrize(
@@ -137,20 +135,23 @@ def test_grammar_can_be_changed(exported: Path) -> None:
         ("embedded/dev/1", "embedded/<split>/<number>"),
         ("embedded/train/x", "embedded/<split>/<number>"),
         ({"grammar": 3}, "is no game of ALFWorld"),
-        ({"pddl_domain": "", "grammar": 'x "Your task is to: y."', "pddl_problem": "(:init) (:goal ("}, "no game"),
+        ({**GOAL, "pddl_problem": "(:init) (:goal ("}, "no game"),
+        ({**GOAL, "pddl_problem": "(:init (atLocation a b)) (:goal (and (cleanable x)))"}, "no condition"),
+        ({**GOAL, "pddl_problem": "(:init (atLocation a b)) (:goal (or (holds a x)))"}, "'or' is not understood"),
         (3, "a path, a name or the content"),
     ],
 )
 def test_what_is_no_game_is_refused(game: Any, words: str) -> None:
-    env = gymnasium.make("AgentR1/ALFWorld-v0").unwrapped
-    with pytest.raises(ConfigError, match=words):
-        env.reset(options={"game": game})
+    for grammar in (None, "legacy"):
+        with pytest.raises(ConfigError, match=words):
+            load_game(game, grammar)
 
 
 def test_files_and_folders_that_hold_no_game_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "game.tw-pddl").write_text("{")
-    with pytest.raises(ConfigError, match="is no game"):
-        load_game(tmp_path)
+    for text in ("{", "[]"):
+        (tmp_path / "game.tw-pddl").write_text(text)
+        with pytest.raises(ConfigError, match="is no game"):
+            load_game(tmp_path)
     with pytest.raises(ConfigError, match="json_2.1.1"):
         game_names(str(tmp_path))
     (tmp_path / "train").mkdir()
@@ -179,5 +180,5 @@ def test_the_expert_carries_what_no_receptacle_takes_back() -> None:
     for command in (f"go to {place}", f"open {place}", f"take {name} from {place}"):
         world.step(command)
     assert count and world.hand == thing
-    assert next_command(world) in world.view.admissible
-    assert world.step(next_command(world)).text and world.hand == thing
+    command = Expert(world).next_command()
+    assert command in world.view.admissible and world.step(command).text and world.hand == thing

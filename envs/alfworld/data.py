@@ -16,16 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
-from agent_gym.envs.alfworld.embedded import (
-    EMBEDDED,
-    GAME_FILE,
-    ROOT,
-    SPLIT_SIZES,
-    generate,
-    source,
-    split_sizes,
-    type_of,
-)
+from agent_gym.envs.alfworld import embedded
+from agent_gym.envs.alfworld.embedded import EMBEDDED, GAME_FILE, ROOT, SPLIT_SIZES
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
 from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
@@ -37,7 +29,7 @@ ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
 
 _CURE = "`agent-gym prepare alfworld` downloads the official games, and data='embedded' needs none"
 _TAIL = 1 << 12  # bytes at the end of a file, which hold `solvable` and, in later releases, the walkthrough
-_LISTING = threading.Lock()  # the many environments of a rollout are made at once, and one of them is to look
+_LISTING = threading.Lock()  # the many environments of a rollout are made at once, and only one of them has to list
 _GENERATED = re.compile(rf"{EMBEDDED}(-(?P<receptacles>\d{{1,3}}))?/(?P<split>\w+)/(?P<number>\d+)", re.ASCII)
 _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 
@@ -60,17 +52,21 @@ def game_names(
         ConfigError: for an unknown type, if there is no such folder, if a split has no game of the types, or for too
             few receptacles, or any number of them with games that are given.
     """
-    types = check_types(task_types)
+    types = (task_types,) if isinstance(task_types, str) else tuple(TASK_TYPES if task_types is None else task_types)
+    if not types or set(types) - set(TASK_TYPES):
+        raise ConfigError(f"task_types is {task_types!r}; it must name some of {', '.join(TASK_TYPES)}")
     _check_receptacles(receptacles, data)
     if data == EMBEDDED:
+        sizes = SPLIT_SIZES if receptacles is None else embedded.SMALL_SPLIT_SIZES
+        source = embedded.source(receptacles)
         listed = {
-            split: [f"{source(receptacles)}/{split}/{index}" for index in range(size) if type_of(index) in types]
-            for split, size in split_sizes(receptacles).items()
+            split: [f"{source}/{split}/{index}" for index in range(size) if embedded.type_of(index) in types]
+            for split, size in sizes.items()
         }
     else:
-        folder = _find_official() if data == OFFICIAL else _root(Path(data).expanduser())
+        root = _find_root(data)
         with _LISTING:
-            files = _official_files(str(folder), folder.stat().st_mtime_ns)
+            files = _official_files(str(root), root.stat().st_mtime_ns)
         listed = {split: [str(file) for file, kind in found if kind in types] for split, found in files.items()}
     empty = [split for split, names in listed.items() if not names]
     if empty:
@@ -78,28 +74,13 @@ def game_names(
     return listed | {alias: listed[split] for alias, split in ALIASES.items() if split in listed}
 
 
-def check_types(task_types: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the types, all if none are named.
-
-    Raises:
-        ConfigError: for an unknown one.
-    """
-    named = (task_types,) if isinstance(task_types, str) else tuple(TASK_TYPES if task_types is None else task_types)
-    unknown = [kind for kind in named if kind not in TASK_TYPES]
-    if unknown or not named:
-        raise ConfigError(f"task_types is {task_types!r}; it must name some of {', '.join(TASK_TYPES)}")
-    return named
-
-
 def _check_receptacles(receptacles: int | None, data: str) -> None:
-    if receptacles is None:
-        return
-    if data != EMBEDDED:
+    if receptacles is not None and data != EMBEDDED:
         raise ConfigError(
             f"receptacles is {receptacles!r}, but the rooms of data={data!r} are as they are; leave it out, or leave "
             f"out data for generated games"
         )
-    if not isinstance(receptacles, int) or isinstance(receptacles, bool) or receptacles < LEAST_RECEPTACLES:
+    if receptacles is not None and (type(receptacles) is not int or receptacles < LEAST_RECEPTACLES):
         raise ConfigError(
             f"receptacles is {receptacles!r}; it must be an integer of at least {LEAST_RECEPTACLES}, or None for rooms "
             "as full as official ones"
@@ -119,7 +100,7 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
     if isinstance(game, Game):
         return game
     if isinstance(game, Mapping):
-        return Game(_in_grammar(game, grammar), "given")
+        return _parsed(game, "given", grammar)
     if not isinstance(game, str | os.PathLike):
         raise ConfigError(f"a game of ALFWorld is a path, a name or the content of a file, got {game!r:.200}")
     name = os.fspath(game)
@@ -137,11 +118,10 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
 @functools.lru_cache(maxsize=512)
 def _from_file(path: str, _changed: int, grammar: str | None) -> Game:
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is no game: {error}") from error
-    return Game(_in_grammar(data, grammar), path)
+    return _parsed(data, path, grammar)
 
 
 @functools.lru_cache(maxsize=512)
@@ -154,41 +134,34 @@ def _generated(name: str, grammar: str | None) -> Game:
         )
     receptacles = int(found["receptacles"]) if found["receptacles"] else None
     _check_receptacles(receptacles, EMBEDDED)
-    return generate(found["split"], int(found["number"]), grammar or GRAMMARS[0], receptacles).game
+    return embedded.generate(found["split"], int(found["number"]), grammar or GRAMMARS[0], receptacles).game
 
 
-def _in_grammar(data: Any, grammar: str | None) -> Any:
-    if grammar is None or not isinstance(data, Mapping):
-        return data
-    try:
-        task = task_of(data["grammar"])
-    except (KeyError, TypeError, ValueError):
-        return data  # which is no game; reading it raises
-    return {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task)}
+def _parsed(data: Any, name: str, grammar: str | None) -> Game:
+    if grammar is not None:
+        try:
+            data = {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task_of(data["grammar"]))}
+        except (KeyError, TypeError, ValueError):
+            pass  # it is no game, and `Game` reports why
+    return Game(data, name)
 
 
-def _find_official() -> Path:
-    places = [
-        Path(os.environ["ALFWORLD_DATA"]) if os.environ.get("ALFWORLD_DATA") else None,
-        Path("~/.cache/alfworld").expanduser(),
-        cache_folder() / "alfworld",
-    ]
-    for place in places:
-        if place is not None and _has_splits(place / ROOT):
-            return place / ROOT
-    looked = ", ".join(str(place) for place in places if place is not None)
-    raise ConfigError(f"found no {ROOT} in {looked}; {_CURE}")
-
-
-def _root(folder: Path) -> Path:
-    for root in (folder / ROOT, folder):
-        if _has_splits(root):
+def _find_root(data: str) -> Path:
+    """Return the folder of the splits."""
+    if data == OFFICIAL:
+        places = [Path("~/.cache/alfworld").expanduser(), cache_folder() / "alfworld"]
+        if os.environ.get("ALFWORLD_DATA"):
+            places.insert(0, Path(os.environ["ALFWORLD_DATA"]))
+        roots = [place / ROOT for place in places]
+        missing = f"found no {ROOT} in {', '.join(map(str, places))}"
+    else:
+        folder = Path(data).expanduser()
+        roots = [folder / ROOT, folder]
+        missing = f"{folder} holds no games: expected {ROOT}/train and so on, or train"
+    for root in roots:
+        if any((root / split).is_dir() for split in SPLIT_SIZES):
             return root
-    raise ConfigError(f"{folder} holds no games: expected {ROOT}/train and so on, or train; {_CURE}")
-
-
-def _has_splits(root: Path) -> bool:
-    return any((root / split).is_dir() for split in SPLIT_SIZES)
+    raise ConfigError(f"{missing}; {_CURE}")
 
 
 @functools.lru_cache(maxsize=8)
@@ -204,18 +177,15 @@ def _official_files(root: str, _changed: int) -> dict[str, list[tuple[Path, str]
         for file in sorted(Path(root, split).glob(f"*/*/{GAME_FILE}")):
             task = file.parts[-3]  # such as pick_heat_then_place_in_recep-Mug-None-Cabinet-3
             kind = task.split("-")[0]
-            if kind in TASK_TYPES and "Sliced" not in task and _is_solvable(file):
-                games.append((file, kind))
+            if kind in TASK_TYPES and "Sliced" not in task:
+                # The mark is at the end of a file; parsing thousands of files would take a minute.
+                with file.open("rb") as stream:
+                    stream.seek(max(0, file.stat().st_size - _TAIL))
+                    marks = _SOLVABLE.findall(stream.read())
+                if marks and marks[-1] == b"true":
+                    games.append((file, kind))
         if games:
             found[split] = games
     if not found:
         raise ConfigError(f"{root} holds no solvable game ({GAME_FILE}); {_CURE}")
     return found
-
-
-def _is_solvable(file: Path) -> bool:
-    """Read the mark at the end of a file; parsing thousands of files would take a minute."""
-    with file.open("rb") as stream:
-        stream.seek(max(0, file.stat().st_size - _TAIL))
-        marks = _SOLVABLE.findall(stream.read())
-    return bool(marks) and marks[-1] == b"true"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,18 +11,32 @@ from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.alfworld.data import EMBEDDED, game_names, load_game
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS
-from agent_gym.envs.alfworld.engines import ENGINES
-from agent_gym.envs.alfworld.expert import guess, next_command
+from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import Game
-from agent_gym.envs.alfworld.tools import ARGUMENT, Act, make_form, prompt
-from agent_gym.envs.alfworld.world import View
+from agent_gym.envs.alfworld.original import TextWorld
+from agent_gym.envs.alfworld.world import COMMANDS, World
 from agent_gym.errors import ConfigError
 from agent_gym.formats import Parser, ToolCall
+from agent_gym.formats.hermes import HermesParser
+from agent_gym.formats.tags import TagParser
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import ToolResult
+from agent_gym.tools import TextTool, ToolResult
 
 STYLES = ("default", "searching", "guessing", "direct")
+ENGINES = ("native", "textworld")
 ENDS = ("won", "out_of_steps", "given_up")
+ARGUMENT = "command"
+_RULES = {
+    "tool": "Give exactly one command per turn, by a call of env_step.",
+    "tags": "Think, then give exactly one command per turn.",
+    "text": "Answer with exactly one command, as a line of its own and nothing else.",
+}
+_MOVE = "move (object) to (receptacle)"
+_COMMANDS = "\n".join(COMMANDS).replace(_MOVE, f"{_MOVE}, in some houses: put (object) in/on (receptacle)")
+_PROMPT = f"""You are in a house and have a task, which you solve by commands. The commands are:
+{_COMMANDS}
+Name things with their numbers, as in "take mug 1 from shelf 2". You can hold one object at a time. A command that is \
+not possible does nothing, but costs a turn. """
 
 
 class ALFWorldEnv(ToolEnv):
@@ -116,46 +130,44 @@ class ALFWorldEnv(ToolEnv):
             raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
         if engine not in ENGINES:
             raise ConfigError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        self._tool, known = make_form(commands)
-        self._engine = ENGINES[engine]()
+        self._tool, known, prompt = make_form(commands)
+        self._original = TextWorld() if engine == "textworld" else None
         super().__init__(
             game_names(data, task_types, receptacles),
             tools=[Act(self._tool, self._give)],
             parser=parser or known,
             max_calls_per_turn=1,
-            system_prompt=prompt(commands) if system_prompt is None else system_prompt,
+            system_prompt=prompt if system_prompt is None else system_prompt,
             max_turns=max_turns,
             **kwargs,
         )
         self._show, self._grammar = show_admissible, grammar
         self._game: Game
-        self._view: View
-        self._given: list[str] = []
-        self._history: list[tuple[str, str]] = []
-        self._invalid = 0
+        self._world: World
+        self._ended: str
+        self._history: list[tuple[str, str]]  # commands and answers
 
     def begin(self, task: Any) -> str:
         self._game = load_game(task, self._grammar)
-        self._view = self._engine.start(self._game)
-        self._given, self._history, self._invalid = [], [], 0
-        self._first = self._view.text
+        self._world = World(self._game)
+        if self._original:
+            self._original.check(self._world.view, game=self._game.data)
+        self._expert = Expert(self._world)
+        self._given, self._invalid, self._history = list[str](), 0, []
+        self._first = self._world.view.text
         return self._shown(self._first)
 
     def respond(self, action: str) -> Reply:
-        before, given = self._engine.world.progress, len(self._given)
+        before, given = self._world.progress, len(self._given)
         reply = super().respond(action)
-        won, progress = self._view.won, self._engine.world.progress
-        gave_up = reply.terminated
+        won, gave_up, progress = self._world.view.won, reply.terminated, self._world.progress
         reply.terminated, reply.success = won or gave_up, won
         reply.terms |= {"success": float(won), "progress": progress - before}
         self._invalid += reply.error is not None
-        reply.metrics |= {
-            "progress": progress,
-            "commands": float(len(self._given)),
-            "invalid_commands": float(self._invalid),
-        }
-        self._ended = "won" if won else "given_up" if gave_up else "out_of_steps"
+        counts = {"commands": float(len(self._given)), "invalid_commands": float(self._invalid)}
+        reply.metrics |= {"progress": progress, **counts}
         if reply.terminated or self.turn + 1 >= self.max_turns:
+            self._ended = "won" if won else "given_up" if gave_up else "out_of_steps"
             reply.metrics |= {end: float(end == self._ended) for end in ENDS}
         if calls := reply.tool_calls:
             answers = "\n".join(call.answer for call in calls)
@@ -178,26 +190,26 @@ class ALFWorldEnv(ToolEnv):
         """Return the next command of a short way to the goal, which the expert knows and the policy has to find.
 
         Args:
-            style: "default"; "searching" to count on nothing that was not shown; "guessing" to go anywhere and try; or
-                "direct" to give up at once.
+            style: "default"; "searching" to use only what was shown; "guessing" to go anywhere and try; or "direct" to
+                give up at once.
         """
         if style not in STYLES:
             raise ConfigError(f"the ALFWorld expert has no style {style!r}; known: {', '.join(STYLES)}")
         if style == "direct":
             return ""
-        world = self._engine.world
         if style == "guessing":
-            command = guess(world, self._given[-1] if self._given else "", self.np_random)
+            command = self._expert.random_command(self._given[-1] if self._given else "", self.np_random)
         else:
-            command = next_command(world, searching=style == "searching")
+            command = self._expert.next_command(searching=style == "searching")
         return self.parser.render(self._tool, {ARGUMENT: command})
 
     def random_action(self, rng: np.random.Generator) -> str:
-        commands = list(self._view.admissible)
+        commands = list(self._world.view.admissible)
         return self.parser.render(self._tool, {ARGUMENT: commands[int(rng.integers(len(commands)))]})
 
     def close(self) -> None:
-        self._engine.close()
+        if self._original:
+            self._original.close()
         super().close()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -210,11 +222,11 @@ class ALFWorldEnv(ToolEnv):
             options["task"] = game
         observation, info = super().reset(seed=seed, options=options)
         about = {"game": self._game.name, "goal": self._game.task, "task_type": self._game.task_type}
-        return observation, {**info, **about, "admissible_commands": list(self._view.admissible)}
+        return observation, {**info, **about, "admissible_commands": list(self._world.view.admissible)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
-        info["admissible_commands"] = list(self._view.admissible)
+        info["admissible_commands"] = list(self._world.view.admissible)
         if terminated or truncated:
             info["ended"] = self._ended
         return observation, reward, terminated, truncated, info
@@ -227,12 +239,60 @@ class ALFWorldEnv(ToolEnv):
         return [*messages, {"role": "user", "content": self._shown(self._first + history)}]
 
     def _give(self, command: str) -> tuple[str, bool]:
-        admissible = command.strip() in self._view.admissible
-        self._view = self._engine.step(command)
+        admissible = command.strip() in self._world.view.admissible
+        self._world.step(command)
+        if self._original:
+            self._original.check(self._world.view, command=command)
         self._given.append(command)
-        return self._view.text, admissible
+        return self._world.view.text, admissible
 
     def _shown(self, text: str) -> str:
         # help does nothing for the task, and its answer is in the system prompt.
-        commands = "\n".join(f"- {command}" for command in self._view.admissible if command != "help")
+        commands = "\n".join(f"- {command}" for command in self._world.view.admissible if command != "help")
         return f"{text}\n\nAdmissible commands:\n{commands}" if self._show else text
+
+
+class Act(TextTool):
+    """The tool that gives a command to the world; `give` returns what happens and whether it was admissible."""
+
+    def __init__(self, name: str, give: Callable[[str], tuple[str, bool]]) -> None:
+        about = 'for example "go to cabinet 1"'
+        super().__init__(name, "Give one command to the world and see what happens.", ARGUMENT, about)
+        self._give = give
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        return [ToolResult(text, error=not admissible) for text, admissible in map(self._give, texts)]
+
+
+class PlainParser:
+    """Takes a turn, or what stands after its reasoning, as the command of the tool `name`."""
+
+    stop: tuple[str, ...] = ()
+    in_templates = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def parse(self, text: str) -> list[ToolCall]:
+        command = text.rpartition("</think>")[2].strip()
+        return [ToolCall(self._name, {ARGUMENT: command})] if command else []
+
+    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
+        return str(arguments[ARGUMENT])
+
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        return ""
+
+
+def make_form(form: str) -> tuple[str, Parser, str]:
+    """Return the name of the tool, the parser that finds its calls, and the system prompt.
+
+    Raises:
+        ConfigError: for an unknown form.
+    """
+    if form not in _RULES:
+        raise ConfigError(f"commands is {form!r}; it must be one of {', '.join(_RULES)}")
+    prompt = _PROMPT + _RULES[form]
+    if form == "tags":
+        return "action", TagParser({"action": ARGUMENT}), prompt
+    return "env_step", HermesParser() if form == "tool" else PlainParser("env_step"), prompt

@@ -1,172 +1,149 @@
 """The expert: the next command towards the goal, planned anew at each step, so that it can take over at any time.
 
-It reads the world's state, so it wastes no step on searching. In the style "searching" it counts on nothing that was
-not shown, and looks into one receptacle after the other, in the order in which they are named.
+It reads the world's state, so it wastes no step on searching. In the style "searching" it counts only on what was
+shown, and looks into one receptacle after the other, in the order in which they are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from agent_gym.envs.alfworld.game import Game
-from agent_gym.envs.alfworld.world import TOOLS, World
+from agent_gym.envs.alfworld.world import STATES, TOOLS, World
 
-_MADE_BY = {"isclean": "clean", "ishot": "heat", "iscool": "cool"}
+_Found = tuple[str, str]  # an object, and the receptacle that it is in
 
 
-class Wanted:
-    """What a goal asks for.
+class Expert:
+    """Knows what a game asks for, and the way to it.
 
     Attributes:
-        kind: of the object or objects, such as "appletype".
+        kind: of the object or objects that are wanted, such as "appletype".
+        verb: the command that has to change them before, such as "heat", if any.
         receptacle: the type of receptacle to put them into, or
-        lamp: the kind of lamp to switch on beside it.
-        state: what has to be done to the object before, such as "ishot".
+        lamp: the kind of lamp to switch on while holding the object.
     """
 
-    def __init__(self, game: Game) -> None:
-        atoms = game.goal.atoms
+    def __init__(self, world: World) -> None:
+        self.world, self.game = world, world.game
+        atoms = self.game.goal.atoms
         lamps = {atom[1] for atom in atoms if atom[0] == "istoggled"}
         kinds = {atom[1]: atom[2] for atom in atoms if atom[0] == "objecttype"}
-        things = [variable for variable in kinds if variable not in lamps]
-        self.kind = kinds[things[0]]
+        self.kind = next(kind for variable, kind in kinds.items() if variable not in lamps)
         self.lamp = next((kinds[lamp] for lamp in sorted(lamps)), None)
-        self.receptacle = next((atom[2] for atom in atoms if atom[0] == "receptacletype"), None)
-        self.state = next((atom[0] for atom in atoms if atom[0] in _MADE_BY), None)
+        self.receptacle = next((atom[2] for atom in atoms if atom[0] == "receptacletype"), "")
+        predicates = {atom[0] for atom in atoms}
+        self.verb = next((verb for verb, state in STATES.items() if f"is{state}" in predicates), None)
 
+    def next_command(self, *, searching: bool = False) -> str:
+        """Return the next command of a short way to the goal; `searching` uses only what was shown."""
+        game, hand = self.game, self.world.hand
+        known = [receptacle for receptacle in game.place if not searching or receptacle in self.world.seen]
+        target = None if self.lamp else self._target()
+        if hand is None:
+            found = self._nearest(target, known)
+            return self.fetch(found) if found else self._search()
+        if game.kind_of.get(hand) != self.kind or (target and not self.world.can_hold(target, hand)):
+            return self.put_away()
+        if target is None:
+            lamp = self._nearest_lamp(known)
+            return (self.go(lamp[1]) or f"use {game.names[lamp[0]]}") if lamp else self._search()
+        if self.verb and STATES[self.verb] not in self.world.states.get(hand, ()):
+            tool = self._of_type(TOOLS[self.verb])[0]
+            return self.go(tool) or f"{self.verb} {game.names[hand]} with {game.names[tool]}"
+        return self.reach(target) or game.put_command(hand, target)
 
-def next_command(world: World, *, searching: bool = False) -> str:
-    """Return the next command towards the goal, of a short way; `searching` acts on what was shown alone."""
-    game, wanted = world.game, Wanted(world.game)
-    known = [receptacle for receptacle in game.place if not searching or receptacle in world.seen]
-    target = None if wanted.lamp else _target(world, wanted)
-    hand = world.hand
-    if hand is None:
-        found = _nearest(world, wanted, target, known)
-        return _fetch(world, found) if found else _search(world)
-    if game.kind_of.get(hand) != wanted.kind or (target and not world.can_hold(target, hand)):
-        return _put_away(world)
-    if target is None:
-        lamp = _lamp(world, wanted, known)
-        return (_go(world, lamp[1]) or f"use {game.names[lamp[0]]}") if lamp else _search(world)
-    if wanted.state and wanted.state.removeprefix("is") not in world.states.get(hand, ()):
-        verb = _MADE_BY[wanted.state]
-        tool = _of_type(game, TOOLS[verb])[0]
-        return _go(world, tool) or f"{verb} {game.names[hand]} with {game.names[tool]}"
-    return _reach(world, target) or game.put_command(hand, target)
+    def random_command(self, last: str, rng: np.random.Generator) -> str:
+        """Return a command of the style "guessing": go anywhere and try. `last` is the command before, or ""."""
+        world, game = self.world, self.game
+        carries = world.hand is not None and game.kind_of.get(world.hand) == self.kind
+        if world.hand is not None and not (carries and self.lamp):
+            return self.next_command()
+        verb = "use" if carries else "take"
+        here = game.here.get(world.location, ())
+        if not here or last.startswith(verb):
+            return f"go to {game.names[rng.choice([r for r in game.place if r not in here])]}"
+        receptacle = rng.choice(here)
+        if not world.is_open(receptacle):
+            return f"open {game.names[receptacle]}"
+        if carries:
+            lamp = self._nearest_lamp(game.place)
+            return f"use {game.names[lamp[0]]}" if lamp else "look"
+        found = self._nearest(None if self.lamp else self._target(), game.place)
+        return f"take {game.names[found[0]]} from {game.names[receptacle]}" if found else "look"
 
+    # The way to a command. `go` and `reach` return None where one is there.
 
-def guess(world: World, last: str, rng: np.random.Generator) -> str:
-    """Return the next command of one who goes anywhere and tries; `last` is the command before, "" at the start."""
-    game, wanted = world.game, Wanted(world.game)
-    carries = world.hand is not None and game.kind_of.get(world.hand) == wanted.kind
-    if world.hand is not None and not (carries and wanted.lamp):
-        return next_command(world)
-    verb = "use" if carries else "take"
-    here = game.here.get(world.location, ())
-    if not here or last.startswith(verb):
-        return f"go to {game.names[rng.choice([r for r in game.place if r not in here])]}"
-    receptacle = rng.choice(here)
-    if not _is_open(world, receptacle):
-        return f"open {game.names[receptacle]}"
-    everywhere = list(game.place)
-    if carries:
-        lamp = _lamp(world, wanted, everywhere)
-        return f"use {game.names[lamp[0]]}" if lamp else "look"
-    found = _nearest(world, wanted, None if wanted.lamp else _target(world, wanted), everywhere)
-    return f"take {game.names[found[0]]} from {game.names[receptacle]}" if found else "look"
+    def go(self, receptacle: str) -> str | None:
+        """Return the command that goes to a receptacle."""
+        return None if self._is_here(receptacle) else f"go to {self.game.names[receptacle]}"
 
+    def reach(self, receptacle: str) -> str | None:
+        """Return the next command on the way into a receptacle."""
+        step = self.go(receptacle)
+        if step is None and not self.world.is_open(receptacle):
+            return f"open {self.game.names[receptacle]}"
+        return step
 
-def _search(world: World) -> str:
-    """Look into the next receptacle; one that stands at the same place as the last is in reach, and yet not seen."""
-    unseen = next(receptacle for receptacle in world.game.place if receptacle not in world.seen)
-    return _reach(world, unseen) or f"examine {world.game.names[unseen]}"
+    def fetch(self, found: _Found) -> str:
+        """Return the next command on the way to an object in the hand."""
+        names, (thing, receptacle) = self.game.names, found
+        return self.reach(receptacle) or f"take {names[thing]} from {names[receptacle]}"
 
+    def put_away(self) -> str:
+        """Return the next command that empties the hand."""
+        hand = self.world.hand or ""
+        takers = [r for r in self.game.place if self.world.can_hold(r, hand)]
+        if not takers:
+            # Some official games have things that no receptacle takes back: the agent then carries it to the end.
+            return "inventory"
+        taker = min(takers, key=lambda r: (not self._is_here(r), not self.world.is_open(r)))
+        return self.reach(taker) or self.game.put_command(hand, taker)
 
-def _target(world: World, wanted: Wanted) -> str:
-    """Choose the receptacle: the one that has most of what it should have, then one that is here, then the first."""
-    candidates = _of_type(world.game, wanted.receptacle or "")
-    return max(
-        candidates,
-        key=lambda r: (len(_placed(world, wanted, r)), world.game.place[r] == world.location, -candidates.index(r)),
-    )
+    def _search(self) -> str:
+        # A receptacle at the same place as the last one can be reached already, and yet its content was not shown.
+        unseen = next(receptacle for receptacle in self.game.place if receptacle not in self.world.seen)
+        return self.reach(unseen) or f"examine {self.game.names[unseen]}"
 
+    # What is where.
 
-def _placed(world: World, wanted: Wanted, receptacle: str) -> list[str]:
-    return [thing for thing in world.inside.get(receptacle, ()) if _is_done(world, wanted, thing)]
+    def _target(self) -> str:
+        """Choose the receptacle that has most of what it should have, then one that is here, then the first."""
+        return max(self._of_type(self.receptacle), key=lambda r: (len(self._placed(r)), self._is_here(r)))
 
+    def _placed(self, receptacle: str) -> list[str]:
+        return [thing for thing in self.world.inside.get(receptacle, ()) if self._is_done(thing)]
 
-def _is_done(world: World, wanted: Wanted, thing: str) -> bool:
-    done = not wanted.state or wanted.state.removeprefix("is") in world.states.get(thing, ())
-    return done and world.game.kind_of.get(thing) == wanted.kind
+    def _is_done(self, thing: str) -> bool:
+        done = self.verb is None or STATES[self.verb] in self.world.states.get(thing, ())
+        return done and self.game.kind_of.get(thing) == self.kind
 
-
-def _nearest(world: World, wanted: Wanted, target: str | None, known: Sequence[str]) -> tuple[str, str] | None:
-    """Choose what to take, and from which of the known receptacles: what needs the fewest commands."""
-    game = world.game
-    placed = set(_placed(world, wanted, target)) if target else set()
-    found = [
-        (thing, receptacle)
-        for receptacle in known
-        for thing in sorted(world.inside.get(receptacle, ()))
-        if game.kind_of.get(thing) == wanted.kind and thing in game.pickupable and thing not in placed
-    ]
-    return min(
-        found,
-        key=lambda pair: (
+    def _nearest(self, target: str | None, known: Iterable[str]) -> _Found | None:
+        """Choose what to take, and from which of the known receptacles: what needs the fewest commands."""
+        placed = self._placed(target) if target else ()
+        found = [one for one in self._find(self.kind, known) if one[0] in self.game.pickupable and one[0] not in placed]
+        return min(
+            found,
             # What has the wanted state already need only be carried over.
-            not (wanted.state and _is_done(world, wanted, pair[0])),
-            game.place[pair[1]] != world.location,
-            not _is_open(world, pair[1]),
-        ),
-        default=None,
-    )
+            key=lambda one: (
+                not (self.verb and self._is_done(one[0])),
+                not self._is_here(one[1]),
+                not self.world.is_open(one[1]),
+            ),
+            default=None,
+        )
 
+    def _nearest_lamp(self, known: Iterable[str]) -> _Found | None:
+        lamps = [one for one in self._find(self.lamp, known) if one[0] in self.game.toggleable]
+        return min(lamps, key=lambda one: not self._is_here(one[1]), default=None)
 
-def _fetch(world: World, pair: tuple[str, str]) -> str:
-    thing, receptacle = pair
-    names = world.game.names
-    return _reach(world, receptacle) or f"take {names[thing]} from {names[receptacle]}"
+    def _find(self, kind: str | None, known: Iterable[str]) -> list[_Found]:
+        inside, kinds = self.world.inside, self.game.kind_of
+        return [(thing, r) for r in known for thing in sorted(inside.get(r, ())) if kinds.get(thing) == kind]
 
+    def _of_type(self, type_: str) -> list[str]:
+        return [receptacle for receptacle in self.game.place if self.game.type_of.get(receptacle) == type_]
 
-def _lamp(world: World, wanted: Wanted, known: Sequence[str]) -> tuple[str, str] | None:
-    game = world.game
-    lamps = [
-        (thing, receptacle)
-        for receptacle in known
-        for thing in sorted(world.inside.get(receptacle, ()))
-        if game.kind_of.get(thing) == wanted.lamp and thing in game.toggleable
-    ]
-    return min(lamps, key=lambda pair: game.place[pair[1]] != world.location, default=None)
-
-
-def _put_away(world: World) -> str:
-    game, hand = world.game, world.hand or ""
-    takers = [r for r in game.place if world.can_hold(r, hand)]
-    if not takers:
-        # Some official games have things that no receptacle takes back: the agent then carries it to the end.
-        return "inventory"
-    taker = min(takers, key=lambda r: (game.place[r] != world.location, not _is_open(world, r)))
-    return _reach(world, taker) or game.put_command(hand, taker)
-
-
-def _reach(world: World, receptacle: str) -> str | None:
-    """Return the next command on the way into a receptacle; None if it can be reached into."""
-    step = _go(world, receptacle)
-    if step is None and not _is_open(world, receptacle):
-        return f"open {world.game.names[receptacle]}"
-    return step
-
-
-def _is_open(world: World, receptacle: str) -> bool:
-    return receptacle not in world.game.openable or receptacle in world.opened
-
-
-def _go(world: World, receptacle: str) -> str | None:
-    return None if world.game.place[receptacle] == world.location else f"go to {world.game.names[receptacle]}"
-
-
-def _of_type(game: Game, type_: str) -> list[str]:
-    return [receptacle for receptacle in game.place if game.type_of.get(receptacle) == type_]
+    def _is_here(self, receptacle: str) -> bool:
+        return self.game.place[receptacle] == self.world.location

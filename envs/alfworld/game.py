@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain, product
 from sys import intern
 from typing import Any
 
@@ -20,9 +19,17 @@ TASK_TYPES = (
     "pick_two_obj_and_place",
 )
 
-FILE_KEYS = ("pddl_domain", "grammar", "pddl_problem")
+Fact = tuple[str, ...]
+"""A predicate and its arguments, all in lower case."""
+Facts = Mapping[str, Sequence[Fact]]
+"""Predicate to the arguments of its facts, in the order of the file."""
 
+# What commands change. Every other predicate holds for good.
+CHANGING = frozenset(
+    "atlocation inreceptacle objectatlocation holds opened ishot iscool isclean istoggled issliced".split()
+)
 _CLASS_ENDS = "_bar_"  # the ids are those of the simulator, Apple|+00.10|..., with `|` written out
+_TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
 class Game:
@@ -31,15 +38,15 @@ class Game:
     Everything is computed once and only read afterwards, so that any number of threads may share a game.
 
     Attributes:
-        name: see above.
-        data: the parts of the file that `FILE_KEYS` names, which is what the original engine plays.
+        name: its path, or the name of a generated game.
+        data: the parts of the file that the original engine plays: `pddl_domain`, `grammar` and `pddl_problem`.
         task: the task in words.
         legacy: whether it speaks the grammar of json_2.1.1 as first published, `put .. in/on ..`, and not that of
             ALFWorld 0.4 and later, `move .. to ..`.
         has_help: whether there is the command `help`.
         task_type: one of `TASK_TYPES`, as the goal has it.
         goal: what has to become true.
-        start: the facts at the start, by predicate.
+        start: the facts at the start.
         at_start: those of them that the goal asks for.
         names: id to what the policy reads, such as "cabinet 3".
         place: receptacle to its location; `here` is the reverse, receptacles in the order in which they are named.
@@ -50,15 +57,18 @@ class Game:
     """
 
     def __init__(self, data: Mapping[str, Any], name: str = "given") -> None:
-        self.name, self.data = name, {key: data.get(key) for key in FILE_KEYS}
+        self.name = name
         try:
+            self.data = {key: data.get(key) for key in ("pddl_domain", "grammar", "pddl_problem")}
             self.task = task_of(data["grammar"])
             self.legacy = "move {o} to {r}" not in data["grammar"]
             self.has_help = "(:action help" in data["pddl_domain"]
             self.start, self.goal = read_problem(data["pddl_problem"])
-            self.task_type = _type_of(self.goal)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(f"{name} is no game of ALFWorld (game.tw-pddl): {error!r:.200}") from error
+        wanted = [atom[0] for atom in self.goal.atoms]
+        state = next((n for n, x in enumerate(("istoggled", "isclean", "ishot", "iscool"), 1) if x in wanted), None)
+        self.task_type = TASK_TYPES[state or (5 if wanted.count("inreceptacle") > 1 else 0)]
         self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start.get(fact[0], ())}
         self.names = _names(self.start)
         self.place: dict[str, str] = dict(sorted((r, place) for r, place in self.start.get("receptacleatlocation", ())))
@@ -83,19 +93,11 @@ class Game:
         return frozenset(fact[0] for fact in self.start.get(predicate, ()))
 
 
-def _type_of(goal: Goal) -> str:
-    asked = [atom[0] for atom in goal.atoms]
-    states = {"istoggled": 1, "isclean": 2, "ishot": 3, "iscool": 4}
-    state = next((number for predicate, number in states.items() if predicate in asked), None)
-    return TASK_TYPES[state if state is not None else 5 if asked.count("inreceptacle") > 1 else 0]
-
-
-def _names(facts: Mapping[str, Sequence[Fact]]) -> dict[str, str]:
+def _names(facts: Facts) -> dict[str, str]:
     """Name things as ALFWorld does: by class and number, where the first id in the alphabet gets the highest number."""
-    # What takes what is half of the facts, and says nothing of things but only of their kinds.
-    told = (found for predicate, found in facts.items() if predicate != "cancontain")
-    mentioned = set(chain.from_iterable(chain.from_iterable(told)))
-    things = sorted([x for x in mentioned if _CLASS_ENDS in x])
+    # The facts of "cancontain" are half of all, and name kinds only.
+    mentioned = {x for predicate, found in facts.items() if predicate != "cancontain" for fact in found for x in fact}
+    things = sorted(x for x in mentioned if _CLASS_ENDS in x)
     # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and what is put into the sink is put there.
     kinds = [thing.partition(_CLASS_ENDS)[0] + ("basin" if "basin" in thing else "") for thing in things]
     left = Counter(kinds)
@@ -106,17 +108,6 @@ def _names(facts: Mapping[str, Sequence[Fact]]) -> dict[str, str]:
     return names
 
 
-Fact = tuple[str, ...]
-"""A predicate and its arguments, all in lower case."""
-
-# What commands change. Every other predicate holds for good.
-CHANGING = frozenset(
-    "atlocation inreceptacle objectatlocation holds opened ishot iscool isclean istoggled issliced".split()
-)
-
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-
-
 class Goal:
     """A conjunction over variables, and how far a state has come.
 
@@ -125,32 +116,27 @@ class Goal:
 
     Attributes:
         atoms: all conditions, variables written `?name#n`.
-        conditions: number of the conditions that commands can make true.
-        facts: each fact that can be one of these conditions, to the bindings under which it is one.
+        facts: each fact that can be a condition that commands change, to the bindings under which it is one.
+        conditions: number of these conditions.
     """
 
-    def __init__(self, text: str, facts: Mapping[str, Sequence[Fact]]) -> None:
+    def __init__(self, text: str, facts: Facts) -> None:
         self.atoms: list[Fact] = []
         self._unequal: list[tuple[str, str]] = []
         self._flatten(_expression(text)[1], {})
         changing = [atom for atom in self.atoms if atom[0] in CHANGING]
+        if not changing:
+            raise ValueError("the goal has no condition that a command can change")
         self.conditions = len(changing)
         met_by: defaultdict[Fact, list[int]] = defaultdict(list)
-        self._satisfiable = False
         for number, binding in enumerate(self._bindings(facts)):
-            self._satisfiable = True
             for predicate, *arguments in changing:
                 met_by[(predicate, *(binding.get(x, x) for x in arguments))].append(number)
         self.facts = dict(met_by)
 
     def progress(self, true: set[Fact]) -> float:
         """Return the largest share of conditions that hold together, given which of `facts` are true."""
-        if not self.conditions:
-            return float(self._satisfiable)
-        met: dict[int, int] = {}
-        for fact in true:
-            for binding in self.facts[fact]:
-                met[binding] = met.get(binding, 0) + 1
+        met = Counter(binding for fact in true for binding in self.facts[fact])
         return max(met.values(), default=0) / self.conditions
 
     def _flatten(self, expression: Any, names: dict[str, str]) -> None:
@@ -171,47 +157,36 @@ class Goal:
         else:
             self.atoms.append((head, *(names.get(x, x) for x in rest)))
 
-    def _bindings(self, facts: Mapping[str, Sequence[Fact]]) -> list[dict[str, str]]:
+    def _bindings(self, facts: Facts) -> list[dict[str, str]]:
         """Return all bindings under which the unchanging conditions hold."""
+        parts: list[tuple[list[str], list[dict[str, str]]]] = []  # variables of a condition, and what they can be
+        for predicate, *arguments in self.atoms:
+            if predicate not in CHANGING:
+                pairs = [list(zip(arguments, fact, strict=True)) for fact in facts.get(predicate, ())]
+                fitting = [dict(one) for one in pairs if all(x[0] == "?" or x == value for x, value in one)]
+                parts.append((arguments, fitting))
         bindings: list[dict[str, str]] = [{}]
-        static = [(atom[1:], _matching(atom, facts)) for atom in self.atoms if atom[0] not in CHANGING]
         # The rarest first, which keeps what is joined small.
-        for arguments, matching in sorted(static, key=lambda part: len(part[1])):
-            candidates = [{x: value for x, value in zip(arguments, v, strict=True) if x[0] == "?"} for v in matching]
+        for _, candidates in sorted(parts, key=lambda part: len(part[1])):
             bindings = [
                 known | new
                 for known in bindings
                 for new in candidates
-                if all(known.get(x, new[x]) == new[x] for x in new)
+                if all(known.get(x, value) == value for x, value in new.items())
             ]
-        bound = {x for arguments, _ in static for x in arguments}
+        bound = {x for arguments, _ in parts for x in arguments}
+        # A variable that no unchanging condition names is the agent, of whom there is one.
         free = sorted({x for atom in self.atoms for x in atom[1:] if x[0] == "?"} - bound)
-        if bindings and free:
-            # Named in no unchanging condition: the agent, of whom there is one.
-            agents = sorted({values[0] for values in facts["atlocation"]})
-            bindings = [
-                binding | dict(zip(free, choice, strict=True))
-                for binding in bindings
-                for choice in product(agents, repeat=len(free))
-            ]
+        agent = facts["atlocation"][0][0]
+        bindings = [binding | dict.fromkeys(free, agent) for binding in bindings]
         return [b for b in bindings if all(b.get(one, one) != b.get(two, two) for one, two in self._unequal)]
 
 
-def _matching(atom: Fact, facts: Mapping[str, Sequence[Fact]]) -> list[Fact]:
-    """Return the arguments of the facts that agree with the constants of a condition."""
-    predicate, *arguments = atom
-    return [
-        values
-        for values in facts.get(predicate, ())
-        if all(x[0] == "?" or x == value for x, value in zip(arguments, values, strict=True))
-    ]
-
-
 def read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:
-    """Read a PDDL problem: what is true at the start, in the order of the file, and what has to become true.
+    """Read a PDDL problem: what is true at the start, and what has to become true.
 
     Only what ALFWorld's problem files use is read: ground facts, and a goal of `and`, `exists` and `not (= ...)`. What
-    the commands do is not read from the file's domain, since it is the same in all of them; world.py says it in Python.
+    the commands do is not read from the file's domain, since it is the same in all of them; world.py has it in Python.
 
     Raises:
         ValueError: if it is none, or its goal is of a form that ALFWorld does not use.
@@ -225,7 +200,7 @@ def read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:
         if arguments:
             facts.setdefault(predicate, []).append(tuple(arguments))
     if "atlocation" not in facts:
-        raise ValueError("nothing says where the agent is")
+        raise ValueError("no fact states where the agent is")
     return facts, Goal(text[end:], facts)
 
 

@@ -19,26 +19,22 @@ def main() -> None:
         request = json.loads(line)
         try:
             if env is None:
-                env = _make()
+                import textworld
+                from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+                from textworld.envs import PddlEnv
+
+                # One for all games: each copies the planner's library to the disk and never gives it back.
+                env = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
             if "game" in request:
                 env.load(request["game"])
                 state = env.reset()
             else:
                 state, _, _ = env.step(request["command"])
             answer = {"text": state["feedback"], "admissible": state["admissible_commands"], "won": state["won"]}
-        except Exception:  # whatever it is, the other side has to know
+        except Exception:  # the other side reports it
             answer = {"error": traceback.format_exc(limit=-3)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-
-
-def _make() -> Any:
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld.envs import PddlEnv
-
-    # One for all games: each copies the planner's library to the disk and never gives it back.
-    return AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ share, the game, never changes, so that any number of threads may play.
 
 Some of what the original does looks like a slip and is kept, because policies and published numbers have met it:
 
-- Away from all receptacles, `look` sees "nothing"; only the beginning of an episode tells what is in the room.
+- Away from all receptacles, `look` sees "nothing"; only the beginning of an episode lists what is in the room.
 - Only the object in the hand can be examined. Heating, cooling and cleaning need no open door.
-- An object taken out of one receptacle and put into another at the same place is said to lie next to them.
+- An object taken out of one receptacle and put into another at the same place is listed as next to them.
 - `use` switches a lamp on, again and again, and never off.
 """
 
@@ -22,19 +22,36 @@ from agent_gym.envs.alfworld.game import Game
 
 KNIVES = ("knifetype", "butterknifetype")
 TOOLS = {"clean": "sinkbasintype", "heat": "microwavetype", "cool": "fridgetype"}
-"""What changes an object, to the receptacle that does it."""
+"""Commands that change an object, to the receptacle that they need."""
+STATES = {"clean": "clean", "heat": "hot", "cool": "cool"}
+"""The same commands, to the state that they bring about."""
+NOTHING_HAPPENS = "Nothing happens."
+WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
+_IN_THE_MIDDLE = "You are in the middle of a room. Looking quickly around you, you see"
+COMMANDS = {
+    "look": "look around your current location",
+    "inventory": "check your current inventory",
+    "go to (receptacle)": "move to a receptacle",
+    "open (receptacle)": "open a receptacle",
+    "close (receptacle)": "close a receptacle",
+    "take (object) from (receptacle)": "take an object from a receptacle",
+    "move (object) to (receptacle)": "place an object in or on a receptacle",
+    "examine (something)": "examine a receptacle or an object",
+    "use (object)": "use an object",
+    "heat (object) with (receptacle)": "heat an object using a receptacle",
+    "clean (object) with (receptacle)": "clean an object using a receptacle",
+    "cool (object) with (receptacle)": "cool an object using a receptacle",
+    "slice (object) with (object)": "slice an object using a sharp object",
+}
+# The column of one line is off by two in the original.
+_HELP_LINES = [f"  {one + ':':<{32 if one.startswith('move') else 34}}{what}\n" for one, what in COMMANDS.items()]
+HELP = "Available commands:\n" + "".join(_HELP_LINES)
 
 _Action = tuple[Callable[..., str], tuple[str, ...]]
 
 
 class View(NamedTuple):
-    """What an engine answers to a command.
-
-    Attributes:
-        text: the observation.
-        admissible: every command that would do something, in alphabetical order.
-        won: whether the goal holds.
-    """
+    """What an engine answers: the observation, all commands that would do something (sorted), and whether it is won."""
 
     text: str
     admissible: tuple[str, ...]
@@ -50,7 +67,7 @@ class World:
         inside: receptacle to what is in it.
         opened: receptacles that are open.
         states: object to what was done to it, such as {"clean", "hot"}.
-        seen: receptacles whose content was told.
+        seen: receptacles whose content was shown.
         progress: the largest share of the goal's conditions that hold together.
         view: the answer to the last command, or what there is to see at the start.
     """
@@ -75,22 +92,22 @@ class World:
                 self.states[fact[0]].add(state)
         self._true = set(game.at_start)
         self.progress = game.goal.progress(self._true)
-        self._actions = self._possible()
-        self.view = self._seen(f"{WELCOME}\n\n{self._look(first=True)}\n\nYour task is to: {game.task}")
+        here = game.here.get(self.location)
+        seen = self._look() if here else f"{_IN_THE_MIDDLE} {listing(game.names[r] for r in game.place)}."
+        self.view = self._view(f"{WELCOME}\n\n{seen}\n\nYour task is to: {game.task}")
 
     def step(self, command: str) -> View:
         """Do what a command says, or nothing if it is not admissible as it is written."""
         action = self._actions.get(command.strip())
         if action is None:
-            self.view = self._seen(NOTHING_HAPPENS)
+            self.view = self.view._replace(text=NOTHING_HAPPENS)
         else:
             do, arguments = action
-            text = do(*arguments)
-            self._actions = self._possible()
-            self.view = self._seen(text)
+            self.view = self._view(do(*arguments))
         return self.view
 
-    def _seen(self, text: str) -> View:
+    def _view(self, text: str) -> View:
+        self._actions = self._possible()
         return View(text, tuple(sorted(self._actions)), self.progress == 1.0)
 
     def _set(self, value: bool, *fact: str) -> None:
@@ -104,24 +121,27 @@ class World:
         game, names, hand = self.game, self.game.names, self.hand
         actions: dict[str, _Action] = {"look": (self._look, ()), "inventory": (self._inventory, ())}
         if game.has_help:
-            actions["help"] = (self._help, ())
+            actions["help"] = (str, (HELP,))
         for command, receptacle in game.go_commands.items():
             if game.place[receptacle] != self.location:
                 actions[command] = (self._go, (receptacle,))
         for receptacle in game.here.get(self.location, ()):
-            name = names[receptacle]
+            name, reachable = names[receptacle], self.is_open(receptacle)
             actions[f"examine {name}"] = (self._examine, (receptacle,))
             if receptacle in game.openable:
-                verb, do = ("close", self._close) if receptacle in self.opened else ("open", self._open)
+                verb, do = ("close", self._close) if reachable else ("open", self._open)
                 actions[f"{verb} {name}"] = (do, (receptacle,))
-            reachable = self._is_reachable(receptacle)
             for thing in self.inside.get(receptacle, ()):
                 if reachable and hand is None and thing in game.pickupable:
                     actions[f"take {names[thing]} from {name}"] = (self._take, (thing, receptacle))
                 if thing in game.toggleable:
                     actions[f"use {names[thing]}"] = (self._use, (thing,))
             if hand is not None:
-                self._add_what_to_do_with(hand, receptacle, actions)
+                if reachable and self.can_hold(receptacle, hand):
+                    actions[game.put_command(hand, receptacle)] = (self._put, (hand, receptacle))
+                for verb, able in (("clean", game.cleanable), ("heat", game.heatable), ("cool", game.coolable)):
+                    if hand in able and game.type_of.get(receptacle) == TOOLS[verb]:
+                        actions[f"{verb} {names[hand]} with {name}"] = (self._change, (verb, hand, receptacle))
         if hand is not None:
             actions[f"examine {names[hand]}"] = (self._inspect, (hand,))
             if game.kind_of.get(hand) in KNIVES:
@@ -130,22 +150,15 @@ class World:
                         actions[f"slice {names[thing]} with {names[hand]}"] = (self._slice, (thing, hand))
         return actions
 
-    def _add_what_to_do_with(self, hand: str, receptacle: str, actions: dict[str, _Action]) -> None:
-        game, names = self.game, self.game.names
-        if self._is_reachable(receptacle) and self.can_hold(receptacle, hand):
-            actions[game.put_command(hand, receptacle)] = (self._put, (hand, receptacle))
-        for verb, able in (("clean", game.cleanable), ("heat", game.heatable), ("cool", game.coolable)):
-            if hand in able and game.type_of.get(receptacle) == TOOLS[verb]:
-                actions[f"{verb} {names[hand]} with {names[receptacle]}"] = (self._change, (verb, hand, receptacle))
-
     def can_hold(self, receptacle: str, thing: str) -> bool:
         """Whether a receptacle takes things of this kind."""
         return (self.game.type_of.get(receptacle, ""), self.game.kind_of.get(thing, "")) in self.game.fits
 
-    def _is_reachable(self, receptacle: str) -> bool:
+    def is_open(self, receptacle: str) -> bool:
+        """Whether one can reach into a receptacle."""
         return receptacle not in self.game.openable or receptacle in self.opened
 
-    # What is done, each with what it says.
+    # What is done, and the sentence that reports it.
 
     def _go(self, receptacle: str) -> str:
         game = self.game
@@ -170,27 +183,26 @@ class World:
         self.inside[receptacle].discard(thing)
         self._near[self.location].discard(thing)
         self._taken_from.add((thing, receptacle))
-        self.hand = thing
-        self._set(False, "inreceptacle", thing, receptacle)
-        self._set(False, "objectatlocation", thing, self.location)
-        self._set(True, "holds", self.agent, thing)
+        self._hold(thing, receptacle, True)
         return f"You pick up the {self.game.names[thing]} from the {self.game.names[receptacle]}."
 
     def _put(self, thing: str, receptacle: str) -> str:
         self.inside[receptacle].add(thing)
         self._near[self.location].add(thing)
         self._taken_from.discard((thing, receptacle))
-        self.hand = None
-        self._set(True, "inreceptacle", thing, receptacle)
-        self._set(True, "objectatlocation", thing, self.location)
-        self._set(False, "holds", self.agent, thing)
+        self._hold(thing, receptacle, False)
         what, where = self.game.names[thing], self.game.names[receptacle]
         return f"You put the {what} in/on the {where}." if self.game.legacy else f"You move the {what} to the {where}."
 
+    def _hold(self, thing: str, receptacle: str, held: bool) -> None:
+        self.hand = thing if held else None
+        self._set(held, "holds", self.agent, thing)
+        self._set(not held, "inreceptacle", thing, receptacle)
+        self._set(not held, "objectatlocation", thing, self.location)
+
     def _change(self, verb: str, thing: str, receptacle: str) -> str:
-        state, undone = {"clean": ("clean", None), "heat": ("hot", "cool"), "cool": ("cool", "hot")}[verb]
-        self._mark(thing, state)
-        if undone:
+        self._mark(thing, STATES[verb])
+        if undone := {"heat": "cool", "cool": "hot"}.get(verb):
             self.states[thing].discard(undone)
             self._set(False, f"is{undone}", thing)
         return f"You {verb} the {self.game.names[thing]} using the {self.game.names[receptacle]}."
@@ -210,21 +222,17 @@ class World:
     def _inventory(self) -> str:
         return f"You are carrying: a {self.game.names[self.hand]}." if self.hand else "You are not carrying anything."
 
-    def _help(self) -> str:
-        return HELP
-
-    def _look(self, first: bool = False) -> str:
+    def _look(self) -> str:
         names, here = self.game.names, self.game.here.get(self.location)
         if not here:
-            seen = listing(names[r] for r in self.game.place) if first else "nothing"
-            return f"You are in the middle of a room. Looking quickly around you, you see {seen}."
-        beside = [o for o in sorted(self._near.get(self.location, ())) for r in here if (o, r) in self._taken_from]
-        facing = enumerate_names([names[r] for r in here])
-        return f"You are facing the {facing}. Next to it, you see {listing(names[o] for o in beside)}."
+            return f"{_IN_THE_MIDDLE} nothing."
+        moved = [o for o in sorted(self._near.get(self.location, ())) for r in here if (o, r) in self._taken_from]
+        facing = _joined([names[r] for r in here])
+        return f"You are facing the {facing}. Next to it, you see {listing(names[o] for o in moved)}."
 
     def _examine(self, receptacle: str) -> str:
         name = self.game.names[receptacle]
-        if not self._is_reachable(receptacle):
+        if not self.is_open(receptacle):
             return f"The {name} is closed."
         self.seen.add(receptacle)
         content = listing(self.game.names[o] for o in sorted(self.inside.get(receptacle, ())))
@@ -238,8 +246,9 @@ class World:
             held = self.game.start.get("inreceptacleobject", ())
             content = listing(names[inner] for inner in sorted(inner for inner, outer in held if outer == thing))
             return f"This is a normal {names[thing]}. In it, you see {content}."
-        look = look_of(state)
-        if look is not None:
+        look = " and ".join(one for one in ("hot", "cool", "clean") if one in state)
+        if look:
+            look = f"{look} sliced" if "sliced" in state else "cold" if look == "cool" else look
             return f"This is a {look} {names[thing]}."
         if thing in self.game.toggleable and "toggled" in state:
             return f"This {names[thing]} is on."
@@ -248,54 +257,11 @@ class World:
         return f"There's nothing special about {names[thing]}."
 
 
-NOTHING_HAPPENS = "Nothing happens."
-WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
-
-_COMMANDS = (
-    ("look", "look around your current location"),
-    ("inventory", "check your current inventory"),
-    ("go to (receptacle)", "move to a receptacle"),
-    ("open (receptacle)", "open a receptacle"),
-    ("close (receptacle)", "close a receptacle"),
-    ("take (object) from (receptacle)", "take an object from a receptacle"),
-    ("move (object) to (receptacle)", "place an object in or on a receptacle"),
-    ("examine (something)", "examine a receptacle or an object"),
-    ("use (object)", "use an object"),
-    ("heat (object) with (receptacle)", "heat an object using a receptacle"),
-    ("clean (object) with (receptacle)", "clean an object using a receptacle"),
-    ("cool (object) with (receptacle)", "cool an object using a receptacle"),
-    ("slice (object) with (object)", "slice an object using a sharp object"),
-)
-_MISPLACED = {"move (object) to (receptacle)": 32}  # the original's column is off by two here
-_HELP_LINES = "".join(f"  {command + ':':<{_MISPLACED.get(command, 34)}}{what}\n" for command, what in _COMMANDS)
-HELP = f"Available commands:\n{_HELP_LINES}"
-
-# The first whose conditions all hold says how an object looks. A cool one is cold only when nothing else is to be said.
-LOOKS = (
-    (("clean", "hot", "sliced"), "hot and clean sliced"),
-    (("clean", "cool", "sliced"), "cool and clean sliced"),
-    (("clean", "sliced"), "clean sliced"),
-    (("hot", "sliced"), "hot sliced"),
-    (("cool", "sliced"), "cool sliced"),
-    (("clean", "hot"), "hot and clean"),
-    (("clean", "cool"), "cool and clean"),
-    (("hot",), "hot"),
-    (("clean",), "clean"),
-    (("cool",), "cold"),
-)
-
-
-def enumerate_names(names: list[str]) -> str:
-    """Join names with commas and a last "and"; one name stands alone."""
+def _joined(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + ", and " + names[-1]
 
 
 def listing(names: Iterable[str]) -> str:
     """List things with the article, which is "a" before any word; "nothing" if there are none."""
     named = [f"a {name}" for name in names]
-    return enumerate_names(named) if named else "nothing"
-
-
-def look_of(state: set[str]) -> str | None:
-    """Say how an object looks that is, for example, {"clean", "hot"}; None if there is nothing to say."""
-    return next((words for needed, words in LOOKS if state.issuperset(needed)), None)
+    return _joined(named) if named else "nothing"

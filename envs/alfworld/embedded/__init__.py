@@ -12,17 +12,16 @@ Left out on purpose: sliced objects and movable receptacles, as ALFWorld leaves 
 
 from __future__ import annotations
 
-import functools
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.envs.alfworld.embedded import rooms
 from agent_gym.envs.alfworld.embedded.files import Setting, domain, grammar_text, problem_text
-from agent_gym.envs.alfworld.expert import next_command
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
+from agent_gym.envs.alfworld.expert import Expert
+from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.world import World
 from agent_gym.errors import ConfigError
 
@@ -32,21 +31,15 @@ ROOT = "json_2.1.1"
 
 SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
 """As many as the official splits have."""
-
 SMALL_SPLIT_SIZES = {"train": 30_000, "valid_seen": 3_000, "valid_unseen": 3_000}
 """Of small rooms, for which there is no official number: a policy that starts from nothing needs many short games."""
 
 _COPIES = (1, 2, 2, 3)
-_COPIES_IN_SMALL_ROOMS = (1,)
 _LONGEST = 20  # commands; the expert needs fewer
-
 _SENTENCES = {
     "pick_and_place_simple": ("put a {thing} in {place}.", "put some {thing} on {place}."),
     "look_at_obj_in_light": ("look at {thing} under the {lamp}.", "examine the {thing} with the {lamp}."),
-    "pick_clean_then_place_in_recep": (
-        "put a clean {thing} in {place}.",
-        "clean some {thing} and put it in {place}.",
-    ),
+    "pick_clean_then_place_in_recep": ("put a clean {thing} in {place}.", "clean some {thing} and put it in {place}."),
     "pick_heat_then_place_in_recep": ("put a hot {thing} in {place}.", "heat some {thing} and put it in {place}."),
     "pick_cool_then_place_in_recep": ("put a cool {thing} in {place}.", "cool some {thing} and put it in {place}."),
     "pick_two_obj_and_place": ("put two {thing} in {place}.", "find two {thing} and put them in {place}."),
@@ -59,18 +52,16 @@ _TREATED = {
 
 
 class Generated(NamedTuple):
-    """A generated game, and what was drawn for it: see `Setting`; `floor_plan` is the number of the room."""
+    """A generated game, and what was drawn for it."""
 
     game: Game
-    task_type: str
-    thing: str
-    place: str
-    floor_plan: int
+    setting: Setting
 
     @property
     def folder(self) -> str:
         """The name that the official data would give its folder."""
-        return f"{self.task_type}-{self.thing}-None-{self.place or rooms.LAMP}-{self.floor_plan}"
+        task_type, thing, place = self.setting.task_type, self.setting.thing, self.setting.place or rooms.LAMP
+        return f"{task_type}-{thing}-None-{place}-{self.setting.plan.number}"
 
     @property
     def file(self) -> dict[str, Any]:
@@ -88,11 +79,6 @@ def source(receptacles: int | None) -> str:
     return EMBEDDED if receptacles is None else f"{EMBEDDED}-{receptacles}"
 
 
-def split_sizes(receptacles: int | None) -> dict[str, int]:
-    """Return the number of games of each split, with full rooms or with small ones."""
-    return SPLIT_SIZES if receptacles is None else SMALL_SPLIT_SIZES
-
-
 def generate(split: str, index: int, grammar: str = "current", receptacles: int | None = None) -> Generated:
     """Make a game.
 
@@ -108,36 +94,22 @@ def generate(split: str, index: int, grammar: str = "current", receptacles: int 
     """
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
-    setting, task = _draw(split, index, receptacles)
-    file = {
-        "pddl_domain": domain(grammar),
-        "grammar": grammar_text(grammar, task),
-        "pddl_problem": problem_text(f"generated_{split}_{index}", setting),
-    }
-    game = Game(file, f"{source(receptacles)}/{split}/{index}")
-    return Generated(game, setting.task_type, setting.thing, setting.place, setting.plan.number)
-
-
-def _draw(split: str, index: int, receptacles: int | None) -> tuple[Setting, str]:
     # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
     rng = random.Random(f"alfworld/{split}/{index}" + (f"/{receptacles}" if receptacles else ""))
-    task_type = type_of(index)
-    while True:
-        plan = _furnished(_draw_plan(task_type, split == "valid_unseen", rng))
+    task_type, wanted = type_of(index), None
+    while wanted is None:
+        plan = rooms.floor_plan(_draw_plan(task_type, split == "valid_unseen", rng))
         if receptacles is not None:
             plan = rooms.corner(plan, receptacles, rng)
         wanted = _choose(task_type, plan, rng)
-        if wanted is not None:
-            break
-    thing, place = wanted
-    setting = _scatter(task_type, plan, thing, place, _COPIES_IN_SMALL_ROOMS if receptacles else _COPIES, rng)
-    words = {"thing": thing.lower(), "place": place.lower(), "lamp": rooms.LAMP.lower()}
-    return setting, rng.choice(_SENTENCES[task_type]).format(**words)
-
-
-@functools.lru_cache(maxsize=128)
-def _furnished(number: int) -> rooms.FloorPlan:
-    return rooms.floor_plan(number)
+    setting = _scatter(task_type, plan, *wanted, receptacles is None, rng)
+    words = {"thing": setting.thing.lower(), "place": setting.place.lower(), "lamp": rooms.LAMP.lower()}
+    file = {
+        "pddl_domain": domain(grammar),
+        "grammar": grammar_text(grammar, rng.choice(_SENTENCES[task_type]).format(**words)),
+        "pddl_problem": problem_text(f"generated_{split}_{index}", setting),
+    }
+    return Generated(Game(file, f"{source(receptacles)}/{split}/{index}"), setting)
 
 
 def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
@@ -154,6 +126,7 @@ def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
 
 
 def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
+    """Choose what is wanted and where; None if the room has no such task."""
     if task_type == "look_at_obj_in_light":
         stands = set(plan.receptacles.values()) & set(rooms.LAMP_STANDS)
         return (rng.choice(plan.things), "") if stands else None
@@ -169,13 +142,11 @@ def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[
     return rng.choice(pairs) if pairs else None
 
 
-def _scatter(
-    task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, numbers: Sequence[int], rng: random.Random
-) -> Setting:
+def _scatter(task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, full: bool, rng: random.Random) -> Setting:
     objects: dict[str, str] = {}
     inside: dict[str, str] = {}
     for kind in plan.things:
-        copies = 1 if kind in rooms.SINGLE else rng.choice(numbers)
+        copies = 1 if kind in rooms.SINGLE else rng.choice(_COPIES if full else (1,))
         if kind == wanted and task_type == "pick_two_obj_and_place":
             copies = max(2, copies)
         homes = plan.homes[kind]
@@ -187,38 +158,30 @@ def _scatter(
             objects[thing] = kind
             inside[thing] = rng.choice(homes[home_kind])
     stands = [r for r, kind in plan.receptacles.items() if kind in rooms.LAMP_STANDS]
-    lamps = plan.room in rooms.LAMP_ROOMS and stands and (task_type == "look_at_obj_in_light" or rng.random() < 0.6)
-    if lamps:
+    if plan.room in rooms.LAMP_ROOMS and stands and (task_type == "look_at_obj_in_light" or rng.random() < 0.6):
         lamp = rooms.object_id(rooms.LAMP, rng)
         objects[lamp], inside[lamp] = rooms.LAMP, rng.choice(stands)
     for kind, most in rooms.DECOR[plan.room].items():
         for _ in range(rng.randint((most + 1) // 2, most + 1) if most > 1 else 1):
             objects[rooms.object_id(kind, rng)] = kind
     places = {thing: plan.places[inside[thing]] if thing in inside else rooms.location_id(rng) for thing in objects}
-    return Setting(plan, objects, inside, places, _empty_spot(plan, rng), task_type, wanted, place)
-
-
-def _empty_spot(plan: rooms.FloorPlan, rng: random.Random) -> str:
-    while True:
+    spot = rooms.location_id(rng)
+    while spot in plan.places.values():
         spot = rooms.location_id(rng)
-        if spot not in plan.places.values():
-            return spot
+    return Setting(plan, objects, inside, places, spot, task_type, wanted, place)
 
 
 def _walkthrough(game: Game) -> list[str]:
-    """Let the expert play; what it does solves the game.
-
-    Raises:
-        RuntimeError: if it does not, which would be a mistake in this file.
-    """
-    world, won = World(game), False
-    commands: list[str] = []
-    if world.progress < 1.0:
-        while not won and len(commands) < _LONGEST:
-            commands.append(next_command(world))
-            won = world.step(commands[-1]).won
-    if not won:
-        raise RuntimeError(f"{game.name} is no game: {game.task} {commands}")
+    """Let the expert play; a game that it does not solve would be a mistake in this file."""
+    world = World(game)
+    if world.view.won:
+        raise RuntimeError(f"{game.name} is solved at the start: {game.task}")
+    expert, commands = Expert(world), list[str]()
+    while not world.view.won:
+        if len(commands) == _LONGEST:
+            raise RuntimeError(f"{game.name} is not solved: {game.task} {commands}")
+        commands.append(expert.next_command())
+        world.step(commands[-1])
     return commands
 
 
@@ -235,19 +198,20 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, g
     folder = Path(folder).expanduser()
     for split, size in sizes.items():
         for index in range(size):
-            game = generate(split, index, grammar)
-            trial = folder / ROOT / split / game.folder / f"trial_G{index:06d}"
+            made = generate(split, index, grammar)
+            file, setting, number = made.file, made.setting, made.setting.plan.number
+            trial = folder / ROOT / split / made.folder / f"trial_G{index:06d}"
             trial.mkdir(parents=True, exist_ok=True)
-            (trial / GAME_FILE).write_text(json.dumps(game.file), encoding="utf-8")
-            (trial / "initial_state.pddl").write_text(game.file["pddl_problem"], encoding="utf-8")
-            lamp = "" if game.place else rooms.LAMP
-            targets = {"object_target": game.thing, "parent_target": game.place, "toggle_target": lamp}
+            (trial / GAME_FILE).write_text(json.dumps(file), encoding="utf-8")
+            (trial / "initial_state.pddl").write_text(file["pddl_problem"], encoding="utf-8")
+            lamp = "" if setting.place else rooms.LAMP
+            targets = {"object_target": setting.thing, "parent_target": setting.place, "toggle_target": lamp}
             about = {
                 "task_id": trial.name,
-                "task_type": game.task_type,
+                "task_type": setting.task_type,
                 "pddl_params": targets | {"mrecep_target": "", "object_sliced": False},
-                "scene": {"floor_plan": f"FloorPlan{game.floor_plan}", "scene_num": game.floor_plan},
-                "turk_annotations": {"anns": [{"task_desc": task_of(game.file["grammar"])}]},
+                "scene": {"floor_plan": f"FloorPlan{number}", "scene_num": number},
+                "turk_annotations": {"anns": [{"task_desc": made.game.task}]},
             }
             (trial / "traj_data.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
     return folder

@@ -1,16 +1,16 @@
 """The three texts of an official game file: the PDDL domain, the grammar of what the world says, and the problem.
 
 All games share domain.pddl, and of the grammars (grammar_*.twl2) all but the task. The native engine reads neither:
-world.py is what they say, in Python. They make a generated game a complete file, which the original engine plays too.
-Actions, predicates and sentences are those of ALFWorld (Shridhar et al., MIT licence, see NOTICE), without what no game
-reaches, such as putting things into other things.
+world.py does in Python what they state. They make a generated game a complete file, which the original engine plays,
+too. Actions, predicates and sentences are those of ALFWorld (Shridhar et al., MIT licence, see NOTICE), without what no
+game reaches, such as putting things into other things.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -84,7 +84,6 @@ _ABILITIES = {
     "toggleable": frozenset((rooms.LAMP, "FloorLamp")),
     "sliceable": rooms.SLICEABLE,
 }
-_ALL_RECEPTACLES = sorted(rooms.HOLDS)
 _ALL_OBJECTS = sorted(set().union(*rooms.HOLDS.values(), *rooms.DECOR.values(), {rooms.LAMP}))
 
 
@@ -107,22 +106,20 @@ def grammar_text(grammar: str, task: str) -> str:
 def problem_text(name: str, setting: Setting) -> str:
     """Write a PDDL problem under a name, section by section as official files have it."""
     plan = setting.plan
-    locations = sorted({*plan.places.values(), *setting.places.values(), setting.agent})
     objects = [
         "agent1 - agent",
         *(f"{kind} - object" for kind in _ALL_OBJECTS),
         *(f"{kind}Type - otype" for kind in _ALL_OBJECTS),
-        *(f"{kind}Type - rtype" for kind in _ALL_RECEPTACLES),
+        *(f"{kind}Type - rtype" for kind in sorted(rooms.HOLDS)),
         *(f"{thing} - object" for thing in sorted(setting.objects)),
         *(f"{receptacle} - receptacle" for receptacle in sorted(plan.receptacles)),
-        *(f"{location} - location" for location in locations),
+        *(f"{spot} - location" for spot in sorted({*plan.places.values(), *setting.places.values(), setting.agent})),
     ]
-    facts = [f"({' '.join(fact)})" for fact in _facts(setting)]
     form, ability, state = _GOALS[setting.task_type]
     goal = form.format(thing=setting.thing, place=setting.place, lamp=rooms.LAMP, ability=ability, state=state)
-    parts = [f"(define (problem plan_{name})", "(:domain alfred)", "(:objects", *_indented(objects), ")"]
-    parts += ["(:init", *_indented(facts), ")", f"(:goal (and\n  {goal}))", ")"]
-    return "\n".join(parts) + "\n"
+    lines = [f"(define (problem plan_{name})", "(:domain alfred)", "(:objects", *(f"    {one}" for one in objects), ")"]
+    lines += ["(:init", *(f"    ({' '.join(fact)})" for fact in _facts(setting)), ")"]
+    return "\n".join([*lines, f"(:goal (and\n  {goal}))", ")\n"])
 
 
 def _facts(setting: Setting) -> Iterator[tuple[str, ...]]:
@@ -140,7 +137,3 @@ def _facts(setting: Setting) -> Iterator[tuple[str, ...]]:
     yield from (("inReceptacle", *pair) for pair in inside.items())
     yield from (("receptacleAtLocation", *pair) for pair in sorted(setting.plan.places.items()))
     yield from (("objectAtLocation", *pair) for pair in setting.places.items())
-
-
-def _indented(lines: Iterable[str]) -> list[str]:
-    return [f"    {line}" for line in lines]

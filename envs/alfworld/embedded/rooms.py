@@ -7,6 +7,7 @@ with a number; this file also has which floor plans a split may use.
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -20,16 +21,6 @@ LEAST_RECEPTACLES = 4
 
 _PLANS_PER_ROOM = 30
 _UNSEEN_PLANS = 4  # the last of each kind of room; no other split has them
-
-
-class Furniture(NamedTuple):
-    """How often a floor plan has a kind of receptacle, and then how many: at least, at most."""
-
-    share: float
-    least: int
-    most: int
-
-
 _TABLES = json.loads(files(__package__).joinpath("rooms.json").read_text("utf-8"))
 
 
@@ -38,16 +29,11 @@ def _kinds(text: str) -> frozenset[str]:
     return frozenset(kind for word in text.split() for kind in _TABLES["groups"].get(word, word).split())
 
 
-FURNITURE: Mapping[str, Mapping[str, Furniture]] = {
-    room: {kind: Furniture(*row) for kind, row in rows.items()} for room, rows in _TABLES["furniture"].items()
-}
+FURNITURE: Mapping[str, Mapping[str, tuple[float, int, int]]] = _TABLES["furniture"]
+"""Room to kinds of receptacles: the share of floor plans that have it, and then at least and at most how many."""
 OPENABLE = frozenset(("Cabinet", "Drawer", "Fridge", "Microwave", "Safe"))
 HOLDS: Mapping[str, frozenset[str]] = {receptacle: _kinds(text) for receptacle, text in _TABLES["holds"].items()}
 """Receptacle to the kinds of objects that it takes."""
-THINGS: Mapping[str, list[list[str]]] = {
-    room: [text.split() for text in texts] for room, texts in _TABLES["things"].items()
-}
-"""Room to kinds of objects: those that are always there, those that every other floor plan has, those that are rare."""
 DECOR: Mapping[str, Mapping[str, int]] = _TABLES["decor"]
 """Room to what one can look at and no more, and how many of it there are."""
 
@@ -88,24 +74,27 @@ def plan_numbers(room: str, *, unseen: bool) -> range:
     return range(last - _UNSEEN_PLANS, last) if unseen else range(first, last - _UNSEEN_PLANS)
 
 
+@functools.lru_cache(maxsize=128)
 def floor_plan(number: int) -> FloorPlan:
     """Furnish a floor plan; it depends on its number alone."""
     rng = random.Random(f"alfworld/floor plan/{number}")
     room = ROOMS[max(0, number // 100 - 1)]
     receptacles: dict[str, str] = {}
     places: dict[str, str] = {}
-    for kind, furniture in FURNITURE[room].items():
-        if rng.random() >= furniture.share:
+    for kind, (share, least, most) in FURNITURE[room].items():
+        if rng.random() >= share:
             continue
-        for _ in range(rng.randint(furniture.least, furniture.most)):
+        for _ in range(rng.randint(least, most)):
             receptacle = object_id(kind, rng)
             # One often reaches two drawers or cabinets from the same spot.
             last = next(reversed(receptacles), "")
             shared = kind in ("Cabinet", "Drawer", "Shelf") and receptacles.get(last) == kind and rng.random() < 0.15
             places[receptacle] = places[last] if shared else location_id(rng)
             receptacles[receptacle] = kind
-    always, often, rarely = THINGS[room]
-    things = [*always, *(k for k in often if rng.random() < 0.5), *(k for k in rarely if rng.random() < 0.2)]
+    # Kinds of objects that are always there, that every other floor plan has, and that are rare.
+    things: list[str] = []
+    for text, share in zip(_TABLES["things"][room], (1, 0.5, 0.2), strict=True):
+        things += [kind for kind in text.split() if share == 1 or rng.random() < share]
     return _plan(number, room, receptacles, places, things)
 
 
@@ -116,7 +105,7 @@ def corner(plan: FloorPlan, most: int, rng: random.Random) -> FloorPlan:
     """
     order = rng.sample(sorted(plan.receptacles), len(plan.receptacles))
     stands = LAMP_STANDS if plan.room in LAMP_ROOMS else ()
-    needed = [*((kind,) for kind in ("SinkBasin", "Microwave", "Fridge")), stands]
+    needed = [("SinkBasin",), ("Microwave",), ("Fridge",), stands]
     first = [next((r for r in order if plan.receptacles[r] in kinds), "") for kinds in needed]
     kept: dict[str, str] = {}
     for receptacle in (*filter(None, first), *order):
@@ -138,12 +127,10 @@ def _plan(
     return FloorPlan(number, room, receptacles, places, tuple(thing for thing in things if homes[thing]), homes)
 
 
-_PARTS = {"SinkBasin": ("Sink", "SinkBasin"), "BathtubBasin": ("Bathtub", "BathtubBasin")}
-
-
 def object_id(kind: str, rng: random.Random) -> str:
     """Invent an id as the simulator has them, a kind and a point in space, with its signs written out."""
-    first, *last = _PARTS.get(kind, (kind,))
+    # The basins are parts of a sink and a bathtub.
+    first, last = (kind.removesuffix("Basin"), [kind]) if kind.endswith("Basin") else (kind, [])
     point = (_written_out(f"{rng.uniform(-4, 4):+06.2f}") for _ in range(3))
     return "_bar_".join([first, *point, *last])
 
