@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
+
+from agent_gym.errors import ConfigError
 
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
 _NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
@@ -171,3 +174,16 @@ def f1_score(answer: str | None, gold: str) -> tuple[float, float, float]:
         return 0.0, 0.0, 0.0
     precision, recall = shared / len(given_words), shared / len(wanted_words)
     return 2 * precision * recall / (precision + recall), precision, recall
+
+
+def preset_weights(
+    reward: str, presets: Mapping[str, Mapping[str, float]], terms: Iterable[str], weights: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Return the weights of a preset such as a published reward: 0 for all other terms, and `weights` over that.
+
+    Raises:
+        ConfigError: if there is no such preset.
+    """
+    if reward not in presets:
+        raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(presets)}, refined by reward_weights")
+    return {**dict.fromkeys(terms, 0.0), **presets[reward], **(weights or {})}

@@ -67,13 +67,13 @@ def test_a_folder_with_the_official_files(tmp_path: Path) -> None:
     (tmp_path / "hotpot_dev_distractor_v1.json").write_text(json.dumps([dev]))
     (tmp_path / "hotpot_dev_fullwiki_v1.json").write_text(json.dumps([{**dev, "question": "fullwiki?"}]))
     (tmp_path / "hotpot_test_fullwiki_v1.json").write_text(json.dumps([{"_id": "1", "question": "q", "context": []}]))
-    splits = questions(str(tmp_path))
+    splits = questions(str(tmp_path))[0]
     assert {split: [row["question"] for row in rows] for split, rows in splits.items()} == {
         "train": ["train?", "train?"],
         "validation": ["dev?"],
         "test": ["dev?"],
     }
-    assert [row["level"] for row in questions(str(tmp_path), ["medium"])["train"]] == ["medium"]
+    assert [row["level"] for row in questions(str(tmp_path), ["medium"])[0]["train"]] == ["medium"]
     with pytest.raises(ConfigError, match="no question of the levels hard"):
         questions(str(tmp_path), ["hard"])
 
@@ -81,7 +81,7 @@ def test_a_folder_with_the_official_files(tmp_path: Path) -> None:
 def test_an_official_file_is_the_split_that_its_name_says(tmp_path: Path) -> None:
     path = tmp_path / "hotpot_dev_distractor_v1.json"
     path.write_text(json.dumps([OFFICIAL]))
-    assert list(questions(str(path))) == ["validation"]
+    assert list(questions(str(path))[0]) == ["validation"]
     assert expert_plays(make(data=str(path))) == (True, 1.0)
 
 
@@ -91,7 +91,7 @@ def test_a_test_file_without_answers_is_passed_over(hidden: str | None, tmp_path
     for name, row in (("train", OFFICIAL), ("dev", {**OFFICIAL, "question": "dev?"})):
         (tmp_path / f"{name}.json").write_text(json.dumps([row]))
     (tmp_path / "test.json").write_text(json.dumps([{**OFFICIAL, "answer": hidden, "supporting_facts": []}]))
-    assert {split: rows[0]["question"] for split, rows in questions(str(tmp_path)).items()} == {
+    assert {split: rows[0]["question"] for split, rows in questions(str(tmp_path))[0].items()} == {
         "train": OFFICIAL["question"],
         "validation": "dev?",
         "test": "dev?",

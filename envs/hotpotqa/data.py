@@ -1,7 +1,7 @@
-"""HotpotQA's rows from where they are: the generator, a file, a folder, the hub; and what an episode needs of one.
+"""HotpotQA's rows from where they are (the generator, a file, a folder, the hub), and what an episode needs of one.
 
-Official JSON (`supporting_facts` as pairs, `context` as pairs) and the hub's form (both as columns) are understood, and
-so are the rows of 2WikiMultihopQA and MuSiQue.
+Official JSON (`supporting_facts` and `context` as pairs) and the hub's form (both as columns) are read, and so are the
+rows of 2WikiMultihopQA and MuSiQue.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,33 +64,32 @@ def read_question(row: Any) -> Question:
     return Question(row["question"], answers, titles, tuple(facts))
 
 
-def questions(data: str, levels: Sequence[str] | None = None) -> Splits:
-    """Return the splits of a data source.
+def questions(data: str, levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
+    """Return the splits of a data source, and the rows whose paragraphs are searched together.
 
     Args:
-        data: "embedded"; a file; a folder with the official files or one file per split; or a name on the hub.
+        data: "embedded", of which each question is searched in its own world; or what `load` takes.
         levels: keep only questions of these levels.
 
     Raises:
-        ConfigError: if nothing is found or a column is missing; see `load_splits`.
+        ConfigError: for an unknown level, or one that a split does not have; and as `load`.
     """
-    if levels is not None:
-        levels = check_levels(levels)
+    wanted = LEVELS if levels is None else check_levels(levels)
     if data == EMBEDDED:
-        return _embedded(tuple(levels or LEVELS))
+        return _embedded(wanted), []
     splits = load(data)
-    if levels is None:
-        return splits
-    kept = {split: [row for row in rows if row.get("level") in levels] for split, rows in splits.items()}
-    empty = [split for split, rows in kept.items() if not rows]
-    if empty:
-        raise ConfigError(f"{data}: split {empty[0]!r} has no question of the levels {', '.join(levels)}")
-    return kept
+    searched = distinct(splits)
+    if levels is not None:
+        splits = {split: [row for row in rows if row.get("level") in wanted] for split, rows in splits.items()}
+    for split, rows in splits.items():
+        if not rows:
+            raise ConfigError(f"{data}: split {split!r} has no question of the levels {', '.join(wanted)}")
+    return splits, searched
 
 
-def distinct(lists: Iterable[Sequence[Row]]) -> list[Sequence[Row]]:
-    """Return each list once: a split may go by two names."""
-    return list({id(rows): rows for rows in lists}.values())
+def distinct(splits: Splits) -> list[Sequence[Row]]:
+    """Return the rows of each split once: a split may go by two names."""
+    return list({id(rows): rows for rows in splits.values()}.values())
 
 
 @functools.lru_cache(maxsize=8)
@@ -99,27 +98,26 @@ def _embedded(levels: tuple[str, ...]) -> Splits:
 
 
 def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Row]]:
-    """Load the rows of a file, a folder or a hub name as they are. The dev split serves as test where there is none.
+    """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
-    A folder holds `train.json` and so on, or files under their official names, such as hotpot_dev_distractor_v1.json or
-    musique_ans_v1.0_train.jsonl. Those for the full wiki come without the gold paragraphs and are passed over, and so
-    are test files, whose answers are not public.
-
-    One file is one split, which its name says.
+    A file is one split, which its name says. A folder holds `train.json` and so on, or files under their official
+    names, such as hotpot_dev_distractor_v1.json or musique_ans_v1.0_train.jsonl. Those for the full wiki come without
+    the gold paragraphs and are passed over, and so are test files, whose answers are not public.
 
     Raises:
-        ConfigError: see `load_splits`; and if two files are of the same split.
+        ConfigError: as `load_splits`, and if two files are of the same split.
     """
     path = Path(data).expanduser()
-    files = sorted(path.iterdir()) if path.is_dir() else []
-    official = {file: split for file in files if (split := _official_split(file))}
-    if official:
-        splits: dict[str, Sequence[Row]] = {}
-        for file, split in official.items():
-            if split in splits:
-                raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
-            (splits[split],) = load_splits(str(file), columns=columns).values()
-    else:
+    splits: dict[str, Sequence[Row]] = {}
+    for file in sorted(path.iterdir()) if path.is_dir() else []:
+        words = re.split(r"[_.]", file.name)
+        split = next((_SPLIT_NAMES[word] for word in words if word in _SPLIT_NAMES), None)
+        if split is None or words[0] not in ("hotpot", "musique") or "fullwiki" in words or "test" in words:
+            continue
+        if split in splits:
+            raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
+        (splits[split],) = load_splits(str(file), columns=columns).values()
+    if not splits:
         loaded = load_splits(data, columns=columns, config="distractor" if "hotpot" in data else None)
         splits = {_SPLIT_NAMES.get(split, split): rows for split, rows in loaded.items()}
     if len(splits) > 1 and "test" in splits and not splits["test"][0].get("answer"):
@@ -129,34 +127,21 @@ def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Ro
     return splits
 
 
-def _official_split(file: Path) -> str | None:
-    words = re.split(r"[_.]", file.name)
-    if words[0] not in ("hotpot", "musique") or "fullwiki" in words or "test" in words:
-        return None
-    return next((_SPLIT_NAMES[word] for word in words if word in _SPLIT_NAMES), None)
-
-
-def official(row: Any) -> Any:
-    """Bring a row of MuSiQue or 2WikiMultihopQA into HotpotQA's form; any other is returned as it is.
+def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of MuSiQue or 2WikiMultihopQA in HotpotQA's form, and any other as it is.
 
     2WikiMultihopQA (arXiv:2011.01060) has the form of HotpotQA, but some copies hold its columns as JSON texts. MuSiQue
     (arXiv:2108.00573) has paragraphs, each of which becomes one sentence.
     """
-    if not isinstance(row, Mapping):
-        return row
-    if "paragraphs" in row:
-        return _from_musique(row)
-    texts = {name: row[name] for name in ("supporting_facts", "context") if isinstance(row.get(name), str)}
-    return {**row, **{name: json.loads(text) for name, text in texts.items()}} if texts else row
-
-
-def _from_musique(row: Mapping[str, Any]) -> Row:
+    if "paragraphs" not in row:
+        texts = {name: row[name] for name in ("supporting_facts", "context") if isinstance(row.get(name), str)}
+        return {**row, **{name: json.loads(text) for name, text in texts.items()}} if texts else row
     steps = [step.get("paragraph_support_idx") for step in row.get("question_decomposition") or ()]
     order = {index: n for n, index in enumerate(steps)}
     gold = [paragraph for paragraph in row["paragraphs"] if paragraph["is_supporting"]]
     # In the order of the decomposition, which is the order in which one would search.
     gold.sort(key=lambda paragraph: order.get(paragraph.get("idx"), len(order)))
-    # Titles are not unique there, and `read_question` takes the last paragraph with a title for the one that is meant.
+    # Titles are not unique there, and of the paragraphs with one title `read_question` takes the last.
     others = [paragraph for paragraph in row["paragraphs"] if not paragraph["is_supporting"]]
     return {
         "question": row["question"],

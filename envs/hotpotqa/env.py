@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_gym.data import Row, Splits
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions, read_question
+from agent_gym.envs.hotpotqa.data import EMBEDDED, questions, read_question
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge
 from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search, Searched, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats import Parser
 from agent_gym.formats.react import ReActParser
-from agent_gym.rewards import answer_format, tagged_answer
+from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import Document, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.tool_env import ToolEnv
-
-TOOLS = ("search", "lookup")
-FORMATS = ("hermes", "react")
 
 SEARCH = (
     "Answer the question by searching. One search is rarely enough: search for what the question names, then for what "
@@ -56,8 +52,7 @@ class HotpotQAEnv(ToolEnv):
     has to be found first. The policy searches as often as its turns allow, several times per turn if it likes, and then
     states the answer. A turn without a tool call is the answer, whatever it says.
 
-    Beside it stand the baselines that papers compare with: the direct answer, naive RAG, and ReAct. They differ in what
-    the policy sees and how it calls, and in nothing else.
+    The baselines of papers (the direct answer, naive RAG, ReAct) differ in what the policy sees and how it calls alone.
 
     ## Observation
     `reset` returns the question (after the system prompt, if there is one; with `retrieve_question` after the passages
@@ -108,14 +103,12 @@ class HotpotQAEnv(ToolEnv):
       stored episode can be played again without its model.
     - `levels`: only questions of these levels ("easy", "medium", "hard").
     - `reward`: see above.
-    - everything `ToolEnv` and `TextEnv` take: max_calls_per_turn, split, system_prompt, max_turns, reward_weights,
-      tokenizer, render_mode.
+    - everything `ToolEnv` and `TextEnv` take.
 
     ## Ids
     `AgentR1/HotpotQA-v0` calls tools. Its baselines are `AgentR1/HotpotQA-Direct-v0` (no tool, 1 turn),
     `AgentR1/HotpotQA-NaiveRAG-v0` (the same with `retrieve_question`) and `AgentR1/HotpotQA-ReAct-v0`
-    (`calls="react"`). `AgentR1/HotpotQA-FullWiki-v0` and `AgentR1/MultiHopQA-v0` (variants.py) take the
-    same arguments.
+    (`calls="react"`). Relatives with the same arguments: `AgentR1/HotpotQA-FullWiki-v0`, `AgentR1/MultiHopQA-v0`.
 
     ## Data
     "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (embedded/): 20,000 train questions
@@ -138,6 +131,7 @@ class HotpotQAEnv(ToolEnv):
     }
     process_terms: ClassVar[frozenset[str]] = frozenset({"new_gold", "fact_recall", "repeat"})
     default_system_prompt: ClassVar[str] = SEARCH
+    load_tasks = staticmethod(questions)
 
     def __init__(
         self,
@@ -159,11 +153,10 @@ class HotpotQAEnv(ToolEnv):
         max_turns: int = 6,
         **kwargs: Any,
     ) -> None:
-        if reward not in REWARDS:
-            raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
-        if isinstance(tools, str) or not set(tools) <= set(TOOLS) or (tools and "search" not in tools):
+        weights = preset_weights(reward, REWARDS, type(self).reward_weights, reward_weights)
+        if isinstance(tools, str) or not set(tools) <= {"search", "lookup"} or (tools and "search" not in tools):
             raise ConfigError(f"tools is {tools!r}; allowed: ('search',), ('search', 'lookup') or ()")
-        if calls not in FORMATS or (calls == "react" and not tools):
+        if calls not in ("hermes", "react") or (calls == "react" and not tools):
             raise ConfigError(
                 f"calls is {calls!r} with the tools {tuple(tools)}; allowed: 'hermes', or 'react' with some"
             )
@@ -174,15 +167,15 @@ class HotpotQAEnv(ToolEnv):
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
         tasks, rows = self.load_tasks(data, levels)
         known = {"search": Search(self._find, self._write, top_k), "lookup": Lookup(self._find, self._write)}
-        weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         chosen = [known[name] for name in dict.fromkeys(tools)]
         if calls == "react":
             parser = ReActParser({tool.name: tool.argument for tool in chosen})
         self._react = parser if isinstance(parser, ReActParser) else None
-        if system_prompt is None:
-            system_prompt = choose_prompt(
-                searches=bool(tools), retrieves=retrieve_question, react=self._react is not None
-            )
+        self._retrieves = retrieve_question
+        if system_prompt is None and not tools:
+            system_prompt = READ if retrieve_question else DIRECT
+        elif system_prompt is None:
+            system_prompt = (REACT if self._react else SEARCH) + (f"\n\n{RETRIEVED}" if retrieve_question else "")
         super().__init__(
             tasks,
             tools=chosen,
@@ -194,14 +187,6 @@ class HotpotQAEnv(ToolEnv):
         )
         self._searched = Searched(retriever, corpus, rows)
         self._limit = TokenLimit(self.renderer)
-        self._retrieves = retrieve_question
-
-    @staticmethod
-    def load_tasks(data: Any, levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:
-        """Return the splits of a data source, and the rows whose paragraphs are searched together, if any."""
-        return questions(data, levels), [] if data == EMBEDDED else distinct(load(data).values())
-
-    # The episode.
 
     def begin(self, task: Any) -> str:
         question = read_question(task)
@@ -228,14 +213,12 @@ class HotpotQAEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy is told nothing about it."""
+        """Score the final answer. The policy reads nothing of it."""
         tagged = self._tagged(text)
-        given = tagged_answer(tagged)
-        scores = self._judge.answer(given)
+        scores = self._judge.answer(tagged_answer(tagged))
         terms = {**scores, "format": answer_format(tagged), **self._published(text, TERMS)}
-        return Reply(
-            terms=terms, metrics={**scores, **self._judge.metrics}, terminated=True, success=bool(scores["em"])
-        )
+        metrics = {**scores, **self._judge.metrics}
+        return Reply(terms=terms, metrics=metrics, terminated=True, success=bool(scores["em"]))
 
     def expert_action(self, style: str = "default") -> str:
         """Search for the titles of the gold paragraphs, if there is a tool for it, then state the gold answer.
@@ -248,33 +231,27 @@ class HotpotQAEnv(ToolEnv):
         if style not in ("default", "direct"):
             raise ConfigError(f"the HotpotQA expert has no style {style!r}; known: default, direct")
         titles, answer = self._judge.question.titles, self._judge.question.answers[0]
-        if style == "direct":
-            return self._state(answer if self._judge.gold_recall == 1.0 else "unknown")
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, n = min(len(titles), self.max_turns - 1) if self.tools else 0, len(titles)
+        if style == "direct":
+            turns, answer = 0, answer if self._judge.gold_recall == 1.0 else "unknown"
         if self.turn >= turns:
-            return self._state(answer)
+            stated = self._react.render_answer(answer) if self._react else f"<answer>{answer}</answer>"
+            return f"Thought: I can answer now.\n{stated}" if self._react else stated
         due = titles[self.turn * n // turns : (self.turn + 1) * n // turns]
         lines = [self.parser.render("search", {"query": title}) for title in due]
         return "\n".join([f"Thought: I have to read about {' and '.join(due)}.", *lines] if self._react else lines)
 
-    def _state(self, answer: str) -> str:
-        if self._react:
-            return f"Thought: I can answer now.\n{self._react.render_answer(answer)}"
-        return f"<answer>{answer}</answer>"
-
     def _tagged(self, text: str) -> str:
         return self._react.tagged(text) if self._react else text
 
-    def _published(self, text: str, names: Sequence[str] | Mapping[str, Any]) -> dict[str, float]:
+    def _published(self, text: str, names: Iterable[str]) -> dict[str, float]:
         # Templates of thinking models begin each turn with <think>, and Agent-R1 looks for it.
         begun = self.renderer.prefill if self.renderer else ""
-        said = [segment.text for segment in self.transcript.segments if segment.source == "agent"]
-        turns = [begun + self._tagged(turn) for turn in [*said, text]]
+        before = [segment.text for segment in self.transcript.segments if segment.source == "agent"]
+        turns = [begun + self._tagged(turn) for turn in [*before, text]]
         answers = self._judge.question.answers
         return {name: TERMS[name](turns, answers) for name in names if self.weights[name]}
-
-    # Searching.
 
     def _passages(self, question: str) -> str:
         try:
@@ -292,11 +269,3 @@ class HotpotQAEnv(ToolEnv):
 
     def _write(self, documents: Sequence[Document]) -> str:
         return render(documents, self._limit, self._passage_tokens)
-
-
-def choose_prompt(*, searches: bool, retrieves: bool, react: bool) -> str:
-    """Return the prompt of a setting."""
-    if not searches:
-        return READ if retrieves else DIRECT
-    prompt = REACT if react else SEARCH
-    return f"{prompt}\n\n{RETRIEVED}" if retrieves else prompt

@@ -29,16 +29,12 @@ from agent_gym.tools import same_text
 
 
 class Judge:
-    """Judges one episode.
-
-    Attributes:
-        searches: calls so far that could be run.
-    """
+    """Scores one episode; `gold_recall` is the share of the gold paragraphs that were shown so far."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.searches = 0
-        self._asked: set[tuple[str, str]] = set()
+        self._searches = 0  # calls that could be run
+        self._made: set[tuple[str, str]] = set()
         self._shown: set[str | tuple[str, str]] = set()
 
     def show(self, texts: Sequence[str]) -> tuple[float, float]:
@@ -54,10 +50,10 @@ class Judge:
         repeated = 0
         for call in calls:
             if call.name in tools:
-                asked = call.name, same_text(" ".join(map(str, call.arguments.values())))
-                repeated += asked in self._asked
-                self._asked.add(asked)
-                self.searches += not call.failed
+                made = call.name, same_text(" ".join(map(str, call.arguments.values())))
+                repeated += made in self._made
+                self._made.add(made)
+                self._searches += not call.failed
         # Only what a search found counts: an error repeats what the policy wrote.
         new_gold, fact_recall = self.show([call.answer for call in calls if not call.failed])
         return {"new_gold": new_gold, "fact_recall": fact_recall, "repeat": -repeated / len(calls)}
@@ -72,12 +68,10 @@ class Judge:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The share of the gold paragraphs that were shown so far, and the number of searches."""
-        return {"gold_recall": self.gold_recall, "searches": float(self.searches)}
+        return {"gold_recall": self.gold_recall, "searches": float(self._searches)}
 
     @property
     def gold_recall(self) -> float:
-        """The share of the gold paragraphs that were shown so far."""
         titles = self.question.titles
         return sum(title in self._shown for title in titles) / max(1, len(titles))
 
@@ -94,8 +88,17 @@ _TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
 def response_em(turns: Sequence[str], golds: Sequence[str]) -> float:
-    """StepPO's outcome of an answered episode: EM of the last turn's last `<answer>`, else of all of the turn."""
-    return max(exact_match(_last_answer(turns[-1]), gold) for gold in golds)
+    """StepPO's outcome of an answered episode: EM of the last turn's last `<answer>`, else of all of the turn.
+
+    Tags count in any case, and are read from the left without overlaps.
+    """
+    start, found = None, turns[-1]
+    for tag in _TAG.finditer(turns[-1]):
+        if tag[0][1] != "/":
+            start = tag.end() if start is None else start
+        elif start is not None:
+            found, start = turns[-1][start : tag.start()], None
+    return max(exact_match(found.strip(), gold) for gold in golds)
 
 
 def floor(turns: Sequence[str], golds: Sequence[str]) -> float:
@@ -115,6 +118,16 @@ def turn_format(turns: Sequence[str], golds: Sequence[str]) -> float:
         for turn in turns[:-1]
     )
     return min(score + 0.5 * _is_frame(turns[-1], "answer"), 1.0)
+
+
+def _is_frame(turn: str, tag: str) -> bool:
+    """Whether a turn is `<think>...</think>...<tag>...</tag>`, as Agent-R1's patterns have it, but in linear time."""
+    end = turn.removesuffix("\n")  # where the `$` of its patterns also matches
+    thought = turn.find("</think>", len("<think>"))
+    opened = turn.find(f"<{tag}>", thought)
+    closed = len(end) - len(f"</{tag}>")
+    inside = 0 <= thought < opened and opened + len(f"<{tag}>") <= closed
+    return turn.startswith("<think>") and end.endswith(f"</{tag}>") and inside
 
 
 def graded_answer(turns: Sequence[str], golds: Sequence[str]) -> float:
@@ -139,87 +152,44 @@ TERMS: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "graded_answer": graded_answer,
 }
 """The terms above by name; each is a function of the policy's turns and the gold answers."""
-
 UNANSWERED = ("floor", "turn_format", "graded_answer")
 """Those that also score an episode that ran out of turns."""
 
-
-def _is_frame(turn: str, tag: str) -> bool:
-    """Whether a turn is `<think>...</think>...<tag>...</tag>`, as Agent-R1's patterns have it, but in linear time."""
-    end = turn.removesuffix("\n")  # where the `$` of its patterns also matches
-    thought = turn.find("</think>", len("<think>"))
-    opened = turn.find(f"<{tag}>", thought)
-    closed = len(end) - len(f"</{tag}>")
-    inside = 0 <= thought < opened and opened + len(f"<{tag}>") <= closed
-    return turn.startswith("<think>") and end.endswith(f"</{tag}>") and inside
-
-
-def _last_answer(text: str) -> str:
-    """The content of the last `<answer>...</answer>` in any case, read from the left without overlaps, or the text."""
-    start, found = None, text
-    for tag in _TAG.finditer(text):
-        if tag[0][1] == "/":
-            if start is not None:
-                found, start = text[start : tag.start()], None
-        elif start is None:
-            start = tag.end()
-    return found.strip()
-
-
-# HotpotQA's official evaluation (arXiv:1809.09600, section 5.2), as in the authors' `hotpot_evaluate_v1.py`.
-
 _PARTS = ("em", "f1", "prec", "recall")
 METRICS = tuple(prefix + part for prefix in ("", "sp_", "joint_") for part in _PARTS)
-Scores = tuple[float, float, float, float]
-"""Exact match, F1, precision, recall."""
-
-
-def answer_scores(prediction: str, gold: str) -> Scores:
-    """Score one answer."""
-    return exact_match(prediction, gold), *f1_score(prediction, gold)
-
-
-def fact_scores(prediction: Iterable[Sequence[Any]], gold: Iterable[Sequence[Any]]) -> Scores:
-    """Score the supporting facts of one question, given as (title, sentence number) pairs."""
-    named, wanted = {tuple(fact) for fact in prediction}, {tuple(fact) for fact in gold}
-    right = len(named & wanted)
-    precision = right / len(named) if named else 0.0
-    recall = right / len(wanted) if wanted else 0.0
-    return float(named == wanted), _f1(precision, recall), precision, recall
-
-
-def joint_scores(answer: Scores, facts: Scores) -> Scores:
-    """Combine both: precision and recall are multiplied, so that a right answer for wrong reasons counts for little."""
-    precision, recall = answer[2] * facts[2], answer[3] * facts[3]
-    return answer[0] * facts[0], _f1(precision, recall), precision, recall
 
 
 def evaluate(prediction: Mapping[str, Mapping[str, Any]], gold: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Score a set of predictions.
+    """Score predictions as HotpotQA does (arXiv:1809.09600, section 5.2; the authors' `hotpot_evaluate_v1.py`).
+
+    The joint precision and recall are products, so that a right answer for wrong reasons counts for little.
 
     Args:
         prediction: {"answer": {id: text}, "sp": {id: [[title, sentence], ...]}}, the official format.
         gold: rows with `_id`, `answer` and `supporting_facts`.
 
     Returns:
-        The mean of each of `METRICS` over all gold rows.
+        The mean of each of `METRICS` over all gold rows; what was not predicted counts 0.
     """
-    totals = dict.fromkeys(METRICS, 0.0)
-    rows = 0
-    for row in gold:
-        rows += 1
-        scores: dict[str, Scores] = {}
-        if row["_id"] in prediction["answer"]:
-            scores[""] = answer_scores(prediction["answer"][row["_id"]], row["answer"])
-        if row["_id"] in prediction["sp"]:
-            scores["sp_"] = fact_scores(prediction["sp"][row["_id"]], row["supporting_facts"])
+    totals, rows = dict.fromkeys(METRICS, 0.0), list(gold)
+    for row in rows:
+        scores: dict[str, tuple[float, ...]] = {}
+        text, facts = prediction["answer"].get(row["_id"]), prediction["sp"].get(row["_id"])
+        if text is not None:
+            scores[""] = exact_match(text, row["answer"]), *f1_score(text, row["answer"])
+        if facts is not None:
+            named, wanted = set(map(tuple, facts)), set(map(tuple, row["supporting_facts"]))
+            right = len(named & wanted)
+            scores["sp_"] = float(named == wanted), *_f1(right / max(1, len(named)), right / max(1, len(wanted)))
         if len(scores) == 2:
-            scores["joint_"] = joint_scores(scores[""], scores["sp_"])
+            (em, _, *answer), (sp_em, _, *sp) = scores.values()
+            scores["joint_"] = em * sp_em, *_f1(answer[0] * sp[0], answer[1] * sp[1])
         for prefix, values in scores.items():
             for part, value in zip(_PARTS, values, strict=True):
                 totals[prefix + part] += value
-    return {name: total / max(1, rows) for name, total in totals.items()}
+    return {name: total / max(1, len(rows)) for name, total in totals.items()}
 
 
-def _f1(precision: float, recall: float) -> float:
-    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+def _f1(precision: float, recall: float) -> tuple[float, float, float]:
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+    return f1, precision, recall

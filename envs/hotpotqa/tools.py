@@ -18,6 +18,7 @@ from agent_gym.tools import TextTool, ToolResult, same_text
 
 Find = Callable[[Sequence[str], int], list[list[Document]]]
 """Queries and k to documents per query."""
+Write = Callable[[Sequence[Document]], str]
 NOTHING = "No results."
 _CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
 
@@ -25,7 +26,7 @@ _CANDIDATES = 10  # a paragraph that a search for its own title does not put amo
 class Search(TextTool):
     """`search(query)`: the best paragraphs for a query. All calls of one turn are one batched search."""
 
-    def __init__(self, find: Find, write: Callable[[Sequence[Document]], str], top_k: int) -> None:
+    def __init__(self, find: Find, write: Write, top_k: int) -> None:
         super().__init__("search", "Search an encyclopedia for paragraphs.", "query", "what to search for")
         self._find, self._write, self._top_k = find, write, top_k
 
@@ -36,18 +37,17 @@ class Search(TextTool):
 class Lookup(TextTool):
     """`lookup(title)`: the paragraph with exactly this title, whatever its case."""
 
-    def __init__(self, find: Find, write: Callable[[Sequence[Document]], str]) -> None:
+    def __init__(self, find: Find, write: Write) -> None:
         super().__init__("lookup", "Read the paragraph with this title.", "title", "the exact title")
         self._find, self._write = find, write
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        return [self._pick(title, found) for title, found in zip(texts, self._find(texts, _CANDIDATES), strict=True)]
-
-    def _pick(self, title: str, found: Sequence[Document]) -> ToolResult:
-        exact = [document for document in found if same_text(document.title) == same_text(title)]
-        if not exact:
-            return ToolResult(f"Error: no paragraph has the title {title[:80]!r}", error=True)
-        return ToolResult(self._write(exact[:1]))
+        results = []
+        for title, found in zip(texts, self._find(texts, _CANDIDATES), strict=True):
+            exact = [document for document in found if same_text(document.title) == same_text(title)]
+            problem = f"Error: no paragraph has the title {title[:80]!r}"
+            results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
+        return results
 
 
 class Searched:
@@ -56,7 +56,7 @@ class Searched:
     Nothing is read or indexed before the first search.
 
     Raises:
-        ConfigError: if one of them cannot be opened.
+        ConfigError: if the engine or the corpus cannot be opened.
     """
 
     def __init__(self, retriever: Any, corpus: str | None, rows: Sequence[Sequence[Row]]) -> None:
@@ -65,13 +65,13 @@ class Searched:
         self.retriever = open_retriever(retriever, self._corpus)
 
     def check(self, task: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` if there is nothing to search for this task. Nothing is read or indexed yet."""
+        """Raise `ConfigError` if there is nothing to search for this task."""
         given = self.retriever is not None or self._corpus is not None or self._rows
-        if not given and not isinstance(task.get("world"), int) and not _paragraphs(task):
+        if not given and not isinstance(task.get("world"), int) and not _paragraphs([task]):
             raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
 
     def engine(self, task: Mapping[str, Any]) -> Retriever:
-        """Return the engine that searches for this task, after making it if need be."""
+        """Return the engine that searches for this task."""
         corpus, rows, world = self._corpus, self._rows, task.get("world")
         if self.retriever is not None:
             return self.retriever
@@ -80,30 +80,28 @@ class Searched:
         if isinstance(world, int):
             return ENGINES.get(("world", world), lambda: BM25Retriever(get_world(world).documents))
         if rows:
-            key = tuple(map(id, rows))
-            return ENGINES.get(key, lambda: BM25Retriever(list(hotpotqa_paragraphs(map(official, chain(*rows))))), rows)
+            return ENGINES.get(tuple(map(id, rows)), lambda: BM25Retriever(_paragraphs(chain(*rows))), rows)
         # A task that was handed in brings its own paragraphs.
-        return ENGINES.get(("task", id(task)), lambda: BM25Retriever(_paragraphs(task)), task)
+        return ENGINES.get(("task", id(task)), lambda: BM25Retriever(_paragraphs([task])), task)
 
 
-def _paragraphs(task: Mapping[str, Any]) -> list[Document]:
-    return list(hotpotqa_paragraphs([official(task)]))
+def _paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
+    return list(hotpotqa_paragraphs(map(official, rows)))
 
 
 def render(documents: Iterable[Document], limit: TokenLimit, max_tokens: int) -> str:
     """Write documents as numbered lines, `[1] Title: text`, each of at most `max_tokens` tokens."""
-    lines = [f"[{n}] {heading(d.title)}{' '.join(d.text.split())}" for n, d in enumerate(documents, 1)]
+    lines = [f"[{n}] {_heading(d.title)}{' '.join(d.text.split())}" for n, d in enumerate(documents, 1)]
     return "\n".join(limit.cut(line, max_tokens) for line in lines)
-
-
-def heading(title: str) -> str:
-    """Return how a passage begins that has this title."""
-    title = " ".join(title.split())
-    return f"{title}: " if title else ""
 
 
 def shown(text: str, title: str, sentence: str = "") -> bool:
     """Whether an observation shows a paragraph with this title, and in it this sentence."""
-    begin, wanted = heading(title), " ".join(sentence.split())
+    begin, wanted = _heading(title), " ".join(sentence.split())
     lines = (line.partition("] ")[2] for line in text.split("\n"))
     return any(line.startswith(begin) and wanted in line for line in lines)
+
+
+def _heading(title: str) -> str:
+    title = " ".join(title.split())
+    return f"{title}: " if title else ""

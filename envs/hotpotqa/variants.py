@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_gym.data import GeneratedRows, Row, Splits
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
-from agent_gym.envs.hotpotqa.embedded import SPLIT_SIZES, GeneratedQuestions
+from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions
 from agent_gym.envs.hotpotqa.env import HotpotQAEnv
 from agent_gym.errors import ConfigError
 from agent_gym.search import Retriever
@@ -55,6 +55,59 @@ class HotpotQAFullWikiEnv(HotpotQAEnv):
         super().__init__(data, corpus=corpus, retriever=retriever, **kwargs)
 
 
+class Mixture(GeneratedRows):
+    """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample."""
+
+    def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
+        self._sources = sources
+
+    @functools.cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """The order of all rows, and where each source begins; found late, since a source may have to be drawn."""
+        sizes = [len(rows) for rows in self._sources]
+        places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+        return np.argsort(places, kind="stable"), np.cumsum([0, *sizes])
+
+    def __len__(self) -> int:
+        return len(self._places[0])
+
+    def make(self, index: int) -> Row:
+        order, starts = self._places
+        at = int(order[index])
+        source = int(np.searchsorted(starts, at, side="right")) - 1
+        return self._sources[source][at - int(starts[source])]
+
+
+def mixture(data: str | Sequence[str], levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
+    """Load sources, "embedded", files, folders or names on the hub, and mix them.
+
+    Returns:
+        The splits, and all rows whose paragraphs are searched together.
+
+    Raises:
+        ConfigError: if there is no source, one cannot be read, or levels are given, which a mixture does not have.
+    """
+    if levels is not None:
+        raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
+    names = [data] if isinstance(data, str) else list(data)
+    if not names:
+        raise ConfigError("data names no source; give 'embedded', files, folders or names on the hub")
+    sources: dict[str, list[Sequence[Row]]] = {}
+    searched: list[Sequence[Row]] = []
+    for name in names:
+        if name == EMBEDDED:
+            for split, rows in questions(EMBEDDED)[0].items():
+                three_hops = GeneratedQuestions(split, levels=("easy", "medium"), hops=3)
+                sources.setdefault(split, []).append(Mixture([rows, three_hops]))
+            continue
+        loaded = load(name, ("question", "answer"))
+        searched += distinct(loaded)
+        for split, rows in loaded.items():
+            answerable = [row for row in rows if row["answerable"]] if "answerable" in rows[0] else rows
+            sources.setdefault(split, []).append(answerable)
+    return {split: Mixture(parts) for split, parts in sources.items()}, searched
+
+
 class MultiHopQAEnv(HotpotQAEnv):
     """HotpotQA, 2WikiMultihopQA and MuSiQue, alone or mixed.
 
@@ -83,74 +136,7 @@ class MultiHopQAEnv(HotpotQAEnv):
     v0: first version.
     """
 
+    load_tasks = staticmethod(mixture)  # type: ignore[assignment]
+
     def __init__(self, data: str | Sequence[str] = "embedded", *, max_turns: int = 8, **kwargs: Any) -> None:
         super().__init__(data, max_turns=max_turns, **kwargs)  # type: ignore[arg-type]
-
-    @staticmethod
-    def load_tasks(data: str | Sequence[str], levels: Sequence[str] | None) -> tuple[Splits, list[Sequence[Row]]]:
-        """Return the mixed splits, and the rows whose paragraphs are searched together."""
-        if levels is not None:
-            raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
-        return mixture(data)
-
-
-class Mixture(GeneratedRows):
-    """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample."""
-
-    def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
-        self._sources = sources
-
-    @functools.cached_property
-    def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """The order of all rows, and where each source begins; found late, since a source may have to be drawn."""
-        sizes = [len(rows) for rows in self._sources]
-        places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
-        return np.argsort(places, kind="stable"), np.cumsum([0, *sizes])
-
-    def __len__(self) -> int:
-        return len(self._places[0])
-
-    def make(self, index: int) -> Row:
-        order, starts = self._places
-        at = int(order[index])
-        source = int(np.searchsorted(starts, at, side="right")) - 1
-        return self._sources[source][at - int(starts[source])]
-
-
-def mixture(data: str | Sequence[str]) -> tuple[Splits, list[Sequence[Row]]]:
-    """Load sources and mix them.
-
-    Args:
-        data: "embedded", a file, a folder or a hub name of HotpotQA, 2WikiMultihopQA or MuSiQue; or several of these.
-
-    Returns:
-        The splits, and all rows whose paragraphs are searched together.
-
-    Raises:
-        ConfigError: if there is no source, or one cannot be read.
-    """
-    names = [data] if isinstance(data, str) else list(data)
-    if not names:
-        raise ConfigError("data names no source; give 'embedded', files, folders or names on the hub")
-    sources: dict[str, list[Sequence[Row]]] = {}
-    searched: list[Sequence[Row]] = []
-    for name in names:
-        loaded = _embedded() if name == EMBEDDED else load(name, ("question", "answer"))
-        searched += [] if name == EMBEDDED else distinct(loaded.values())
-        for split, rows in loaded.items():
-            sources.setdefault(split, []).append(_answerable(rows))
-    return {split: Mixture(parts) for split, parts in sources.items()}, searched
-
-
-def _embedded() -> Splits:
-    two = questions(EMBEDDED)
-    return {
-        split: Mixture([two[split], GeneratedQuestions(split, levels=("easy", "medium"), hops=3)])
-        for split in SPLIT_SIZES
-    }
-
-
-def _answerable(rows: Sequence[Row]) -> Sequence[Row]:
-    if "answerable" not in rows[0]:
-        return rows
-    return [row for row in rows if row["answerable"]]

@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,13 +36,8 @@ from agent_gym.envs.hotpotqa.embedded.world import TABLES, Entity, World, get_wo
 from agent_gym.errors import ConfigError
 
 _DEV, _TEST = range(80, 88), range(88, 96)
-WORLDS = {
-    "train": range(80),
-    "validation": _DEV,
-    "test": _TEST,
-    "unseen_entities_dev": _DEV,
-    "unseen_entities": _TEST,
-}
+_UNSEEN = {"unseen_entities_dev": _DEV, "unseen_entities": _TEST}
+WORLDS = {"train": range(80), "validation": _DEV, "test": _TEST, **_UNSEEN}
 SPLIT_SIZES = {split: 20_000 if split == "train" else 1_000 for split in WORLDS}
 LEVELS = ("easy", "medium", "hard")
 PARAGRAPHS = 10
@@ -61,8 +56,7 @@ class GeneratedQuestions(DistinctRows):
 
     Args:
         split: `train`; `validation` and `test`, whose entities and relations occur in no other split; or
-            `unseen_entities`, which asks the questions of training about the worlds of test, and
-            `unseen_entities_dev`, which asks them about those of validation.
+            `unseen_entities` (_dev), which asks the questions of training about the worlds of test (validation).
         size: how many at most; question i is the same at any size. Of some levels there are fewer.
         levels: which of `LEVELS` occur.
         hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
@@ -98,7 +92,7 @@ def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
 
 
 def _belongs_to(split: str, *relations: str) -> bool:
-    """Whether a question over these relations may stand in a split: each question belongs to at most one."""
+    # Each question belongs to at most one split.
     touched = {name for name, held in HELD_OUT.items() if held & set(relations)}
     return touched == ({split} if split in HELD_OUT else set())
 
@@ -121,31 +115,6 @@ def comparisons(split: str) -> list[tuple[str, str, str]]:
     return [(a, b, by) for a in people for b in people for by in COMPARED if _belongs_to(split, a, b, by)]
 
 
-# An episode's group and the epochs after it ask for the same questions.
-@functools.lru_cache(maxsize=8192)
-def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attempt: int) -> dict[str, Any]:
-    # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
-    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}" + (f"/{attempt}" if attempt else ""))
-    (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
-    number = rng.choice(WORLDS[split])
-    world = get_world(number)
-    asked_in = "train" if split.startswith("unseen_entities") else split
-    draft = None
-    while draft is None:
-        draft = _draft(world, level, asked_in, hops, rng)
-    gold = [title for title, _ in draft.facts]
-    return {
-        "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
-        "question": draft.question,
-        "answer": draft.answer,
-        "type": draft.type,
-        "level": level,
-        "supporting_facts": [list(fact) for fact in draft.facts],
-        "context": _context(world, draft.question, gold, rng),
-        "world": number,
-    }
-
-
 class _Draft(NamedTuple):
     """A question that may yet turn out too easy; `hidden` are the gold titles that it does not name."""
 
@@ -156,12 +125,31 @@ class _Draft(NamedTuple):
     hidden: list[str]
 
 
-def _draft(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
-    """Write a question, or None where the choices of this try make no good one."""
-    compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
-    draft = _compare(world, level, split, rng) if compare else _bridge(world, level, split, hops, rng)
-    # What the question does not name must stay out of what a search with the question finds.
-    return None if draft is None or set(draft.hidden) & set(world.rank(draft.question, HIDDEN)) else draft
+# An episode's group and the epochs after it ask for the same questions.
+@functools.lru_cache(maxsize=8192)
+def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attempt: int) -> dict[str, Any]:
+    # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
+    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}" + (f"/{attempt}" if attempt else ""))
+    (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
+    number = rng.choice(WORLDS[split])
+    world = get_world(number)
+    asked_in = "train" if split.startswith("unseen_entities") else split
+    while True:
+        compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
+        draft = _compare(world, level, asked_in, rng) if compare else _bridge(world, level, asked_in, hops, rng)
+        # What the question does not name must stay out of what a search with the question finds.
+        if draft and not set(draft.hidden) & set(world.rank(draft.question, HIDDEN)):
+            break
+    return {
+        "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
+        "question": draft.question,
+        "answer": draft.answer,
+        "type": draft.type,
+        "level": level,
+        "supporting_facts": [list(fact) for fact in draft.facts],
+        "context": _context(world, draft.question, [title for title, _ in draft.facts], rng),
+        "world": number,
+    }
 
 
 def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
@@ -230,39 +218,30 @@ def _context(world: World, question: str, gold: list[str], rng: random.Random) -
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, levels: Sequence[str] = LEVELS) -> Path:
     """Write generated questions and the paragraphs of their worlds, in the two forms in which real data comes.
 
-    HotpotQA's JSON, one file per split, for `data=`; and in the folder `beir` the corpus, the questions and which
-    paragraphs are relevant to them, in the form of BEIR (arXiv:2104.08663), for `corpus=` and for measuring search
-    engines.
-
-    Returns:
-        The folder, with `<split>.json`, `beir/corpus.jsonl`, `beir/queries.jsonl` and `beir/qrels/<split>.tsv`.
+    HotpotQA's JSON, `<split>.json`, for `data=`; and in the folder `beir` the corpus, the questions and which
+    paragraphs are relevant to them (corpus.jsonl, queries.jsonl, qrels/<split>.tsv), in the form of BEIR
+    (arXiv:2104.08663), for `corpus=` and for measuring search engines.
 
     Raises:
         ConfigError: for an unknown split or level.
     """
     folder = Path(folder).expanduser()
     splits = {split: list(GeneratedQuestions(split, size, levels)) for split, size in sizes.items()}
-    (folder / "beir" / "qrels").mkdir(parents=True, exist_ok=True)
+    beir = folder / "beir"
+    (beir / "qrels").mkdir(parents=True, exist_ok=True)
+    worlds = sorted({row["world"] for rows in splits.values() for row in rows})
+    documents = [document for world in worlds for document in get_world(world).documents]
+    ids = {document.title: document.id for document in documents}
+    corpus = [{"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents]
+    queries: list[dict[str, Any]] = []
     for split, rows in splits.items():
         # In the corpus of all worlds together a title is still unique, so that the row need not say which is its own.
         plain = [{key: value for key, value in row.items() if key != "world"} for row in rows]
         (folder / f"{split}.json").write_text(json.dumps(plain), encoding="utf-8")
-    rows = [row for rows in splits.values() for row in rows]
-    documents = [
-        document for world in sorted({row["world"] for row in rows}) for document in get_world(world).documents
-    ]
-    corpus = ({"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents)
-    _write_lines(folder / "beir" / "corpus.jsonl", corpus)
-    queries = ({"_id": row["_id"], "text": row["question"], "metadata": {}} for row in rows)
-    _write_lines(folder / "beir" / "queries.jsonl", queries)
-    ids = {document.title: document.id for document in documents}
-    for split, questions in splits.items():
-        relevant = [f"{row['_id']}\t{ids[title]}\t1\n" for row in questions for title, _ in row["supporting_facts"]]
+        queries += [{"_id": row["_id"], "text": row["question"], "metadata": {}} for row in rows]
+        relevant = [f"{row['_id']}\t{ids[title]}\t1\n" for row in rows for title, _ in row["supporting_facts"]]
         table = "".join(["query-id\tcorpus-id\tscore\n", *relevant])
-        (folder / "beir" / "qrels" / f"{split}.tsv").write_text(table, encoding="utf-8")
+        (beir / "qrels" / f"{split}.tsv").write_text(table, encoding="utf-8")
+    for name, lines in (("corpus", corpus), ("queries", queries)):
+        (beir / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return folder
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
