@@ -298,14 +298,14 @@ def test_a_checker_knows_nothing_of_the_callers_environment(monkeypatch: pytest.
     monkeypatch.setenv("OPENAI_API_KEY", "CANARY-KEY")
     scoring._pool.close()
     assert math_equal("9\\cdot 7x", "63x")
-    (checker,) = scoring._pool._idle
+    (checker,) = scoring._pool.idle
     environment = Path(f"/proc/{checker.pid}/environ").read_bytes()
     assert b"CANARY-KEY" not in environment and b"OPENAI" not in environment
 
 
 def test_a_killed_checker_is_replaced_and_a_broken_one_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert math_equal("6\\cdot 6x", "36x")
-    for checker in scoring._pool._idle:
+    for checker in scoring._pool.idle:
         checker.kill()
         checker.wait()
     assert math_equal("7\\cdot 7x", "49x")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError
-from agent_gym.envs.retool.tools import LOST, NO_OUTPUT, STYLES, CodeInterpreter, full, retool, shorten
+from agent_gym.envs.retool.env import LOST, NO_OUTPUT, STYLES, CodeInterpreter, shown
 from agent_gym.sandbox import Execution, Limits, LocalSandbox, shared_sandbox
 
 TRACEBACK = (
@@ -39,13 +39,13 @@ def ended(stdout: str = "", stderr: str = "", status: Any = "ok", code: int | No
     ],
 )
 def test_styles(execution: Execution, in_full: str, in_retool: str) -> None:
-    assert full(execution, 2000) == in_full
-    assert retool(execution, 2000) == in_retool
+    assert shown(execution, "full", 2000) == in_full
+    assert shown(execution, "retool", 2000) == in_retool
 
 
-@given(st.text(max_size=300), st.integers(100, 250))
+@given(st.text("ab \n", max_size=300).map(str.rstrip).filter(bool), st.integers(100, 250))
 def test_beginning_and_end_stay(text: str, limit: int) -> None:
-    short = shorten(text, limit)
+    short = shown(ended(text), "full", limit)
     assert len(short) <= limit
     if len(text) <= limit:
         assert short == text

@@ -136,7 +136,7 @@ class MultiHopQAEnv(HotpotQAEnv):
     v0: first version.
     """
 
-    load_tasks = staticmethod(mixture)  # type: ignore[assignment]
+    load_tasks = staticmethod(mixture)
 
     def __init__(self, data: str | Sequence[str] = "embedded", *, max_turns: int = 8, **kwargs: Any) -> None:
         super().__init__(data, max_turns=max_turns, **kwargs)  # type: ignore[arg-type]

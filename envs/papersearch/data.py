@@ -2,11 +2,11 @@
 
 A folder holds the papers as `papers.jsonl`, one per line, `{"paper_id", "title", "abstract", "year", "references"}` and
 `authors` if they are known; a reference to a paper that is not in it is left out, since no dump of the literature is
-complete. The questions are in `train.jsonl`, `validation.jsonl` (or
-`dev.jsonl`) and `test.jsonl`, or as one `queries.jsonl`, which is the split "train". Instead of `.jsonl` a name may end
-in anything that `agent_gym.search.sources` reads. A question is `{"query_id", "question", "papers"}`, or a row
-of PaSa's AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where
-the `paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
+complete. The questions are in `train.jsonl`, `validation.jsonl` (or `dev.jsonl`) and `test.jsonl`, or as one
+`queries.jsonl`, which is the split "train". Instead of `.jsonl` a name may end in anything that
+`agent_gym.search.sources` reads. A question is `{"query_id", "question", "papers"}`, or a row of PaSa's
+AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where the
+`paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ EMBEDDED = "embedded"
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 # Observations put ids in brackets, answers list them with commas or on lines of their own.
 _NO_ID = re.compile(r"[\s,\[\]]|^$")
-_SPLITS = {"train": ("train",), "validation": ("validation", "dev"), "test": ("test",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +66,47 @@ def open_data(data: str) -> tuple[Splits, Library | None]:
     return _open_folder(folder.resolve(), changed)
 
 
+@functools.cache
+def _embedded() -> Splits:
+    return {split: GeneratedQueries(split) for split in SPLIT_SIZES}
+
+
+@functools.lru_cache(maxsize=4)
+def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[Splits, Library]:
+    def find(*names: str) -> Path | None:
+        return next(filter(Path.is_file, (folder / f"{name}{suffix}" for name in names for suffix in SUFFIXES)), None)
+
+    papers = find("papers")
+    if papers is None:
+        raise ConfigError(f"{folder} holds no papers.jsonl, with {', '.join(COLUMNS)} in each line")
+    library = _read_papers(read_rows(papers))
+    files = {"train": find("train"), "validation": find("validation", "dev"), "test": find("test")}
+    splits = {split: _read_queries(file, library) for split, file in files.items() if file}
+    if not splits:
+        file = find("queries")
+        if file is None:
+            raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
+        splits["train"] = _read_queries(file, library)
+    if "validation" in splits:
+        splits.setdefault("test", splits["validation"])
+    return splits, library
+
+
 def read_task(task: Any, shared: Library | None) -> tuple[Query, Library]:
     """Read a row, and find the papers that it is searched in: its field's, those of its data, or its own `corpus`.
 
     Raises:
         ConfigError: if it is no row, or asks for papers that are not there.
     """
-    need("a task of paper search", task, ("question", "papers"))
-    field = task.get("field")
+    _need("a task of paper search", task, ("question", "papers"))
     if "corpus" in task:
         if not isinstance(task["corpus"], list | tuple):
             raise ConfigError(f"corpus is {str(task['corpus'])[:50]!r}; it must be a list of {', '.join(COLUMNS)}")
-        library = read_papers((f"corpus, paper {n}", row) for n, row in enumerate(task["corpus"]))
-    elif isinstance(field, int) and shared is None:
-        library = get_field(field).library
+        library = _read_papers((f"corpus, paper {n}", row) for n, row in enumerate(task["corpus"]))
     elif shared is not None:
         library = shared
+    elif isinstance(task.get("field"), int):
+        library = get_field(task["field"]).library
     else:
         raise ConfigError("a task that was handed in has nothing to search: give it a corpus, a list of papers")
     return _read_query("the task", task, library), library
@@ -91,7 +115,7 @@ def read_task(task: Any, shared: Library | None) -> tuple[Query, Library]:
 def _read_query(place: str, row: Mapping[str, Any], library: Library) -> Query:
     if not isinstance(row["question"], str):
         raise ConfigError(f"{place}: question is {str(row['question'])[:50]!r}; it must be a text")
-    papers = tuple(dict.fromkeys(read_ids(place, "papers", row["papers"])))
+    papers = tuple(dict.fromkeys(_ids(place, "papers", row["papers"])))
     if not papers:
         raise ConfigError(f"{place}: papers is empty; a question without an answer cannot be scored")
     unknown = [paper for paper in papers if paper not in library.papers]
@@ -101,48 +125,18 @@ def _read_query(place: str, row: Mapping[str, Any], library: Library) -> Query:
     return Query(row["question"], papers, searches, tuple(map(str, row.get("expands") or ())))
 
 
-@functools.lru_cache(maxsize=1)
-def _embedded() -> Splits:
-    return {split: GeneratedQueries(split) for split in SPLIT_SIZES}
-
-
-@functools.lru_cache(maxsize=4)
-def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[Splits, Library]:
-    papers = _find(folder, "papers")
-    if papers is None:
-        raise ConfigError(f"{folder} holds no papers.jsonl, with {', '.join(COLUMNS)} in each line")
-    library = read_papers(read_rows(papers))
-    splits = {}
-    for split, names in _SPLITS.items():
-        file = next(filter(None, (_find(folder, name) for name in names)), None)
-        if file is not None:
-            splits[split] = _read_queries(file, library)
-    if not splits:
-        file = _find(folder, "queries")
-        if file is None:
-            raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
-        splits["train"] = _read_queries(file, library)
-    if "validation" in splits:
-        splits.setdefault("test", splits["validation"])
-    return splits, library
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    return next((folder / f"{name}{suffix}" for suffix in SUFFIXES if (folder / f"{name}{suffix}").is_file()), None)
-
-
 def _read_queries(file: Path, library: Library) -> Sequence[Row]:
     rows = []
     for place, row in read_rows(file):
         if "papers" not in row and "answer_arxiv_id" in row:
-            need(place, row, ("qid", "question", "answer_arxiv_id"))
+            _need(place, row, ("qid", "question", "answer_arxiv_id"))
             # No dump holds all that was ever cited. What is not in it cannot be found, and is not asked for.
-            answer = read_ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
+            answer = _ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
             papers = [paper for paper in answer if paper in library.papers]
             if not papers:
                 continue
             row = {"query_id": row["qid"], "question": row["question"], "papers": papers}
-        need(place, row, ("query_id", "question", "papers"))
+        _need(place, row, ("query_id", "question", "papers"))
         _read_query(place, row, library)
         rows.append(dict(row))
     if not rows:
@@ -150,29 +144,32 @@ def _read_queries(file: Path, library: Library) -> Sequence[Row]:
     return rows
 
 
-def read_papers(rows: Iterable[tuple[str, Any]]) -> Library:
-    """Read rows, each with its place, for example "papers.jsonl, line 3".
-
-    Raises:
-        ConfigError: with the place, for a column that is missing or holds something else, or an id that occurs twice.
-    """
+def _read_papers(rows: Iterable[tuple[str, Any]]) -> Library:
+    """Read rows, each with its place in a file, which errors name."""
     places: dict[str, str] = {}
     papers = []
     for place, row in rows:
-        paper = _read_paper(place, row)
-        if paper.id in places:
-            raise ConfigError(f"{place}: the paper_id {paper.id!r} is also that of {places[paper.id]}")
-        places[paper.id] = place
-        papers.append(paper)
+        _need(place, row, COLUMNS)
+        (paper_id,) = _ids(place, "paper_id", [row["paper_id"]])
+        title, abstract, year, authors = row["title"], row["abstract"], row["year"], row.get("authors") or []
+        are_texts = isinstance(authors, list | tuple) and all(isinstance(author, str) for author in authors)
+        for column, good, wanted in (
+            ("title", isinstance(title, str) and title.strip(), "a text that is not empty"),
+            ("abstract", isinstance(abstract, str | None), "a text, or null if there is none"),
+            ("year", type(year) in (int, type(None)), "a whole number, or null if it is not known"),
+            ("authors", are_texts, "a list of texts"),
+        ):
+            if not good:
+                raise ConfigError(f"{place}: {column} is {str(row.get(column))[:50]!r}; it must be {wanted}")
+        if paper_id in places:
+            raise ConfigError(f"{place}: the paper_id {paper_id!r} is also that of {places[paper_id]}")
+        places[paper_id] = place
+        references = _ids(place, "references", row["references"])
+        papers.append(Paper(paper_id, title, abstract or "", year, references, tuple(authors)))
     return Library(papers)
 
 
-def read_ids(place: str, column: str, value: Any) -> tuple[str, ...]:
-    """Read a list of ids, which may be texts or whole numbers.
-
-    Raises:
-        ConfigError: with the place, for anything else.
-    """
+def _ids(place: str, column: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, list | tuple):
         ids = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in value]
         if all(isinstance(one, str) and not _NO_ID.search(one) for one in ids):
@@ -182,27 +179,9 @@ def read_ids(place: str, column: str, value: Any) -> tuple[str, ...]:
     )
 
 
-def need(place: str, row: Any, columns: Sequence[str]) -> None:
-    """Raise `ConfigError` with the place, if one of the columns is missing."""
+def _need(place: str, row: Any, columns: Sequence[str]) -> None:
     if not isinstance(row, Mapping):
         raise ConfigError(f"{place}: must be an object with {', '.join(columns)}, and is {str(row)[:50]!r}")
     for column in columns:
         if column not in row:
             raise ConfigError(f"{place}: no column {column!r}; it has: {', '.join(map(str, row))}")
-
-
-def _read_paper(place: str, row: Any) -> Paper:
-    need(place, row, COLUMNS)
-    (paper_id,) = read_ids(place, "paper_id", [row["paper_id"]])
-    title, abstract, year, authors = row["title"], row["abstract"], row["year"], row.get("authors") or []
-    are_texts = isinstance(authors, list | tuple) and all(isinstance(author, str) for author in authors)
-    for column, good, wanted in (
-        ("title", isinstance(title, str) and title.strip(), "a text that is not empty"),
-        ("abstract", isinstance(abstract, str | None), "a text, or null if there is none"),
-        ("year", type(year) in (int, type(None)), "a whole number, or null if it is not known"),
-        ("authors", are_texts, "a list of texts"),
-    ):
-        if not good:
-            raise ConfigError(f"{place}: {column} is {str(row.get(column))[:50]!r}; it must be {wanted}")
-    references = read_ids(place, "references", row["references"])
-    return Paper(paper_id, title, abstract or "", year, references, tuple(authors))

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.papersearch.data import EMBEDDED, Query, open_data, read_task
+from agent_gym.envs.papersearch.data import EMBEDDED, open_data, read_task
 from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
-from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Library, Search, citations, clean_id, lines
+from agent_gym.envs.papersearch.tools import ARGUMENTS, Expand, Search, citations, clean_id, lines
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
-from agent_gym.rewards import answer_format, tagged_answer
+from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import BM25Retriever, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
 from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import ToolResult
 
 
 class PaperSearchEnv(ToolEnv):
@@ -74,7 +75,7 @@ class PaperSearchEnv(ToolEnv):
       tokens of `tokenizer`, or of four bytes each without one. Rollouts make environments without one, so that a
       stored episode can be played again without its model.
     - `reward`: see above.
-    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+    - everything `ToolEnv` and `TextEnv` take.
 
     ## Ids
     `AgentR1/PaperSearch-v0`.
@@ -118,20 +119,13 @@ class PaperSearchEnv(ToolEnv):
         max_turns: int = 8,
         **kwargs: Any,
     ) -> None:
-        if reward not in REWARDS:
-            raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
+        weights = preset_weights(reward, REWARDS, type(self).reward_weights, reward_weights)
         self._top_k = whole_number("top_k", top_k, 1)
         self._paper_tokens = whole_number("max_paper_tokens", max_paper_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
         tasks, self._shared = open_data(data)
-        weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
-        super().__init__(
-            tasks,
-            tools=[Search(self._search), Expand(self._expand)],
-            reward_weights=weights,
-            max_turns=max_turns,
-            **kwargs,
-        )
+        tools = [Search(self._search), Expand(self._expand)]
+        super().__init__(tasks, tools=tools, reward_weights=weights, max_turns=max_turns, **kwargs)
         self._retriever = open_retriever(retriever, self._shared.documents if self._shared else None)
         if self._retriever is not None and self._shared is None:
             raise ConfigError(
@@ -140,10 +134,6 @@ class PaperSearchEnv(ToolEnv):
                 "that folder"
             )
         self._limit = TokenLimit(self.renderer)
-        self._judge = Judge(Query("", ("",), (), ()), Library(()), top_k)
-        # What the turn that is running has listed and expanded so far, on top of the earlier ones.
-        self._known: dict[str, None] = {}
-        self._expanded: Counter[str] = Counter()
 
     def begin(self, task: Any) -> str:
         self._judge = Judge(*read_task(task, self._shared), self._top_k)
@@ -151,6 +141,7 @@ class PaperSearchEnv(ToolEnv):
 
     def respond(self, action: str) -> Reply:
         """Search, expand or take the answer; then keep to the limit of what is shown, and judge what was."""
+        # What this turn has listed and expanded so far, on top of the earlier ones.
         self._known, self._expanded = dict(self._judge.shown), Counter(self._judge.expanded)
         reply = super().respond(action)
         if calls := reply.tool_calls:
@@ -162,7 +153,7 @@ class PaperSearchEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy is told nothing about it."""
+        """Score the final answer. The policy reads nothing of it."""
         scores = self._judge.answer(tagged_answer(text))
         terms = {**scores, "format": answer_format(text)}
         metrics = {**scores, **self._judge.metrics}
@@ -184,15 +175,19 @@ class PaperSearchEnv(ToolEnv):
         return "\n".join(self.parser.render(name, {ARGUMENTS[name]: text}) for name, text in calls)
 
     def _search(self, queries: Sequence[str]) -> list[str]:
-        found = self._engine().search(queries, self._top_k)
+        engine, library = self._retriever, self._judge.library
+        if engine is None or library is not self._shared:
+            engine = ENGINES.get(("papers", id(library)), lambda: BM25Retriever(library.documents), library)
+        found = engine.search(queries, self._top_k)
         return [self._write([hit.document.id for hit in hits]) for hits in found]
 
-    def _expand(self, text: str) -> str | None:
+    def _expand(self, text: str) -> ToolResult:
         paper = clean_id(text)
         if paper not in self._judge.shown:
-            return None
+            problem = f"Error: no paper {text[:40]!r} has been shown; search first, then expand an id from the results"
+            return ToolResult(problem, error=True)
         self._expanded[paper] += 1
-        return citations(self._judge.library, paper, self._expanded[paper] - 1, self._top_k, self._write)
+        return ToolResult(citations(self._judge.library, paper, self._expanded[paper] - 1, self._top_k, self._write))
 
     def _write(self, ids: Sequence[str]) -> str:
         papers = self._judge.library.papers
@@ -202,9 +197,3 @@ class PaperSearchEnv(ToolEnv):
                 f"the retriever found {strange[0]!r}, but data= has no such paper; both must be of one corpus"
             )
         return lines((papers[paper] for paper in ids), self._known, self._limit, self._paper_tokens)
-
-    def _engine(self) -> Retriever:
-        library = self._judge.library
-        if self._retriever is not None and library is self._shared:
-            return self._retriever
-        return ENGINES.get(("papers", id(library)), lambda: BM25Retriever(library.documents), library)

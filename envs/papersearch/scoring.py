@@ -1,7 +1,7 @@
 """What an episode is worth: the set of papers that it answers, and what each turn of calls showed for the first time.
 
-A `Judge` knows the gold papers and never says anything but numbers. Beside the clean default stand the rewards of two
-papers on paper search as named terms:
+A `Judge` knows the gold papers and returns nothing but numbers. The rewards of two papers on paper search are named
+terms, next to the clean default:
 
 | `reward=` | formula | of |
 |---|---|---|
@@ -34,12 +34,11 @@ REWARDS: dict[str, Mapping[str, float]] = {
 """Name of a reward to the weights of its terms; all other terms weigh nothing."""
 
 PROCESS_TERMS = ("found_recall", "found_precision", "repeat", "found_count", "best_found", "calls", "wasted")
-BEST = 3
-"""For how many papers PaperScout pays per call, its `reward_top_k`."""
+_BEST = 3  # for how many papers PaperScout pays per call, its `reward_top_k`
 
 
 class Judge:
-    """Judges one episode.
+    """Scores one episode.
 
     Attributes:
         shown: ids of the papers that the policy has seen, in this order.
@@ -50,7 +49,7 @@ class Judge:
         self.query, self.library, self.page = query, library, page
         self.shown: dict[str, None] = {}
         self.expanded: dict[str, int] = {}
-        self._asked: set[str] = set()
+        self.searched: set[str] = set()  # as `same_text`
         self._searches = 0
 
     def calls(self, calls: Sequence[ToolCall], tools: Collection[str]) -> dict[str, float]:
@@ -70,7 +69,7 @@ class Judge:
             self.shown.update(dict.fromkeys(new))
             hits = len(gold.intersection(new))
             found += hits
-            best += min(hits, BEST)
+            best += min(hits, _BEST)
         return {
             "found_recall": found / len(gold),
             "found_precision": found / max(1, len(self.shown) - before),
@@ -81,8 +80,24 @@ class Judge:
             "wasted": -float(repeated + lost),
         }
 
+    def _repeats(self, call: ToolCall) -> bool:
+        """Count a call, and return whether it had been made before and had no more to show."""
+        text = " ".join(map(str, call.arguments.values()))
+        if call.name == "search":
+            repeats = same_text(text) in self.searched
+            self.searched.add(same_text(text))
+            self._searches += not call.failed
+            return repeats
+        if call.failed:
+            return False
+        paper = clean_id(text)
+        pages_before = self.expanded.get(paper, 0)
+        self.expanded[paper] = pages_before + 1
+        return pages_before * self.page >= max(1, len(self.library.around(paper)))
+
     def answer(self, given: str | None) -> dict[str, float]:
-        gold, answered = set(self.query.papers), answered_ids(given)
+        """Score ids between commas or line breaks, in brackets or not; anything else is an id that is wrong."""
+        gold, answered = set(self.query.papers), set(map(clean_id, re.split(r"[,\n]", given or ""))) - {""}
         right = len(gold.intersection(answered, self.shown))
         precision, recall = right / max(1, len(answered)), right / len(gold)
         f1 = 2 * precision * recall / (precision + recall) if right else 0.0
@@ -98,44 +113,14 @@ class Judge:
             "expansions": float(sum(self.expanded.values())),
         }
 
-    def has_asked(self, query: str) -> bool:
-        """Whether this was searched for before."""
-        return same_text(query) in self._asked
 
-    def _repeats(self, call: ToolCall) -> bool:
-        """Note a call; say whether it had been made before and had no more to show."""
-        asked = _argument(call)
-        if call.name == "expand":
-            if call.failed:
-                return False
-            self.expanded[asked] = times = self.expanded.get(asked, 0) + 1
-            return (times - 1) * self.page >= max(1, len(self.library.around(asked)))
-        repeats = asked in self._asked
-        self._asked.add(asked)
-        self._searches += not call.failed
-        return repeats
-
-
-def answered_ids(given: str | None) -> set[str]:
-    """Read an answer: ids between commas or line breaks, in brackets or not. Anything else is an id that is wrong."""
-    return set(map(clean_id, re.split(r"[,\n]", given or ""))) - {""}
-
-
-def _argument(call: ToolCall) -> str:
-    text = " ".join(map(str, call.arguments.values()))
-    return clean_id(text) if call.name == "expand" else same_text(text)
-
-
-Call = tuple[str, str]
-"""The name of a tool and its argument."""
-
-
-def plan(judge: Judge, turn: int, turns: int, most: int) -> list[Call]:
+def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]]:
     """Return the expert's calls of turn `turn` (0 for the first) of `turns`, `most` at most; none to answer now.
 
-    It searches for what is asked about, follows the citations and answers what was found. It knows the gold papers, but
-    does not state what it could not have read: on generated questions it lists the citations of both papers that
-    introduced what the question names, until it has seen all of the answer in each list.
+    A call is the name of a tool and its argument. The expert searches for what is asked about, follows the citations
+    and answers what was found. It knows the gold papers, but does not state what it could not have read: on generated
+    questions it lists the citations of both papers that introduced what the question names, until it has seen all of
+    the answer in each list.
     """
     query, left = judge.query, turns - turn - 1
     missing = [paper for paper in query.papers if paper not in judge.shown]
@@ -149,12 +134,17 @@ def plan(judge: Judge, turn: int, turns: int, most: int) -> list[Call]:
         pages = list(dict.fromkeys(pages))
     if pages and (left > 1 or len(pages) <= most):
         return pages[:most]
-    near = max(judge.shown, key=lambda paper: _leads_to(judge, paper, missing), default=None)
-    if near is not None and left > 1 and _leads_to(judge, near, missing):
+
+    def leads_to(paper: str) -> int:
+        around = judge.library.around(paper)[judge.expanded.get(paper, 0) * judge.page :]
+        return len(set(missing).intersection(around))
+
+    near = max(judge.shown, key=leads_to, default=None)
+    if near is not None and left > 1 and leads_to(near):
         return [("expand", near)]
     # What no citation leads to, or not in time, is searched for by its title.
     titles = [judge.library.papers[paper].title for paper in missing]
-    return [("search", title) for title in titles if not judge.has_asked(title)][:most]
+    return [("search", title) for title in titles if same_text(title) not in judge.searched][:most]
 
 
 def _due(judge: Judge, paper: str) -> int:
@@ -162,8 +152,3 @@ def _due(judge: Judge, paper: str) -> int:
     around = judge.library.around(paper)
     pages = [around.index(gold) // judge.page + 1 for gold in judge.query.papers if gold in around]
     return max(0, max(pages, default=0) - judge.expanded.get(paper, 0))
-
-
-def _leads_to(judge: Judge, paper: str, missing: list[str]) -> int:
-    around = judge.library.around(paper)[judge.expanded.get(paper, 0) * judge.page :]
-    return len(set(missing).intersection(around))

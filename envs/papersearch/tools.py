@@ -38,14 +38,14 @@ class Paper:
 
 
 class Library:
-    """The papers that a question is searched in.
-
-    Attributes:
-        papers: id to paper, in the order of the corpus.
-    """
+    """The papers that a question is searched in: `papers` by id, in the order of the corpus."""
 
     def __init__(self, papers: Iterable[Paper]) -> None:
         self.papers = {paper.id: paper for paper in papers}
+        self._citing: dict[str, list[str]] = {}
+        for paper_id in self.papers:
+            for reference in self.references(paper_id):
+                self._citing.setdefault(reference, []).append(paper_id)
 
     @cached_property
     def documents(self) -> list[Document]:
@@ -65,14 +65,6 @@ class Library:
         """Return the references of a paper and then the papers that cite it; one that does both comes twice."""
         return [*self.references(paper_id), *self.citing(paper_id)]
 
-    @cached_property
-    def _citing(self) -> dict[str, list[str]]:
-        citing: dict[str, list[str]] = {}
-        for paper_id in self.papers:
-            for reference in self.references(paper_id):
-                citing.setdefault(reference, []).append(paper_id)
-        return citing
-
 
 class Search(TextTool):
     """`search(query)`: the best papers for a query. All searches of one turn are one batch."""
@@ -88,38 +80,29 @@ class Search(TextTool):
 class Expand(TextTool):
     """`expand(paper_id)`: the papers that a paper cites, and then those that cite it."""
 
-    def __init__(self, expand: Callable[[str], str | None]) -> None:
+    def __init__(self, expand: Callable[[str], ToolResult]) -> None:
+        description = "List the papers that a paper cites and those that cite it."
         about = "the id of a paper that was shown, without the brackets"
-        super().__init__(
-            "expand", "List the papers that a paper cites and those that cite it.", ARGUMENTS["expand"], about
-        )
+        super().__init__("expand", description, ARGUMENTS["expand"], about)
         self._expand = expand
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        return [self._answer(text) for text in texts]
-
-    def _answer(self, text: str) -> ToolResult:
-        found = self._expand(text)
-        if found is None:
-            problem = f"Error: no paper {text[:40]!r} has been shown; search first, then expand an id from the results"
-            return ToolResult(problem, error=True)
-        return ToolResult(found)
-
-
-def line(paper: Paper, *, seen: bool = False) -> str:
-    """Write a paper as one line."""
-    head = f"[{paper.id}] {' '.join(paper.title.split())}"
-    if seen:
-        return f"{head} (seen)"
-    source = ", ".join(filter(None, (_people(paper.authors), "" if paper.year is None else str(paper.year))))
-    return f"{head}{f' ({source})' if source else ''}: {' '.join(paper.abstract.split())}".rstrip(": ")
+        return list(map(self._expand, texts))
 
 
 def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, max_tokens: int) -> str:
     """Write papers, each in at most `max_tokens` tokens: those that are `known` briefly, and the others become so."""
     written = []
     for paper in papers:
-        written.append(limit.cut(line(paper, seen=paper.id in known), max_tokens))
+        line = f"[{paper.id}] {' '.join(paper.title.split())}"
+        if paper.id in known:
+            line += " (seen)"
+        else:
+            people = " ".join(paper.authors[0].split()).rpartition(" ")[2] if paper.authors else ""
+            people += " et al." if len(paper.authors) > 1 else ""
+            source = ", ".join(filter(None, (people, "" if paper.year is None else str(paper.year))))
+            line = f"{line}{f' ({source})' if source else ''}: {' '.join(paper.abstract.split())}".rstrip(": ")
+        written.append(limit.cut(line, max_tokens))
         known[paper.id] = None
     return "\n".join(written)
 
@@ -146,10 +129,3 @@ def listed(text: str) -> list[str]:
 def clean_id(text: str) -> str:
     """Return the id that a policy means: it may have copied the brackets, or spaces and quotes around it."""
     return text.strip().strip("[]'\"").strip()
-
-
-def _people(authors: tuple[str, ...]) -> str:
-    if not authors:
-        return ""
-    last = " ".join(authors[0].split()).rpartition(" ")[2]
-    return f"{last} et al." if len(authors) > 1 else last

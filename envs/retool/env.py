@@ -7,24 +7,126 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.retool.data import EMBEDDED, Problem, problems, read
+from agent_gym.envs.retool.data import EMBEDDED, problems, read
 from agent_gym.envs.retool.scoring import math_equal
-from agent_gym.envs.retool.tools import ARGUMENT, NAME, CodeInterpreter
 from agent_gym.errors import ConfigError, require
 from agent_gym.formats import Parser, ToolCall
 from agent_gym.formats.code import CodeParser
-from agent_gym.rewards import boxed_answer, boxed_format
-from agent_gym.sandbox import Sandbox
+from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
+from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import ToolResult
+from agent_gym.tools import TextTool, ToolResult
 
-RENDERINGS = ("inline", "chat")
+NAME, ARGUMENT = "code_interpreter", "code"
+STYLES = ("full", "retool")
+MIN_OUTPUT_CHARS = 100
+NO_OUTPUT = "[no output]"
+LOST = "All names are lost; the next program starts anew."
+_CUT = "\n[... cut ...]\n"
+_RETOOL_CHARS = 400
+_LIMITS = {
+    "cpu_limit": "TimeoutError: the program took too much CPU time",
+    "wall_limit": "TimeoutError: the program took too long",
+    "memory_limit": "MemoryError: the program needed too much memory",
+    "output_limit": "OSError: the program wrote too much",
+    "killed": "SystemError: the program crashed",
+}
 REWARDS: Mapping[str, Mapping[str, float]] = {
     "outcome": {"outcome": 1.0},
     "retool": {"outcome": 1.0, "failure": 1.0},
     "verl": {"outcome": 1.0, "failure": 1.0, "turn_bonus": 1.0},
 }
 """Name of a reward to the weights of its terms; what is not named weighs nothing."""
+
+
+class CodeInterpreter(TextTool):
+    """Runs programs of the policy in a sandbox, one after the other.
+
+    Raises:
+        ConfigError: for settings that cannot be; also if this machine cannot hold programs.
+    """
+
+    def __init__(self, sandbox: str | Sandbox | None, stateful: bool, style: str, max_output_chars: int) -> None:
+        if style not in STYLES:
+            raise ConfigError(f"output_style is {style!r}; allowed: {', '.join(STYLES)}")
+        if max_output_chars < MIN_OUTPUT_CHARS:
+            raise ConfigError(f"max_output_chars is {max_output_chars}; it must be at least {MIN_OUTPUT_CHARS}")
+        if stateful:
+            state = "Names are kept from one program to the next; the value of a last expression is printed."
+        else:
+            state = "Each program starts anew, so that it has to be complete, with its imports."
+        super().__init__(NAME, f"Run a Python program and return what it prints. {state}", ARGUMENT, "the program")
+        self._sandbox = make_sandbox(sandbox)
+        self._stateful, self._style, self._max_chars = stateful, style, max_output_chars
+        self._session: Session | None = None
+        self._before: list[str] = []  # the programs of the session, in their order
+        if stateful:
+            self._sandbox.session().close()
+        self.begin(0)
+
+    def begin(self, seed: int) -> None:
+        """Begin an episode."""
+        self.close()
+        self._seed = seed
+        self.programs = self.failed = 0
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        results = []
+        for code in texts:
+            execution = self._run(code)
+            text = shown(execution, self._style, self._max_chars)
+            self.programs += 1
+            self.failed += not execution.succeeded
+            if self._stateful and execution.status not in ("ok", "error"):
+                # What ran into a limit was ended with all its names. The next program gets a new session.
+                self.close()
+                text = f"{text}\n{LOST}"
+            results.append(ToolResult(text, error=not execution.succeeded))
+        return results
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session, self._before = None, []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_session": None}
+
+    def _run(self, code: str) -> Execution:
+        if not self._stateful:
+            return self._sandbox.run(code, seed=self._seed)
+        if self._session is None:
+            self._session = self._sandbox.session(seed=self._seed)
+            for earlier in self._before:  # of a copy, whose session has to get its names first
+                self._session.run(earlier)
+        self._before.append(code)
+        return self._session.run(code)
+
+
+def shown(execution: Execution, style: str, max_chars: int) -> str:
+    """Write what the policy reads of a program.
+
+    Args:
+        execution: how it ran.
+        style: "full" for what was printed, then the traceback or the limit; of long texts the beginning and the end.
+            "retool" as in ReTool's evaluation for what was printed, or the last line of the traceback alone, in 400
+            characters; unlike there, a program that prints nothing is no TypeError.
+        max_chars: the most characters.
+    """
+    stdout, stderr = execution.stdout.rstrip(), execution.stderr.rstrip()
+    verdict = _LIMITS.get(execution.status, "")
+    if execution.status == "memory_limit" and execution.stderr:
+        verdict = ""  # its traceback names it
+    elif execution.status == "error" and not stderr:
+        verdict = f"SystemExit: {execution.exit_code}"
+    if style == "full":
+        text, cut, limit = "\n".join(filter(None, (stdout, stderr, verdict))) or NO_OUTPUT, _CUT, max_chars
+        half = (limit - len(cut)) // 2
+    else:
+        text, cut = (stdout or NO_OUTPUT) if execution.succeeded else verdict or stderr.rpartition("\n")[2], "..."
+        half = min(_RETOOL_CHARS, max_chars) // 2
+        limit = 2 * half
+    return text if len(text) <= limit else text[:half] + cut + text[-half:]
 
 
 class ReToolEnv(ToolEnv):
@@ -39,9 +141,10 @@ class ReToolEnv(ToolEnv):
     `reset` returns the problem (after the system prompt, if there is one). A program is answered by what it did, in
     ReTool's protocol `\n<interpreter>\n...</interpreter>\n\n`, inside the policy's turn (`rendering="inline"`), or as
     a tool message (`rendering="chat"`). A `</code>` that the policy did not write is written before it, by the world.
-    `output_style="full"` tells what was printed, then the traceback: the beginning and the end of it, where that is
-    longer than `max_output_chars`. "retool" tells what was printed or else the last line of the traceback, in 400
-    characters. Times, paths and process ids are never told. The answer returns nothing: the gold answer is never shown.
+    `output_style="full"` shows what was printed, then the traceback: the beginning and the end of it, where that is
+    longer than `max_output_chars`. "retool" shows what was printed or else the last line of the traceback, in 400
+    characters. Times, paths and process ids are never shown, and limits have constant texts: the same program has the
+    same answer, on a busy machine too. The answer returns nothing: the gold answer is never shown.
 
     ## Action
     Free text. A program as `<code>...</code>` with or without a ```python fence inside, as a ```python fence, or as the
@@ -81,7 +184,7 @@ class ReToolEnv(ToolEnv):
       a last expression is printed. False (default) as in ReTool.
     - `sandbox`: "local" (default), the address of a server that speaks SandboxFusion's protocol, or a sandbox. Programs
       must not be able to read the data.
-    - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
+    - everything `ToolEnv` and `TextEnv` take.
 
     ## Ids
     `AgentR1/ReTool-v0` (inline, 8 turns), `AgentR1/MathPython-v0` (`rendering="chat", stateful=True`, 8 turns).
@@ -98,8 +201,8 @@ class ReToolEnv(ToolEnv):
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
-    Unlike ReTool's code, programs are isolated, one that prints nothing is no error, and an empty one is told to be
-    empty and not None. Agent-R1's recipe (arXiv:2511.14460) and verl's allow 5 and 8 turns.
+    Unlike ReTool's code, programs are isolated, one that prints nothing is no error, and an empty one is reported as
+    empty and not as None. Agent-R1's recipe (arXiv:2511.14460) and verl's allow 5 and 8 turns.
 
     ## Versions
     v0: first version.
@@ -131,19 +234,16 @@ class ReToolEnv(ToolEnv):
         reward_weights: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if rendering not in RENDERINGS:
-            raise ConfigError(f"rendering is {rendering!r}; allowed: {', '.join(RENDERINGS)}")
-        if reward not in REWARDS:
-            raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}, refined by reward_weights")
+        if rendering not in ("inline", "chat"):
+            raise ConfigError(f"rendering is {rendering!r}; allowed: inline, chat")
+        weights = preset_weights(reward, REWARDS, type(self).reward_weights, reward_weights)
         if importlib.util.find_spec("math_verify") is None:
             require("math_verify", "math")  # not imported here: it runs in a process of its own
         self.inline = rendering == "inline"
-        weights = {**dict.fromkeys(type(self).reward_weights, 0.0), **REWARDS[reward], **(reward_weights or {})}
         tasks = problems(data, level, kinds)
         self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars)
         parser = parser or CodeParser(NAME, ARGUMENT, blocks=self.inline)
         super().__init__(tasks, tools=[self._interpreter], parser=parser, reward_weights=weights, **kwargs)
-        self._given = Problem("", "")
 
     def begin(self, task: Any) -> str:
         self._given = read(task)
@@ -158,17 +258,17 @@ class ReToolEnv(ToolEnv):
         reply.metrics |= {"programs": float(ran.programs), "failed_programs": float(ran.failed)}
         last = reply.terminated or self.turn + 1 >= self.max_turns
         if last:
-            self._interpreter.close()  # an environment that waits for its next episode holds no process
+            ran.close()  # an environment that waits for its next episode holds no process
         if last and not reply.success:
             reply.terms |= {"failure": -1.0, "turn_bonus": min(0.4, 0.1 * self.turn)}
         if self.inline and reply.tool_calls:
-            said = "\n".join(call.answer for call in reply.tool_calls)
+            outputs = "\n".join(call.answer for call in reply.tool_calls)
             end = self.parser.missing_end(action) if isinstance(self.parser, CodeParser) else ""
-            reply.text = f"{end}\n<interpreter>\n{said}</interpreter>\n\n"
+            reply.text = f"{end}\n<interpreter>\n{outputs}</interpreter>\n\n"
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy is told nothing about it."""
+        """Score the final answer. The policy reads nothing of it."""
         correct = math_equal(boxed_answer(text), self._given.gold)
         terms = {"outcome": float(correct), "format": boxed_format(text)}
         return Reply(terms=terms, terminated=True, success=correct)

@@ -25,24 +25,16 @@ neither 0.05 nor what `500\%` is. A word that changes the number, such as "milli
 
 from __future__ import annotations
 
-import atexit
 import functools
-import json
-import os
 import re
-import select
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 
+from agent_gym.envs.retool import checker
 from agent_gym.errors import EnvFailure
 
-MAX_ANSWER_CHARS = 1000  # nobody writes a longer answer, and a parser would be busy with it
-_PATIENCE_S = 120.0  # the checker bounds CPU time; this is for one that does not answer at all
-_CHECKERS = min(4, os.cpu_count() or 1)
+MAX_ANSWER_CHARS = 1000  # no honest answer is longer, and a parser would be busy with it
 
 _SPACING = re.compile(r"\\[!,;: ]|\\left(?![a-z])|\\right(?![a-z])|[\s$]|(?<=\d),(?=\d{3}(?!\d))")
 _COMMAND = re.compile(r"\\[a-zA-Z]+|\\.|[!|]", re.DOTALL)
@@ -60,7 +52,7 @@ _NEAR = 20  # characters around a `^` that are looked at where no bracket stands
 
 
 def math_equal(answer: str | None, gold: str) -> bool:
-    """Say whether two answers are the same mathematical object.
+    """Whether two answers are the same mathematical object.
 
     Raises:
         EnvFailure: if the comparison could not be made, through no fault of the answer. An answer that takes too much
@@ -82,7 +74,7 @@ def normalize(text: str) -> str:
 
 
 def computes(answer: str, gold: str) -> bool:
-    r"""Say whether an answer leaves to the reader what the gold answer does not: operators, equations, large powers.
+    r"""Whether an answer leaves to the reader what the gold answer does not: operators, equations, large powers.
 
     A power must be computed if neither base nor exponent has a variable, or if the exponent has none and is more than
     a number of two digits or a fraction of such numbers, as in `x^{9^{9^9}}`. One that the gold answer has is fine.
@@ -120,88 +112,17 @@ def _powers(text: str) -> Iterator[tuple[str, str]]:
             yield base, exponent
 
 
-class _Pool:
-    """Processes that run checker.py, started when they are needed; one that does not answer is ended."""
-
-    def __init__(self) -> None:
-        self._free = threading.Semaphore(_CHECKERS)
-        self._idle: list[subprocess.Popen[bytes]] = []
-
-    def ask(self, answer: str, gold: str) -> str:
-        """Return a checker's line, "" if there is none."""
-        with self._free:
-            try:
-                checker = self._idle.pop()
-            except IndexError:
-                checker = _start()
-            line = ""
-            try:
-                line = _ask(checker, json.dumps([answer, gold]).encode() + b"\n")
-            finally:
-                if line:
-                    self._idle.append(checker)
-                else:
-                    _end(checker)
-        return line
-
-    def close(self) -> None:
-        while self._idle:
-            _end(self._idle.pop())
-
-
-def _start() -> subprocess.Popen[bytes]:
-    # What a checker needs to find math-verify: it parses a policy's text, which keys of the caller have no part in.
-    passed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
-    path = os.pathsep.join(filter(None, sys.path))
-    return subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("checker.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONPATH": path, **passed},
-    )
-
-
-def _ask(checker: subprocess.Popen[bytes], line: bytes) -> str:
-    assert checker.stdin is not None and checker.stdout is not None
-    try:
-        checker.stdin.write(line)
-        checker.stdin.flush()
-    except OSError:
-        return ""
-    answered = select.select([checker.stdout], [], [], _PATIENCE_S)[0]
-    return checker.stdout.readline().decode().strip() if answered else ""
-
-
-def _end(checker: subprocess.Popen[bytes]) -> None:
-    checker.kill()
-    checker.communicate()
-
-
-_pool = _Pool()
-_inherited: list[_Pool] = []
-atexit.register(lambda: _pool.close())
-
-
-def _after_fork() -> None:
-    """Leave the checkers to the process that started them: two that talk to one would read each other's answers."""
-    global _pool
-    _inherited.append(_pool)  # kept, so that nothing is done about processes that are not ours
-    _pool = _Pool()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_pool = checker.Pool()
 
 
 @functools.lru_cache(maxsize=4096)
 def _compare(answer: str, gold: str) -> bool:
-    for _ in range(_CHECKERS + 1):  # all of them may have been killed from outside, to free memory
+    for _ in range(checker.CHECKERS + 1):  # all of them may have been killed from outside, to free memory
         if verdict := _pool.ask(answer, gold):
             return verdict == "equal"
     raise EnvFailure(
         "answers cannot be compared: the process that runs math-verify ended or does not answer; try "
-        f"`{sys.executable} {Path(__file__).with_name('checker.py')}`"
+        f"`{sys.executable} {checker.__file__}`"
     )
 
 

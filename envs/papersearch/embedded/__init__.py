@@ -20,9 +20,8 @@ same.
 
 A field has four topics with methods, tasks and data, and some two hundred papers that cite each other. There are many
 small fields instead of a large one: a policy that meets the same names again and again learns the names and not how to
-search. A field depends on its number alone. What is cited is older by a year at least. A paper that applies a method to
-a task cites the papers that introduced the two and its data. Its text may leave each of them out: "an earlier method",
-"a known task". Then only the citation tells which one is meant.
+search. A field depends on its number alone. What is cited is older by a year at least. A paper that applies a method
+may leave out its name: "an earlier method". Then only the citation tells which one is meant.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from __future__ import annotations
 import functools
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -66,12 +65,10 @@ class Draft:
 
     Attributes:
         kind: one of `KINDS`, which introduces such a thing, or "application", "survey" or "analysis".
-        year: when it appeared.
         about: kind of thing to the paper that introduced the one it is about, or, if it introduces one, to itself.
         names: kind of thing to its name, for all it is about.
         named: which kinds its text names; the others it only cites.
         cites: the papers it cites.
-        id: what it is called in the end.
     """
 
     kind: str
@@ -116,7 +113,9 @@ class Field:
                     about = {"method": method, "task": task, "dataset": rng.choice(things["dataset"])}
                     applications.append(self._use("application", about, rng))
         for paper in applications:
-            near = [other for other in applications if other.year < paper.year and _related(paper, other)]
+            method, task = paper.about["method"], paper.about["task"]
+            related = [one for one in applications if one.about["method"] is method or one.about["task"] is task]
+            near = [other for other in related if other.year < paper.year]
             paper.cites += rng.sample(near, min(len(near), rng.randint(0, 2)))
         surveys = [self._use("survey", {"task": task}, rng) for task in things["task"]]
         for survey in surveys:
@@ -140,14 +139,8 @@ class Field:
         return Draft(kind, year, about, {**names, "system": self._namer.word()}, named, list(about.values()))
 
 
-@functools.lru_cache(maxsize=128)
-def get_field(number: int) -> Field:
-    """Return a field, made once per process."""
-    return Field(number)
-
-
-def _related(a: Draft, b: Draft) -> bool:
-    return a.about["method"] is b.about["method"] or a.about["task"] is b.about["task"]
+get_field = functools.lru_cache(maxsize=128)(Field)
+"""Return a field by its number, made once per process."""
 
 
 def _write(draft: Draft, authors: Sequence[str], rng: random.Random) -> Paper:
@@ -219,8 +212,8 @@ class _Asked(NamedTuple):
     kinds: tuple[str, str]
     about: tuple[Draft, Draft]
     answer: list[Draft]
-    when: str = ""
-    year: int = 0
+    when: str
+    year: int
 
 
 @functools.lru_cache(maxsize=128)
@@ -233,28 +226,24 @@ def _all_asked(number: int) -> list[_Asked]:
                 one, other = (draft.about[kind] for kind in kinds)
                 found.setdefault((kinds, one, other), []).append(draft)
     asked = []
-    for (kinds, one, other), papers in found.items():
-        asked.append(_Asked(kinds, (one, other), papers))
+    for (kinds, *about), papers in found.items():
+        choices = [(papers, "", 0)]
         for year in sorted({paper.year for paper in papers}):
-            before = [paper for paper in papers if paper.year < year]
-            after = [paper for paper in papers if paper.year > year]
-            asked.append(_Asked(kinds, (one, other), before, "before", year))
-            asked.append(_Asked(kinds, (one, other), after, "after", year))
-    return [one for one in asked if _is_good(one.kinds, one.answer)]
-
-
-def _is_good(kinds: Sequence[str], answer: Sequence[Draft]) -> bool:
-    """Whether there are several papers to find, some by what the question names and some only by citations."""
-    named = [len(paper.named & set(kinds)) for paper in answer]
-    return 2 <= len(answer) <= 6 and min(named) == 0 < max(named)
+            choices.append(([paper for paper in papers if paper.year < year], "before", year))
+            choices.append(([paper for paper in papers if paper.year > year], "after", year))
+        for answer, when, year in choices:
+            named = [len(paper.named.intersection(kinds)) for paper in answer]
+            # Several papers to find, some by what the question names and some only by citations.
+            if 2 <= len(answer) <= 6 and min(named) == 0 < max(named):
+                asked.append(_Asked(kinds, (about[0], about[1]), answer, when, year))
+    return asked
 
 
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES) -> Path:
-    """Write generated questions and all papers of the fields that they are about, in the form of real data.
+    """Write generated questions and all papers of their fields in the form of real data, for `data=`.
 
-    Returns:
-        The folder, with `papers.jsonl` and `<split>.jsonl`; `data=` takes it. Each question is then searched in the
-        papers of all fields together.
+    The folder, which is returned, then has `papers.jsonl` and `<split>.jsonl`. Each question is searched in the papers
+    of all fields together.
 
     Raises:
         ConfigError: for an unknown split, or a size below one.
@@ -265,15 +254,10 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES) -
     fields = sorted({row["field"] for rows in splits.values() for row in rows})
     papers = [paper for number in fields for paper in get_field(number).library.papers.values()]
     columns = ("title", "abstract", "year", "authors", "references")
-    _write_rows(
-        folder / "papers.jsonl", ({"paper_id": p.id, **{name: getattr(p, name) for name in columns}} for p in papers)
-    )
+    files = {"papers": [{"paper_id": p.id, **{name: getattr(p, name) for name in columns}} for p in papers]}
     for split, rows in splits.items():
         # An id is unique over all fields, so that the row need not say which is its own.
-        plain = ({key: value for key, value in row.items() if key != "field"} for row in rows)
-        _write_rows(folder / f"{split}.jsonl", plain)
+        files[split] = [{key: value for key, value in row.items() if key != "field"} for row in rows]
+    for name, lines in files.items():
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
     return folder
-
-
-def _write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")

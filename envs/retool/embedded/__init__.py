@@ -6,14 +6,7 @@ which, in wording.txt.
 
 A hash of a problem's kind and numbers, in any order, says which splits may ask it: six tenths of all numbers are for
 training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
-
-| split | numbers | sentences |
-|---|---|---|
-| train | train | train |
-| validation | dev | validation |
-| test | test | test |
-| unseen_numbers_dev | dev | train |
-| unseen_numbers | test | train |
+`SPLITS` has what each split uses.
 
 Left out on purpose: proofs, geometry, and whatever needs an idea before it needs a program. These problems are for
 learning to use an interpreter; how well a policy does at mathematics only real problems can tell.
@@ -27,7 +20,7 @@ import random
 import re
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_gym.data import DistinctRows
 from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS, Draft
@@ -36,38 +29,26 @@ from agent_gym.errors import ConfigError
 SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
 
 
-class _Split(NamedTuple):
-    numbers: str
-    wording: str
-
-
 SPLITS = {
-    "train": _Split("train", "train"),
-    "validation": _Split("dev", "validation"),
-    "test": _Split("test", "test"),
-    "unseen_numbers_dev": _Split("dev", "train"),
-    "unseen_numbers": _Split("test", "train"),
+    "train": ("train", "train"),
+    "validation": ("dev", "validation"),
+    "test": ("test", "test"),
+    "unseen_numbers_dev": ("dev", "train"),
+    "unseen_numbers": ("test", "train"),
 }
 """Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses."""
-SIZES = {"train": 20_000, **dict.fromkeys(("validation", "test", "unseen_numbers_dev", "unseen_numbers"), 1_000)}
+SIZES = {split: 20_000 if split == "train" else 1_000 for split in SPLITS}
 """Split to the size that the environment gives it."""
 _SALT = 2728  # such that kinds with few numbers have some of them in each split
 WORDED = ("train", "validation", "test")
 """The splits that wording.txt names."""
 _NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 
-
-def _read_wordings() -> dict[str, dict[str, tuple[str, ...]]]:
-    wordings = {}
-    _, *blocks = files(__package__).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")
-    for block in blocks:
-        kind, *lines = block.replace("\n" + " " * 12, " ").splitlines()
-        marked = [line.split(maxsplit=1) for line in lines]
-        wordings[kind] = {split: tuple(text for at, text in marked if at == split) for split in WORDED}
-    return wordings
-
-
-WORDINGS = _read_wordings()
+WORDINGS: dict[str, dict[str, tuple[str, ...]]] = {}
+for _block in files(__package__).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")[1:]:
+    _kind, *_lines = _block.replace("\n" + " " * 12, " ").splitlines()
+    _marked = [line.split(maxsplit=1) for line in _lines]
+    WORDINGS[_kind] = {split: tuple(text for at, text in _marked if at == split) for split in WORDED}
 
 
 class GeneratedProblems(DistinctRows):
@@ -92,12 +73,17 @@ class GeneratedProblems(DistinctRows):
         super().__init__(size, key=None if split == "train" else "problem")
         if split not in SPLITS:
             raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
-        if level is not None and level not in LEVELS:
-            raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
+        check_level(level)
         self.split, self.level, self.kinds = split, level, check_kinds(kinds)
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
         return dict(_problem(self.split, self.level, self.kinds, index, attempt))
+
+
+def check_level(level: int | None) -> None:
+    """Raise `ConfigError` for a level that is neither one of `LEVELS` nor None."""
+    if level is not None and level not in LEVELS:
+        raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
 
 
 def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
@@ -120,10 +106,13 @@ def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int, 
     rng = random.Random(f"{split}/{level or 'all'}/{index}" + (f"/{attempt}" if attempt else ""))
     kind = rng.choice(kinds)
     chosen = level or rng.choice(LEVELS)
-    wording = rng.choice(WORDINGS[kind][SPLITS[split].wording])
-    draft = KINDS[kind](rng, chosen)
-    while _is_guessed(draft) or numbers_of(kind, draft) != SPLITS[split].numbers:
+    numbers, worded = SPLITS[split]
+    wording = rng.choice(WORDINGS[kind][worded])
+    while True:
         draft = KINDS[kind](rng, chosen)
+        small = draft.gold.denominator == 1 and -SMALLEST < draft.gold < SMALLEST
+        if not small and _numbers_of(kind, draft) == numbers:
+            break
     return {
         "problem": wording.format(**draft.values),
         "answer": str(draft.gold),
@@ -133,12 +122,8 @@ def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int, 
     }
 
 
-def _is_guessed(draft: Draft) -> bool:
-    return draft.gold.denominator == 1 and -SMALLEST < draft.gold < SMALLEST
-
-
-def numbers_of(kind: str, draft: Draft) -> str:
-    """Say whose numbers a problem has: those of "train", "dev" or "test". Every kind has all three at every level."""
+def _numbers_of(kind: str, draft: Draft) -> str:
+    # Every kind has numbers of all three at every level.
     numbers = sorted(re.findall("[0-9]+", " ".join(map(str, draft.values.values()))))
     digest = hashlib.blake2b(f"{_SALT}/{kind}/{' '.join(numbers)}".encode(), digest_size=8).digest()
     return _NUMBERS[int.from_bytes(digest) % len(_NUMBERS)]
