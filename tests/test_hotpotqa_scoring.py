@@ -1,4 +1,4 @@
-"""What an answer of HotpotQA is worth by hand: the official metrics, and the published rewards from the papers' code."""
+"""What an answer of HotpotQA is worth, by hand: the official metrics, and the published rewards of papers."""
 
 from __future__ import annotations
 
