@@ -40,6 +40,7 @@ from typing import Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
+import faiss
 import numpy as np
 from _search_engines import ENGINES, concurrent
 
@@ -54,7 +55,6 @@ from agent_gym.search.index import (
     plan,
     plan_table,
     read_index,
-    write_index,
 )
 
 PACKAGES = ("agent-gym", "faiss-cpu", "faiss-gpu", "FlagEmbedding", "sentence-transformers", "torch", "bm25s", "numpy")
@@ -166,7 +166,7 @@ def measure(kind: str, folder: Path, seconds: float, threads: int) -> list[dict[
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         index = _index(shards, kind, progress=False)
         wall, cpu, peak = time.perf_counter() - wall, time.process_time() - cpu, memory("VmHWM") - before
-        write_index(index, path)
+        faiss.write_index(index, str(path))
         del index
         ctypes.CDLL(None).malloc_trim(0)  # or the index would be read into memory that was never given back
         before = memory("VmRSS")

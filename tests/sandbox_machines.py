@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import json
-import struct
 import sys
 
 from agent_gym.sandbox import LocalSandbox, SandboxUnavailable, process
@@ -31,12 +30,12 @@ def refuse(calls: dict[str, int], error: int) -> None:
     for number in calls.values():
         program += [(seccomp._JUMP_EQ, 0, 1, number), seccomp._refuse(error)]
     program.append(seccomp._return(seccomp._ALLOW))
-    seccomp.apply(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+    seccomp.apply(seccomp.assembled(program))
 
 
 def cap_landlock(version: int) -> None:
     """Have fork servers find an older Landlock. Rights that it does not know are then asked of nobody, as there."""
-    change(f"forkserver.rooms.abi = lambda known=forkserver.rooms.abi: min(known(), {version})")
+    change(f"forkserver.kernel.landlock_abi = lambda known=forkserver.kernel.landlock_abi: min(known(), {version})")
 
 
 def change(statement: str) -> None:
@@ -56,7 +55,7 @@ def main(machine: str, waive: list[str]) -> None:
     if machine == "ubuntu":
         refuse({"mount": NAMESPACES["mount"]}, errno.EACCES)
     if machine == "bare":
-        refuse({"seccomp": seccomp.number("seccomp")}, errno.EINVAL)
+        refuse({"seccomp": seccomp._SECCOMP[seccomp.MACHINE]}, errno.EINVAL)
     if machine in ("nomemfd", "nopidfd"):
         refuse({machine: _LATER[machine]}, errno.ENOSYS)
     if machine in ("old", "nothing"):

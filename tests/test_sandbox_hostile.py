@@ -12,7 +12,7 @@ import pytest
 from hostile_programs import QUICK, SLOW
 from sandbox_net import ROOT, judged
 
-from agent_gym.sandbox.inside import rooms
+from agent_gym.sandbox.inside import kernel
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the local sandbox is Linux's")
 
@@ -95,7 +95,7 @@ def test_containers_without_namespaces_enforce_everything(machine):
     made = on(machine)
     assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
     assert made["report"]["namespaces"] is False and "namespaces" in made["report"]["notes"]
-    assert made["report"]["landlock"] == (int(machine[3:]) if machine.startswith("abi") else rooms.abi())
+    assert made["report"]["landlock"] == (int(machine[3:]) if machine.startswith("abi") else kernel.landlock_abi())
     assert all(made["report"]["enforced"].values())
 
 

@@ -226,7 +226,7 @@ def test_copies_and_pickles_are_the_sandbox_itself(sandbox):
     assert copy.deepcopy(sandbox) is sandbox and copy.copy(sandbox) is sandbox
     assert pickle.loads(pickle.dumps(sandbox)) is sandbox
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent_gym.sandbox.local._alive", set())  # as in a process without such a sandbox
+        patch.setattr("agent_gym.sandbox.local._made", set())  # as in a process without such a sandbox
         made = pickle.loads(pickle.dumps(sandbox))
     assert made is not sandbox and made.limits == sandbox.limits and made.slots == 4
     made.close()

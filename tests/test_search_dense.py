@@ -255,15 +255,15 @@ def test_a_damaged_index_is_never_searched(tmp_path_factory, folder, data):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format 2, and this version of agent-gym reads up to 1; update"),
-        ({"format": "1"}, "of format '1'; expected 'index' of format 1"),
-        ({"kind": "corpus"}, "is 'corpus' of format 1; expected 'index'"),
+        ({"format": 2}, "at 'format': Input should be 1; delete it and build the index again, or update agent-gym"),
+        ({"format": "1"}, "at 'format'"),
+        ({"kind": "corpus"}, "at 'kind': Input should be 'index'"),
         ({"index": "annoy"}, "kind 'annoy'; this version knows flat"),
         ({"index": "../flat"}, "kind '../flat'"),
         ({"index": "sq8"}, "sq8.faiss is missing"),
-        ({"file": {"bytes": "9", "sha256": ""}}, "damaged at 'file.bytes'"),
-        ({"surprise": 1}, "damaged at 'surprise'"),
-        ({"origin": None}, "damaged at 'origin'"),
+        ({"file": {"bytes": "9", "sha256": ""}}, "flat.faiss has .* was written with 9"),
+        ({"surprise": 1}, "cannot be read at 'surprise'"),
+        ({"origin": None}, "cannot be read at 'origin'"),
     ],
 )
 def test_manifests_that_are_refused(folder, tmp_path, change, message):
@@ -280,7 +280,7 @@ def test_files_that_are_not_there_or_half_there(folder, tmp_path):
     text = (folder / MANIFEST).read_text()
     for part in ("", text[: len(text) // 2], "[]", "\x00"):
         (tmp_path / MANIFEST).write_text(part)
-        with pytest.raises(ConfigError, match=f"{MANIFEST}.*delete .* and build the index again"):
+        with pytest.raises(ConfigError, match=f"{MANIFEST}.*delete it and build the index again"):
             DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(ConfigError, match="flat.faiss is missing"):
@@ -310,7 +310,7 @@ def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
 def test_search_needs_none_of_its_optional_packages_to_be_imported():
     heavy = {"torch", "faiss", "FlagEmbedding", "sentence_transformers", "transformers", "bm25s", "Stemmer", "numba"}
     heavy |= {"pyarrow", "datasets"}
-    modules = "agent_gym.search.engines, agent_gym.search.remote, agent_gym.cli.serve"
+    modules = "agent_gym.search.engines, agent_gym.cli.serve"
     code = f"import sys, {modules}; print(*sys.modules.keys() & {heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

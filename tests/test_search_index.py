@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-pytest.importorskip("faiss")
+faiss = pytest.importorskip("faiss")
 
 from agent_gym.errors import ConfigError
 from agent_gym.search.dense import to_gpu
@@ -27,7 +27,6 @@ from agent_gym.search.index import (
     read_index,
     reserve,
     training_vectors,
-    write_index,
 )
 
 COUNT, DIMENSION = 10_240, 32
@@ -84,7 +83,7 @@ def test_recall(indexes, vectors, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mapped_index_answers_as_one_in_memory(indexes, vectors, tmp_path, kind):
-    write_index(indexes[kind], tmp_path / "index")
+    faiss.write_index(indexes[kind], str(tmp_path / "index"))
     expected = Searcher(indexes[kind], kind).search(vectors[1], 7)
     for mmap in (True, False):
         index = read_index(tmp_path / "index", mmap=mmap)
@@ -232,7 +231,7 @@ def test_the_plan_is_what_an_index_takes(tmp_path, kind, dimension):
         if training_vectors(kind, count):
             index.train(vectors)
         index.add(vectors)
-    write_index(index, tmp_path / "index")
+    faiss.write_index(index, str(tmp_path / "index"))
     assert (tmp_path / "index").stat().st_size == pytest.approx(plan(count, dimension, kind).index, rel=0.01)
 
 

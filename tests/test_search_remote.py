@@ -17,8 +17,7 @@ from search_tools import CountingRetriever, expected, serving
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document, Hit, Retriever
-from agent_gym.search.engines import MicroBatcher
-from agent_gym.search.remote import RemoteRetriever, from_wire, read_response, response, to_wire
+from agent_gym.search.engines import MicroBatcher, RemoteRetriever, from_wire, read_response, response, to_wire
 from agent_gym.serve import client
 from agent_gym.serve.services import bind
 

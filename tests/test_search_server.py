@@ -19,8 +19,7 @@ from search_tools import CountingRetriever, expected, running, serving
 from agent_gym.errors import ConfigError
 from agent_gym.search import Document
 from agent_gym.search.corpus import Corpus
-from agent_gym.search.engines import HybridRetriever, MicroBatcher
-from agent_gym.search.remote import RemoteRetriever, to_wire
+from agent_gym.search.engines import HybridRetriever, MicroBatcher, RemoteRetriever, to_wire
 from agent_gym.serve.services import MAX_REQUEST_BYTES, SearchServer, bind
 
 DOCUMENTS = [Document("a", "Apollo 8", "To the Moon."), Document("b", "Apollo 9", "Around the Earth.")]

@@ -9,22 +9,22 @@ import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
-from agent_gym.sandbox.inside import Exit, seccomp
+from agent_gym.sandbox.inside import Message, seccomp
 from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, make_setup
 from agent_gym.sandbox.selftest import PROPERTIES, check
 from agent_gym.sandbox.session import Session
+from agent_gym.search.base import ForkSafe
 
 _MOST_SERVERS = 8
-_SLACK_S = 30.0  # by so much a fork server may be late with a kill before it counts as stuck
 _ATTEMPTS = 3
 
 
-class LocalSandbox:
+class LocalSandbox(ForkSafe):
     """Runs programs in processes that may compute, print, and nothing else. Safe to call from several threads.
 
     A fork server, started once, has numpy and sympy imported; each program runs in a fork of it, behind Landlock, a
@@ -45,6 +45,9 @@ class LocalSandbox:
         namespaces: whether to use them where possible.
         waive: what may go unenforced, names of `PROPERTIES`.
 
+    Attributes:
+        report: what is enforced, and by what.
+
     Raises:
         SandboxUnavailable: if something that is not waived cannot be enforced here.
         ConfigError: for settings that cannot be.
@@ -60,36 +63,45 @@ class LocalSandbox:
         namespaces: bool = True,
         waive: Collection[str] = (),
     ) -> None:
-        unknown = set(waive) - set(PROPERTIES)
-        if unknown or isinstance(waive, str):
+        if isinstance(waive, str) or set(waive) - set(PROPERTIES):
             raise ConfigError(f"waive is {waive!r}; it must be a set of names among {', '.join(PROPERTIES)}")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        if sys.platform != "linux":
+            raise SandboxUnavailable("everything", f"this is {sys.platform}, and the mechanisms are Linux's")
+        cores = len(os.sched_getaffinity(0))
         self.servers, self.slots = servers or min(cores, _MOST_SERVERS), slots or 2 * cores
         if self.servers < 1 or self.slots < 1:
             raise ConfigError(f"servers is {servers} and slots {slots}; there must be at least 1 of each")
-        if sys.platform != "linux":
-            raise SandboxUnavailable("everything", f"this is {sys.platform}, and the mechanisms are Linux's")
         if not seccomp.supported():
             raise SandboxUnavailable("everything", f"no table of system calls for {seccomp.MACHINE}")
-        call = "memfd_create"
-        try:
-            os.close(os.memfd_create("probe"))
-            call = "pidfd_open"
-            os.close(os.pidfd_open(os.getpid()))
-        except OSError as error:
-            raise SandboxUnavailable("everything", f"the system call {call} cannot be made: {error}") from error
-        self.limits = limits or Limits()
-        self.packages, self.waive, self.namespaces = tuple(packages), frozenset(waive), namespaces
-        names = ("limits", "packages", "servers", "slots", "namespaces", "waive")
-        self._settings = {name: getattr(self, name) for name in names}
+        for call, descriptor in (
+            ("memfd_create", lambda: os.memfd_create("probe")),
+            ("pidfd_open", lambda: os.pidfd_open(os.getpid())),
+        ):
+            try:
+                os.close(descriptor())
+            except OSError as error:
+                reason = f"the system call {call} cannot be made: {error}"
+                raise SandboxUnavailable("everything", reason) from error
+        self.limits, self.packages, self.waive = limits or Limits(), tuple(packages), frozenset(waive)
+        self._settings = {
+            "limits": self.limits,
+            "packages": self.packages,
+            "servers": self.servers,
+            "slots": self.slots,
+            "namespaces": namespaces,
+            "waive": self.waive,
+        }
         self._ids = itertools.count(1)
-        self._without_namespaces = ""
-        self._renew()
-        _alive.add(self)
-        self.report: Mapping[str, Any] = {}
-        """What is enforced, and by what."""
         self._setup = make_setup(self.packages, namespaces)
-        self._verify()
+        self._without_namespaces = ""
+        self.report: Mapping[str, Any] = {}
+        super().__init__()
+        _made.add(self)
+        try:
+            self._verify()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
         """Run a program with nothing of earlier ones.
@@ -106,11 +118,10 @@ class LocalSandbox:
         limits = limits or self.limits
         with self.slot, streams.Streams(code, stdin) as files:
             for attempt in range(1, _ATTEMPTS + 1):
-                request = self.request(seed, limits, session=False)
                 try:
                     server = self.server()
-                    future = server.start(request, [files.source, files.stdin, files.stdout, files.stderr])
-                    ended = self._wait(server, future, limits)
+                    descriptors = [files.source, files.stdin, files.stdout, files.stderr]
+                    ended = server.wait(server.start(self.request(seed, limits, session=False), descriptors), limits)
                 except Lost:
                     # What was lost has no verdict, and nothing outside of the process was touched: try again.
                     if attempt == _ATTEMPTS:
@@ -140,7 +151,8 @@ class LocalSandbox:
             self._pool.clear()
         _end(pool)
 
-    def request(self, seed: int, limits: Limits, session: bool) -> dict[str, Any]:
+    def request(self, seed: int, limits: Limits, session: bool) -> Message:
+        """Make what a fork server reads to start a program, or a session that waits for its first one."""
         return {
             "op": "start",
             "id": next(self._ids),
@@ -179,55 +191,39 @@ class LocalSandbox:
                 raise SandboxError(f"a new fork server has other {mechanism}: {server.report} and not {self.report}")
         return server
 
-    def _wait(self, server: ForkServer, future: Any, limits: Limits) -> Exit:
-        try:
-            ended: Exit = future.result(limits.wall_seconds + _SLACK_S)
-        except TimeoutError as error:
-            server.close()
-            raise SandboxError("a fork server of the sandbox does not answer; it was ended") from error
-        return ended
-
     def _verify(self) -> None:
         try:
-            report = dict(self.server().report)
+            report = self.server().report
             enforced, reasons = check(self, landlock=report["landlock"] > 0)
         except SandboxError as error:
-            self.close()
             raise SandboxUnavailable("everything", str(error)) from error
-        except BaseException:
-            self.close()
-            raise
-        self.report = report | {"enforced": enforced}
+        self.report = {**report, "enforced": enforced}
         for name in PROPERTIES:
             if not enforced[name] and name not in self.waive:
-                self.close()
                 raise SandboxUnavailable(name, f"{reasons.get(name, 'a test program succeeded')}; {report['notes']}")
 
-    def _renew(self) -> None:
+    _finalizer: weakref.finalize[..., LocalSandbox]
+
+    def renew(self) -> None:
+        if hasattr(self, "_pool"):  # a forked process, whose parent goes on using its servers
+            self._finalizer.detach()
+            for server in self._pool:
+                server.forget()
         self._lock = threading.RLock()
         self._pool: list[ForkServer] = []
         self._finalizer = weakref.finalize(self, _end, self._pool)
         self._finalizer.atexit = False  # with this process its fork servers end by themselves
         self.slot = threading.BoundedSemaphore(self.slots)
 
-    def _forked(self) -> None:
-        self._finalizer.detach()
-        for server in self._pool:
-            server.forget()
-        self._renew()
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
     def __reduce__(self) -> Any:
         return _remake, (type(self), self._settings)
 
 
+_made: weakref.WeakSet[LocalSandbox] = weakref.WeakSet()
+
+
 def _remake(kind: type[LocalSandbox], settings: dict[str, Any]) -> LocalSandbox:
-    for sandbox in list(_alive):
+    for sandbox in list(_made):
         if type(sandbox) is kind and sandbox._settings == settings:
             return sandbox
     return kind(**settings)
@@ -238,18 +234,6 @@ def _end(pool: list[ForkServer]) -> None:
         server.close()
 
 
-_alive: weakref.WeakSet[LocalSandbox] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for sandbox in list(_alive):
-        sandbox._forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 _shared_lock = threading.Lock()
 _shared: LocalSandbox | None = None
 
@@ -257,8 +241,7 @@ _shared: LocalSandbox | None = None
 def shared_sandbox() -> LocalSandbox:
     """Return the `LocalSandbox` with standard settings that all environments of this process share.
 
-    Fork servers cost memory and slots stand for cores, so that one per environment would be too many. A process that
-    was forked gets fork servers of its own when it first runs something.
+    Fork servers cost memory and slots stand for cores, so that one per environment would be too many.
 
     Raises:
         SandboxUnavailable: if this machine cannot hold programs.

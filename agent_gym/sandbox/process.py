@@ -16,17 +16,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from agent_gym.sandbox.base import SandboxError
-from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Setup
+from agent_gym.sandbox.base import Limits, SandboxError
+from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Message, Setup
 
+SLACK_S = 30.0  # by so much a fork server may be late with an answer before it counts as stuck
 _START_S = 120.0  # to import sympy on a machine that is busy with something else
 _CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; del sys.path[0]; forkserver.main({1})"
 
 # What says where the interpreter and its libraries lie, if anything does. Programs do not see it.
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
 
-# Beside these, all there is: nothing else of the caller's, among which may be keys. Equal sets come out in equal order
-# in all programs. Linear algebra gets one thread, because a fork would not take others along.
+# Else all there is: nothing of the caller's, among which may be keys. Equal sets come out in equal order in all
+# programs. Linear algebra gets one thread, because a fork would not take others along.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/",
@@ -72,7 +73,18 @@ class ForkServer:
                 here.callback(theirs.close)
                 failed = here.enter_context(ExitStack())
                 failed.callback(self._socket.close)
-                self._process = self._launch(theirs.fileno(), errors)
+                code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
+                self._process = subprocess.Popen(
+                    # -S: what .pth files would run at the start is for the installation, not for programs.
+                    [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
+                    env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the caller
+                )
             except OSError as error:
                 raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
             theirs.close()
@@ -82,28 +94,15 @@ class ForkServer:
                 raise NoNamespaces(answer["no_namespaces"])
             failed.pop_all()
         self.report: dict[str, Any] = answer["ready"]
-        self._socket.settimeout(None)
         threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
 
-    def _launch(self, descriptor: int, errors: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            # -S: what .pth files would run at the start is for the installation, not for programs.
-            [sys.executable, "-S", "-s", "-P", "-B", "-c", _CODE.format(str(Path(__file__).parent), descriptor)],
-            env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=[descriptor],
-            start_new_session=True,  # Ctrl-C is for the caller
-        )
-
-    def _greet(self, setup: Setup, errors: int) -> dict[str, Any]:
+    def _greet(self, setup: Setup, errors: int) -> Message:
         reason = "it ended"
         try:
             self._socket.settimeout(_START_S)
             self._socket.send(json.dumps(setup).encode())
             answer = self._socket.recv(MAX_MESSAGE_BYTES)
+            self._socket.settimeout(None)
         except OSError as error:
             answer, reason = b"", str(error)
         if not answer:
@@ -111,8 +110,7 @@ class ForkServer:
             self._process.wait()
             printed = os.pread(errors, 4000, 0).decode(errors="replace").strip()
             raise SandboxError(f"the fork server of the sandbox did not start ({reason}): {printed}")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        return json.loads(answer)
 
     @property
     def pid(self) -> int:
@@ -122,7 +120,7 @@ class ForkServer:
     def load(self) -> int:
         return len(self._waiting)
 
-    def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> Future[Exit]:
+    def start(self, request: Message, descriptors: Sequence[int]) -> Future[Exit]:
         """Start a program; the future knows how it ended."""
         future: Future[Exit] = Future()
         with self._lock:
@@ -131,8 +129,16 @@ class ForkServer:
             self._waiting[request["id"]] = future
             if request["session"]:
                 self._started[request["id"]] = Future()
-        self._send(request, descriptors)
+        self.send(request, descriptors)
         return future
+
+    def wait(self, future: Future[Exit], limits: Limits) -> Exit:
+        """Learn how a program ended. A fork server that is far beyond the limits is stuck, and ended."""
+        try:
+            return future.result(limits.wall_seconds + SLACK_S)
+        except TimeoutError as error:
+            self.close()
+            raise SandboxError("a fork server of the sandbox does not answer; it was ended") from error
 
     def cpu_clock(self, id_: int) -> int:
         """Wait until a session has begun, and return the number of its CPU clock."""
@@ -145,8 +151,13 @@ class ForkServer:
             self._started.pop(id_, None)
         return clock
 
-    def order(self, request: dict[str, Any]) -> None:
-        self._send(request, ())
+    def send(self, request: Message, descriptors: Sequence[int] = ()) -> None:
+        try:
+            with self._lock:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
+        except OSError as error:
+            self._fail()
+            raise Lost("the fork server of the sandbox has ended") from error
 
     def close(self) -> None:
         self.alive = False
@@ -163,14 +174,6 @@ class ForkServer:
         self.alive = False
         self._socket.close()
         self._process.returncode = 0  # not our child: nothing to wait for
-
-    def _send(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
-        try:
-            with self._lock:
-                socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
-        except OSError as error:
-            self._fail()
-            raise Lost("the fork server of the sandbox has ended") from error
 
     def _listen(self) -> None:
         while True:
@@ -227,8 +230,8 @@ def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
     # Where the compiled modules are: usually lib-dynload, on some systems under lib64.
     compiled = importlib.util.find_spec("_json")
     standard = {library, os.path.dirname((compiled and compiled.origin) or os.__file__)}
-    beside = [os.path.join(library, name) for name in _INSTALLED]
-    installed = _real([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *beside, *sys.path])
+    aside = [os.path.join(library, name) for name in _INSTALLED]
+    installed = _real([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *aside, *sys.path])
     hidden = [folder for folder in installed if os.path.basename(folder) in _INSTALLED]
     inside_hidden = tuple(folder + "/" for folder in hidden)
     readable = [
@@ -238,13 +241,11 @@ def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
     ]
     search = []
     for package in packages:
-        try:
+        with suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is not None and spec.origin is not None:
-            place = os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
-            search.append(os.path.realpath(os.path.dirname(place)))
+            if spec is not None and spec.origin is not None:
+                place = os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
+                search.append(os.path.realpath(os.path.dirname(place)))
     return {
         "packages": list(packages),
         "search": list(dict.fromkeys(search)),

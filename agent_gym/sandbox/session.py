@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Self
 from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, SandboxError
 from agent_gym.sandbox.inside import TOKEN_BYTES, Exit
-from agent_gym.sandbox.process import ForkServer, Lost
+from agent_gym.sandbox.process import SLACK_S, ForkServer, Lost
 
 if TYPE_CHECKING:
     from agent_gym.sandbox.local import LocalSandbox
 
-_SLACK_S = 30.0
 _OVER = "the session is over: its names are lost\n"
 
 
@@ -44,9 +43,8 @@ class Session:
         self._maker = os.getpid()
         try:
             self._server: ForkServer = sandbox.server()
-            request = sandbox.request(seed, self._limits, session=True)
+            request, files = sandbox.request(seed, self._limits, session=True), self._files
             self._id: int = request["id"]
-            files = self._files
             self._ended = self._server.start(request, [theirs.fileno(), files.stdin, files.stdout, files.stderr])
             self._clock = self._server.cpu_clock(self._id)
         except BaseException:
@@ -78,24 +76,25 @@ class Session:
         limits = self._limits
         before = self._cpu_seconds()
         go = {"op": "go", "id": self._id, "cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds}
-        self._server.order(go)
-        token = secrets.token_bytes(TOKEN_BYTES)
+        self._server.send(go)
+        token, answer = secrets.token_bytes(TOKEN_BYTES), b""
         try:
-            self._control.settimeout(limits.wall_seconds + _SLACK_S)
+            self._control.settimeout(limits.wall_seconds + SLACK_S)
             self._control.sendall(token + len(source).to_bytes(4, "little") + source)
-            answer = self._receive(TOKEN_BYTES + 1)
+            while len(answer) <= TOKEN_BYTES and (piece := self._control.recv(TOKEN_BYTES + 1 - len(answer))):
+                answer += piece
         except TimeoutError as error:
             self.close()
             raise SandboxError("the fork server of a session does not answer") from error
         except OSError:
-            answer = b""  # the process has ended, which the fork server reports
-        if answer and answer[:TOKEN_BYTES] != token:
+            pass  # the process has ended, which the fork server reports
+        whole = len(answer) > TOKEN_BYTES
+        if whole and answer[:TOKEN_BYTES] != token:
             self.close()
-            return Execution(
-                "killed", "", "a program wrote to the session's control socket\n" + _OVER, None, 0.0, False
-            )
-        if answer:
-            self._server.order({"op": "stop", "id": self._id})
+            about = "a program wrote to the session's control socket\n"
+            return Execution("killed", "", about + _OVER, None, 0.0, False)
+        if whole:
+            self._server.send({"op": "stop", "id": self._id})
             ended: Exit = {
                 "id": self._id,
                 "code": answer[-1],
@@ -107,35 +106,18 @@ class Session:
                 ended["killed"] = "cpu"
                 self._over = True
         else:
-            ended = self._wait()
+            # The process may have closed the socket and run on; then it is ended by a limit.
+            ended = self._server.wait(self._ended, limits)
+            if not ended["confined"]:
+                reason = os.pread(self._files.stderr, 1000, 0).decode(errors="replace")
+                self.close()
+                raise SandboxError(f"a session could not be confined, and did not run: {reason}")
             ended["cpu_seconds"] = max(0.0, ended["cpu_seconds"] - before)
             self._over = True
         result = streams.judge(self._files, ended, limits)
         if self._over:
             self.close()
         return result
-
-    def _receive(self, length: int) -> bytes:
-        data = b""
-        while len(data) < length:
-            piece = self._control.recv(length - len(data))
-            if not piece:
-                return b""
-            data += piece
-        return data
-
-    def _wait(self) -> Exit:
-        """Learn how the process ended. It may have closed the socket and run on; then it is ended by a limit."""
-        try:
-            ended = self._ended.result(self._limits.wall_seconds + _SLACK_S)
-        except TimeoutError as error:
-            self.close()
-            raise SandboxError("the fork server of a session does not answer") from error
-        if not ended["confined"]:
-            reason = os.pread(self._files.stderr, 1000, 0).decode(errors="replace")
-            self.close()
-            raise SandboxError(f"a session could not be confined, and did not run: {reason}")
-        return ended
 
     def _cpu_seconds(self) -> float:
         try:
@@ -153,6 +135,6 @@ class Session:
 def _end(maker: int, server: ForkServer, id_: int, control: socket.socket, files: streams.Streams) -> None:
     if os.getpid() == maker:
         with suppress(Lost):
-            server.order({"op": "kill", "id": id_})
+            server.send({"op": "kill", "id": id_})
     control.close()
     files.close()

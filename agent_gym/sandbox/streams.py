@@ -1,11 +1,12 @@
 """The files through which a program is given its source and input and gives its output, and how the output is read.
 
-They are files in memory (memfd). A pipe would have to be emptied in time while the program runs; a
-file of limited size is read once, when all is over, and what was written before a kill is in it.
+They are files in memory (memfd) of limited size, read once, when all is over: a pipe would have to be emptied in time
+while the program runs. What was written before a kill is in them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 
@@ -55,7 +56,7 @@ class Streams:
         self._open.append(file)
         if content is None:
             # Two writers, standard output and a thread at its end, must not overwrite each other.
-            _append(file)
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
         else:
             view = memoryview(content)
             while view:
@@ -69,57 +70,41 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def read(file: int, limits: Limits) -> tuple[str, bool, bool]:
-    """Read an output.
-
-    Returns:
-        The text, whether something is missing from it, and whether it was written up to the limit.
-    """
-    size, keep = os.fstat(file).st_size, int(limits.output_bytes)
-    full = size >= limits.written_bytes
-    if size <= keep:
-        return clean(os.pread(file, size, 0)), full, full
-    half = keep // 2
-    return _joined(os.pread(file, half, 0), os.pread(file, half, size - half)), True, full
-
-
 def shorten(data: bytes, keep: int) -> tuple[str, bool]:
-    """Make text of an output that is in memory, and say whether something is missing from it."""
+    """Make text of an output; return whether something is missing from it, too.
+
+    What is no text becomes U+FFFD. Of a longer output the beginning and the end stay, without half a character at the
+    cut.
+    """
     if len(data) <= keep:
-        return clean(data), False
+        return _clean(data), False
     half = keep // 2
-    return _joined(data[:half], data[-half:]), True
+    head = re.sub(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z", b"", data[:half])
+    tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", data[-half:])
+    return _clean(head) + CUT + _clean(tail), True
 
 
-def _joined(head: bytes, tail: bytes) -> str:
-    return clean(head, cut_end=True) + CUT + clean(tail, cut_start=True)
-
-
-def clean(data: bytes, cut_start: bool = False, cut_end: bool = False) -> str:
-    """Make text of what a program wrote; what is no text becomes U+FFFD. Half a character at a cut is left out."""
-    if cut_start:
-        data = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", data)
-    if cut_end:
-        data = re.sub(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z", b"", data)
+def _clean(data: bytes) -> str:
     return _CONTROL.sub("\ufffd", data.decode("utf-8", "replace"))
 
 
 def judge(streams: Streams, ended: Exit, limits: Limits) -> Execution:
     """Read the outputs and say how the program ended."""
-    stdout, less_out, full_out = read(streams.stdout, limits)
-    stderr, less_err, full_err = read(streams.stderr, limits)
+    written = [os.pread(file, int(limits.written_bytes), 0) for file in (streams.stdout, streams.stderr)]
+    full = any(len(data) >= limits.written_bytes for data in written)
+    (stdout, less_out), (stderr, less_err) = (shorten(data, int(limits.output_bytes)) for data in written)
     code = ended["code"]
     status: Status
     if ended["killed"] == "cpu":
         status = "cpu_limit"
     elif ended["killed"] == "wall":
         status = "wall_limit"
-    elif code != 0 and (full_out or full_err):
+    elif code != 0 and full:
         status = "output_limit"
     else:
         status = status_of(code, stderr)
     exit_code = None if ended["killed"] is not None else code
-    return Execution(status, stdout, stderr, exit_code, ended["cpu_seconds"], less_out or less_err)
+    return Execution(status, stdout, stderr, exit_code, ended["cpu_seconds"], full or less_out or less_err)
 
 
 def status_of(code: int, stderr: str) -> Status:
@@ -129,9 +114,3 @@ def status_of(code: int, stderr: str) -> Status:
     if code == 1 and _OUT_OF_MEMORY.match(stderr.rstrip("\n").rpartition("\n")[2]):
         return "memory_limit"
     return "killed" if code < 0 else "error"
-
-
-def _append(file: int) -> None:
-    import fcntl  # not on Windows, where this package must still be importable to say that it does not run
-
-    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)

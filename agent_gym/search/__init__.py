@@ -6,8 +6,7 @@ from agent_gym.search.build import build_index
 from agent_gym.search.corpus import Corpus
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
-from agent_gym.search.engines import CachedRetriever, HybridRetriever, MicroBatcher
-from agent_gym.search.remote import RemoteRetriever
+from agent_gym.search.engines import CachedRetriever, HybridRetriever, MicroBatcher, RemoteRetriever
 
 __all__ = [
     "BM25Retriever",

@@ -1,9 +1,7 @@
-"""What a search engine is here: queries in, documents with scores out, many at a time.
+"""What a search engine is: queries in, documents with scores out, many at a time.
 
-Everything that searches has this one method (BM25, FAISS, their fusion, a server, a cache, a micro-batcher), so that
-they can be put behind each other in any order, and an environment knows none of them by name. Engines are `ForkSafe`:
-`gym.make` deep-copies its arguments, and vector environments fork or pickle them. An index of gigabytes must not be
-copied for each environment, and a lock that a fork copied while another thread held it is never released.
+Everything that searches has this one method, so that engines can be put behind each other in any order, and an
+environment knows none of them by name.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ from agent_gym.errors import ConfigError
 if TYPE_CHECKING:
     from agent_gym.chat import ChatRenderer
 
-# A policy can write a megabyte into one call. It is never on purpose; what follows is not looked at, so
-# that tokenizers, caches and requests stay small.
+# A policy can write a megabyte into one call. What is longer is cut: tokenizers, caches and requests stay small.
 MAX_QUERY_CHARACTERS = 16_384
 
 MARK = "..."  # ends a text that was cut
@@ -27,13 +24,7 @@ _MOST_CHARACTERS = 32  # more than a token of running text ever has; only the be
 
 
 class Document(NamedTuple):
-    """A passage that can be found.
-
-    Attributes:
-        id: its name in the corpus, unique.
-        title: what it is about; may be empty.
-        text: what it says, without the title.
-    """
+    """A passage that can be found; its id is unique in a corpus, its title may be empty."""
 
     id: str
     title: str
@@ -41,12 +32,7 @@ class Document(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A document that was found.
-
-    Attributes:
-        document: the passage.
-        score: how well it fits; higher is better. Scores of different engines are not comparable.
-    """
+    """A document that was found; a higher score is better, and scores of different engines are not comparable."""
 
     document: Document
     score: float
@@ -63,12 +49,11 @@ class Retriever(Protocol):
         scores are ordered by the document's place in the corpus (in a fusion: by its first engine's order).
 
         Args:
-            queries: any texts, also empty ones, very long ones, and ones in which nothing can be searched for.
+            queries: any texts, also empty or very long ones.
             k: documents per query, at least 1.
 
         Returns:
-            One list per query, best first, of at most k hits; fewer where the corpus has no more, or nothing fits at
-            all.
+            One list per query, best first, of at most k hits; fewer where the corpus has no more or nothing fits.
 
         Raises:
             ConfigError: for k below 1.
@@ -92,8 +77,11 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
 class ForkSafe:
     """A base: a deep copy is the thing itself, and forks and pickles get fresh locks.
 
-    A subclass lists in `live` the attributes that belong to this process alone (locks, connections), sets them in
-    `renew`, and calls `ForkSafe.__init__` last.
+    `gym.make` deep-copies its arguments, and vector environments fork or pickle them: an index of gigabytes must not be
+    copied for each environment, and a lock that another thread held during a fork is never released in the child.
+
+    A subclass lists in `live` the attributes that belong to this process alone (locks, connections) and sets them in
+    `renew`, which `ForkSafe.__init__` calls.
     """
 
     live: ClassVar[tuple[str, ...]] = ()
@@ -131,11 +119,7 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 class TokenLimit:
-    """Cuts texts to what a policy reads, counted in its own tokens.
-
-    Args:
-        renderer: of the policy's tokenizer; without one a token is taken for four bytes, about its mean in English.
-    """
+    """Cuts texts to what a policy reads, in tokens of its renderer; without one a token counts as four bytes."""
 
     def __init__(self, renderer: ChatRenderer | None) -> None:
         self._renderer = renderer

@@ -2,8 +2,7 @@
 
 The formula is from Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009). The library
 is bm25s (Lù, arXiv:2407.03618): it computes the score of each word in each document beforehand, and a query adds up.
-
-Its selection of the best is not used. It answers a query without known words with arbitrary documents of score 0,
+Its selection of the best is not used: it answers a query without known words with arbitrary documents of score 0,
 raises where k is above the number of documents, and leaves the order of equal scores to chance.
 
 Words are taken as Lucene's analyser for English takes them: lower case, without its 33 stop words, cut to their stems
@@ -20,7 +19,7 @@ import shutil
 import threading
 import unicodedata
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -56,19 +55,18 @@ class BM25Retriever(ForkSafe):
         ConfigError: for a corpus without a word in it, other values, or missing packages.
     """
 
+    live = ("_stop_words", "_stemmer", "_lock")
+
     def __init__(self, corpus: Sequence[Document], *, k1: float = 1.5, b: float = 0.75) -> None:
         if not k1 >= 0 or not 0 <= b <= 1:
             raise ConfigError(f"k1 is {k1} and b is {b}; k1 must be at least 0, and b between 0 and 1")
-        bm25s = _library()
-        self._corpus = corpus
-        self._analyzer = Analyzer()
-        self._index = bm25s.BM25(k1=k1, b=b, backend=_backend(len(corpus)))
-        terms = _Terms(corpus, self._analyzer)
+        super().__init__()
+        index = _library().BM25(k1=k1, b=b, backend=_backend(corpus))
+        terms = _Terms(corpus, self.terms)
         if not terms.vocab:
             raise ConfigError(f"none of the {len(corpus)} documents holds a word that can be searched for")
-        self._index.index(terms, create_empty_token=False, show_progress=False)
-        self._index.get_scores_from_ids([0])  # compiled now and not in the first search
-        super().__init__()
+        index.index(terms, create_empty_token=False, show_progress=False)
+        self._set(corpus, index)
 
     @classmethod
     def load(cls, folder: str | Path, corpus: Sequence[Document], *, verify: bool = True) -> Self:
@@ -82,16 +80,23 @@ class BM25Retriever(ForkSafe):
         if not (folder / MANIFEST).is_file():
             raise ConfigError(f"{folder} holds no BM25 index ({MANIFEST}); build one and save it there")
         cure = f"delete {folder} and build the index again"
-        manifest = files.read_manifest(folder / MANIFEST, _expected(corpus), ("files",), cure)
+        manifest = files.read_manifest(folder / MANIFEST, _identity(corpus), ("files",), cure)
         for name, described in manifest["files"].items():
             files.check(folder / name, described, cure, verify=verify)
         self = cls.__new__(cls)
-        self._corpus = corpus
-        self._analyzer = Analyzer()
-        self._index = bm25s.BM25.load(folder, mmap=True, backend=_backend(len(corpus)), show_progress=False)
-        self._index.get_scores_from_ids([0])
         ForkSafe.__init__(self)
+        self._set(corpus, bm25s.BM25.load(folder, mmap=True, backend=_backend(corpus), show_progress=False))
         return self
+
+    def _set(self, corpus: Sequence[Document], index: Any) -> None:
+        self._corpus, self._index = corpus, index
+        index.get_scores_from_ids([0])  # compiled now and not in the first search
+
+    def renew(self) -> None:
+        self._stop_words = frozenset(require("bm25s.stopwords", "search").STOPWORDS_EN)
+        # A stemmer is not safe to share between threads.
+        self._stemmer = require("Stemmer", "search").Stemmer("english")
+        self._lock = threading.Lock()
 
     def save(self, folder: str | Path) -> None:
         """Write the index; it appears under its name when it is complete."""
@@ -106,7 +111,7 @@ class BM25Retriever(ForkSafe):
         for file in written:
             files.flush(file)
         described = {"k1": self._index.k1, "b": self._index.b, "files": {f.name: files.describe(f) for f in written}}
-        files.write_json(partial / MANIFEST, _expected(self._corpus) | described)
+        files.write_json(partial / MANIFEST, _identity(self._corpus) | described)
         files.replace(partial, folder)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -115,11 +120,17 @@ class BM25Retriever(ForkSafe):
     def _search(self, query: str, k: int) -> list[Hit]:
         vocabulary = self._index.vocab_dict
         # Once each: ten thousand times the same word would go through its documents as often.
-        known = {vocabulary[term]: None for term in self._analyzer.terms(query) if term in vocabulary}
+        known = {vocabulary[term]: None for term in self.terms(query) if term in vocabulary}
         if not known:
             return []
         scores = self._index.get_scores_from_ids(list(known))
         return [Hit(self._corpus[i], float(scores[i])) for i in best(scores, k)]
+
+    def terms(self, text: str) -> list[str]:
+        """Return the search terms of a text in their order; none for a text without words."""
+        words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+        with self._lock:
+            return self._stemmer.stemWords([word for word in words if word not in self._stop_words])
 
 
 def best(scores: np.ndarray, k: int) -> list[int]:
@@ -138,11 +149,11 @@ def best(scores: np.ndarray, k: int) -> list[int]:
 class _Terms:
     """The terms of a corpus as numbers, in the form in which bm25s takes them, at 4 bytes each instead of 40."""
 
-    def __init__(self, corpus: Sequence[Document], analyzer: Analyzer) -> None:
+    def __init__(self, corpus: Sequence[Document], terms_of: Callable[[str], list[str]]) -> None:
         self.vocab: dict[str, int] = {}
         self._numbers, self._ends = array("i"), array("q")
         for document in corpus:
-            terms = analyzer.terms(f"{document.title}\n{document.text}")
+            terms = terms_of(f"{document.title}\n{document.text}")
             self._numbers.extend(self.vocab.setdefault(term, len(self.vocab)) for term in terms)
             self._ends.append(len(self._numbers))
 
@@ -167,8 +178,8 @@ def _library() -> Any:
     return bm25s
 
 
-def _expected(corpus: Sequence[Document]) -> dict[str, Any]:
-    """What a manifest says: an index belongs to one corpus and to one version of its libraries."""
+def _identity(corpus: Sequence[Document]) -> dict[str, Any]:
+    """What a manifest must say: an index belongs to one corpus and to one version of its libraries."""
     return {
         "kind": "bm25",
         "format": _FORMAT,
@@ -179,26 +190,5 @@ def _expected(corpus: Sequence[Document]) -> dict[str, Any]:
     }
 
 
-def _backend(count: int) -> str:
-    return "numba" if count >= _COMPILE_FROM and find_spec("numba") else "numpy"
-
-
-class Analyzer(ForkSafe):
-    """Cuts texts into search terms. Safe to call from several threads."""
-
-    live = ("_stemmer", "_lock")
-
-    def __init__(self) -> None:
-        self._stop_words = frozenset(require("bm25s.stopwords", "search").STOPWORDS_EN)
-        super().__init__()
-
-    def renew(self) -> None:
-        # A stemmer is not safe to share between threads.
-        self._stemmer = require("Stemmer", "search").Stemmer("english")
-        self._lock = threading.Lock()
-
-    def terms(self, text: str) -> list[str]:
-        """Return the terms of a text in their order; none for a text without words."""
-        words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
-        with self._lock:
-            return self._stemmer.stemWords([word for word in words if word not in self._stop_words])
+def _backend(corpus: Sequence[Document]) -> str:
+    return "numba" if len(corpus) >= _COMPILE_FROM and find_spec("numba") else "numpy"

@@ -1,24 +1,21 @@
 """Build the index of a corpus: encode, train, add, and write the manifest last.
 
-Encoding is what takes hours, and it goes on where it stopped. Its vectors are kept on disk (`VectorShards`). Training
-and adding take minutes and start again. The memory it needs is that of the finished index and a block of vectors
-(`agent_gym.search.index.plan` computes it).
-
-The worst that can happen to a search engine is to answer with the wrong documents and no error: an index whose
-positions belong to another corpus, or queries encoded by another model than the passages. So the manifest (`Manifest`,
-`Origin`) says of which corpus an index is, by which encoder, and which bytes, and all is compared when it is opened.
+Encoding is what takes hours, and it goes on where it stopped: its vectors are kept on disk (`VectorShards`). The
+manifest says of which corpus an index is, by which encoder (`Origin`), and which bytes, and all is compared when it is
+opened: an index of another corpus, or another encoder, would answer with the wrong documents and no error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
@@ -26,21 +23,11 @@ from agent_gym.search import corpus as corpora
 from agent_gym.search import files
 from agent_gym.search.base import Document
 from agent_gym.search.encoder import Encoder, EncoderSpec, Vectors, checked_vectors, probe, probes_agree
-from agent_gym.search.index import (
-    ADD_AT_ONCE,
-    KINDS,
-    choose_kind,
-    faiss_threads,
-    new_index,
-    reserve,
-    training_vectors,
-    write_index,
-)
+from agent_gym.search.index import ADD_AT_ONCE, KINDS, choose_kind, faiss_threads, new_index, reserve, training_vectors
 
 MANIFEST = "index.json"
-METRIC = "inner product of vectors of length 1"
 _ENCODE_AT_ONCE = 1024  # so many texts are sorted by length together, and the bar moves
-_HEADER = "vectors.json"
+_Record = TypeVar("_Record")
 
 
 def build_index(
@@ -62,7 +49,7 @@ def build_index(
     Args:
         corpus: the documents; a `Corpus`, or any sequence.
         encoder: makes their vectors.
-        folder: where to; made if it is missing.
+        folder: of the index; made if it is missing.
         kind: of index (`agent_gym.search.index`).
         device: where it will be searched; decides what "auto" is.
         shard_size: documents per file of vectors, which is what a kill loses at most.
@@ -80,32 +67,33 @@ def build_index(
     if shard_size < 1 or threads < 1:
         raise ConfigError(f"shard_size is {shard_size} and threads {threads}; both must be at least 1")
     kind = choose_kind(kind, len(corpus), encoder.spec.dimension, device)
-    require("faiss", "search")  # to fail now and not after the encoding
+    faiss = require("faiss", "search")  # to fail now and not after the encoding
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
         origin = Origin.of(corpora.checksum(corpus), len(corpus), encoder)
-        finished = _finished(folder, kind, origin)
-        if finished:
-            return finished
+        if (folder / MANIFEST).exists():
+            finished = Manifest.read(folder)
+            finished.origin.check(origin, folder)
+            if finished.index == kind:
+                with suppress(ConfigError):  # a damaged file, for which DenseRetriever asks for this build
+                    finished.check_file(folder)
+                    return finished
         shards = VectorShards(folder / "vectors", origin, shard_size)
         _encode(corpus, encoder, shards, progress)
         with faiss_threads(threads):
             index = _index(shards, kind, progress)
-        return _write(index, folder, kind, shards.origin)
-
-
-def _finished(folder: Path, kind: str, origin: Origin) -> Manifest | None:
-    if not (folder / MANIFEST).exists():
-        return None
-    manifest = Manifest.read(folder)
-    manifest.origin.check(origin, folder)
-    if manifest.index != kind:
-        return None
-    try:
-        manifest.check_file(folder)
-    except ConfigError:  # DenseRetriever refuses it and asks for a new build: this one
-        return None
-    return manifest
+        path = folder / f"{kind}.faiss"
+        partial = path.with_name(path.name + ".partial")
+        faiss.write_index(index, str(partial))
+        files.replace(partial, path)
+        factory = KINDS[kind].factory(len(corpus), encoder.spec.dimension)
+        parameters = {"factory": factory, "faiss": faiss.__version__}
+        manifest = Manifest(index=kind, parameters=parameters, origin=shards.origin, file=files.describe(path))
+        manifest.write(folder)
+        for other in folder.glob("*.faiss*"):
+            if other != path:  # an earlier kind, which the manifest was about until now
+                other.unlink()
+        return manifest
 
 
 def _encode(corpus: Sequence[Document], encoder: Encoder, shards: VectorShards, progress: bool) -> None:
@@ -139,49 +127,25 @@ def _index(shards: VectorShards, kind: str, progress: bool) -> Any:
     return index
 
 
-def _write(index: Any, folder: Path, kind: str, origin: Origin) -> Manifest:
-    factory = KINDS[kind].factory(origin.count, origin.encoder.dimension)
-    parameters: dict[str, int | str] = {"factory": factory, "faiss": require("faiss", "search").__version__}
-    path = folder / f"{kind}.faiss"
-    write_index(index, path)
-    manifest = Manifest(kind, parameters, METRIC, origin, _FileRecord(**files.describe(path)))
-    manifest.write(folder)
-    for other in folder.glob("*.faiss*"):
-        if other != path:  # an earlier kind; until the line before, the manifest was about it, and it was whole
-            other.unlink()
-    return manifest
-
-
-@dataclass(frozen=True)
-class _Header:
-    origin: Origin
-    shard_size: int
-
-
 class VectorShards:
     """The vectors of a corpus on disk, in files of `shard_size`: they cost hours, and no kill loses more than minutes.
 
     They are float16, which for vectors of length 1 is finer than the bfloat16 the encoder computed in. A file is
     renamed to its name when it is complete, and the name carries its checksum: so it is complete and right, or it is
-    made again. Every kind of index is built from these files alone; a build that was killed ten times gives the bytes
-    of one that was not. A folder that is there keeps its own `shard_size`, and must be of this corpus and encoder.
+    made again. A folder that is there keeps its own `shard_size`, and must be of this corpus and encoder.
     """
 
     def __init__(self, folder: Path, origin: Origin, shard_size: int) -> None:
-        self.folder, self.origin = folder, origin
-        header = folder / _HEADER
+        self.folder, self.origin, self.shard_size = folder, origin, shard_size
+        header = folder / "vectors.json"
         if header.exists():
-            found = files.read_record(header, "vectors", _Header)
+            found = _read(header, _Header)
             found.origin.check(origin, folder)
-            shard_size = found.shard_size
+            self.shard_size = found.shard_size
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            files.write_record(header, "vectors", asdict(_Header(origin, shard_size)))
-        self.shard_size = shard_size
+            files.write_json(header, asdict(_Header(origin=origin, shard_size=shard_size)))
         self._paths: dict[int, Path] = {}
-
-    def __len__(self) -> int:
-        return -(-self.origin.count // self.shard_size)
 
     def span(self, shard: int) -> range:
         return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.origin.count))
@@ -195,7 +159,7 @@ class VectorShards:
                 self._paths[int(number)] = path
             else:
                 path.unlink()
-        return [shard for shard in range(len(self)) if shard not in self._paths]
+        return [shard for shard in range(-(-self.origin.count // self.shard_size)) if shard not in self._paths]
 
     def write(self, shard: int, vectors: Vectors) -> None:
         partial = self.folder / "shard.partial"
@@ -210,24 +174,17 @@ class VectorShards:
         parts = [self._open(s)[max(start - self.span(s).start, 0) : stop - self.span(s).start] for s in shards]
         return np.concatenate(parts, dtype=np.float32)
 
-    def pick(self, positions: Sequence[int] | NDArray[np.int64]) -> Vectors:
+    def pick(self, positions: NDArray[np.int64]) -> Vectors:
         """Return the vectors of ascending positions."""
-        places = np.asarray(positions)
-        picked = np.empty((len(places), self.origin.encoder.dimension), np.float32)
-        shards = places // self.shard_size
+        picked = np.empty((len(positions), self.origin.encoder.dimension), np.float32)
+        shards = positions // self.shard_size
         for shard in np.unique(shards):
             chosen = shards == shard
-            picked[chosen] = self._open(int(shard))[places[chosen] - self.span(int(shard)).start]
+            picked[chosen] = self._open(int(shard))[positions[chosen] - self.span(int(shard)).start]
         return picked
 
     def _open(self, shard: int) -> NDArray[np.float16]:
-        vectors = np.load(self._paths[shard], mmap_mode="r")
-        expected = (len(self.span(shard)), self.origin.encoder.dimension)
-        if vectors.shape != expected:
-            raise ConfigError(
-                f"{self._paths[shard]} has shape {vectors.shape}, not {expected}; delete it and build again"
-            )
-        return vectors
+        return np.load(self._paths[shard], mmap_mode="r")
 
 
 @dataclass(frozen=True)
@@ -266,23 +223,27 @@ class Origin:
             )
 
 
-@dataclass(frozen=True)
-class _FileRecord:
-    bytes: int
-    sha256: str
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    kind: Literal["vectors"] = "vectors"
+    format: Literal[1] = 1
+    origin: Origin
+    shard_size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What an index is: of which kind (`agent_gym.search.index.KINDS`), from where, and the bytes of its file."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
+    kind: Literal["index"] = "index"
+    format: Literal[1] = 1
     index: str
-    parameters: dict[str, int | str]
-    metric: str
+    parameters: dict[str, str]  # what FAISS was told, and its version
+    metric: str = "inner product of vectors of length 1"
     origin: Origin
-    file: _FileRecord
+    file: dict[str, Any]  # `files.describe`
 
     @property
     def file_name(self) -> str:
@@ -290,11 +251,11 @@ class Manifest:
 
     def check_file(self, folder: Path, *, verify: bool = True) -> None:
         cure = "build the index again (build_index with the same arguments; the vectors are kept)"
-        files.check(folder / self.file_name, asdict(self.file), cure, verify=verify)
+        files.check(folder / self.file_name, self.file, cure, verify=verify)
 
     def write(self, folder: Path) -> None:
         # After this, and not before, there is an index.
-        files.write_record(folder / MANIFEST, "index", asdict(self))
+        files.write_json(folder / MANIFEST, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -302,4 +263,16 @@ class Manifest:
             raise ConfigError(
                 f"{folder} holds no index ({MANIFEST}), or one whose build was not finished; build it with build_index"
             )
-        return files.read_record(folder / MANIFEST, "index", cls)
+        return _read(folder / MANIFEST, cls)
+
+
+def _read(path: Path, kind: type[_Record]) -> _Record:
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)  # strictly: no "3" passes for 3
+    except (OSError, ValidationError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        place = ".".join(map(str, first["loc"])) or "its beginning"
+        raise ConfigError(
+            f"{path} cannot be read at {place!r}: {first['msg']}; delete it and build the index again, or update "
+            "agent-gym if a later version wrote it"
+        ) from error

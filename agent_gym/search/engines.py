@@ -1,44 +1,50 @@
-"""Engines by the names that settings and command lines give them, and engines around engines.
+r"""Engines by the names that settings and command lines give them, on other machines, and around engines.
 
-A name is "bm25", the folder of an index, or the address of a server. The engine of an episode is made when it is first
-asked for, and shared by all environments of the process. Around engines: several fused into one, results kept, queries
-of many threads in one call. The batcher has no thread of its own: the first caller of a batch waits for others and then
-searches for all of them. So there is nothing to start or close, and nothing that could keep a program from ending.
+A name is "bm25", the folder of an index, or the address of a server. An engine is made when it is first needed, and
+shared by all environments of the process.
+
+A server speaks the protocol of Search-R1's `/retrieve`, as do those of SkyRL, verl and slime:
+
+    POST /retrieve {"queries": ["...", ...], "topk": 3, "return_scores": true}
+    -> {"result": [[{"document": {"id": "7", "contents": "\"title\"\ntext"}, "score": 1.5}, ...], ...]}
+
+Without scores, the inner lists hold the documents themselves. `agent_gym.serve.services.SearchServer` is such a server.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.search import bm25, build
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, ForkSafe, Hit, Retriever, checked
 from agent_gym.search.bm25 import BM25Retriever
-from agent_gym.search.dense import DenseRetriever
-from agent_gym.search.encoder import make_encoder
+from agent_gym.search.dense import DenseRetriever, load_encoder
 from agent_gym.search.index import EXACT
-from agent_gym.search.remote import RemoteRetriever
 from agent_gym.search.sources import documents_of
+from agent_gym.serve.client import RETRIES, JsonClient
 
 # How far down each engine is asked. A document that both rank 40th beats one that a single engine ranks first only by
 # a constant larger than the paper's, so that deeper ranks change little but their own order.
 _DEPTH = 50
 
+_MAX_QUERIES = 64  # of a request
+_CONNECTIONS = 1024  # as many as a server lets wait
+
 
 class Engines(ForkSafe):
-    """Keeps the `maxsize` engines that were used last, by key.
+    """Keeps the `maxsize` engines that were used last, by key: an index of one world takes a megabyte."""
 
-    A run visits the worlds of a split over and over, and an index of one takes a megabyte.
-    """
-
-    live: ClassVar[tuple[str, ...]] = ("_lock",)
+    live = ("_lock",)
 
     def __init__(self, maxsize: int = 128) -> None:
         self._maxsize = maxsize
@@ -49,10 +55,7 @@ class Engines(ForkSafe):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], Retriever], owner: Any = None) -> Retriever:
-        """Return the engine of a key; it is made once, even if several threads ask.
-
-        `owner` is kept alive as long as the engine, for keys that are made of its `id`.
-        """
+        """Return the engine of a key, made once; `owner` is kept alive with it, for keys that are made of its `id`."""
         with self._lock:
             if key not in self._engines:
                 self._engines[key] = make(), owner
@@ -68,12 +71,8 @@ ENGINES = Engines()
 def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriever | None:
     """Return the engine that a setting means, or None for BM25 over whatever a question is to be searched in.
 
-    Args:
-        retriever: "bm25", the folder of an index, the address of a server, or an engine.
-        corpus: what was opened as the corpus; the folder of an index needs the one it was built from.
-
-    Raises:
-        ConfigError: for anything else, and for an index that cannot be opened.
+    The setting is "bm25", the folder of an index, which needs the corpus it was built from, the address of a server, or
+    an engine. Raises `ConfigError` for anything else, and for an index that cannot be opened.
     """
     if retriever == "bm25":
         if find_spec("bm25s") is None:
@@ -105,11 +104,8 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
         return BM25Retriever.load(folder, corpus)
     if (folder / build.MANIFEST).is_file():
         manifest = build.Manifest.read(folder)
-        spec = manifest.origin.encoder
-        encoder = make_encoder(
-            spec.name, device=device, query_prefix=spec.query_prefix, document_prefix=spec.document_prefix
-        )
-        return DenseRetriever(corpus, folder, encoder, device=device if manifest.index in EXACT else "cpu")
+        place = device if manifest.index in EXACT else "cpu"
+        return DenseRetriever(corpus, folder, load_encoder(manifest, device), device=place)
     raise ConfigError(
         f"{folder} holds no index ({build.MANIFEST} or {bm25.MANIFEST})"
         + (", only a corpus; give that as the corpus" if (folder / corpora.MANIFEST).is_file() else "")
@@ -117,14 +113,93 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
     )
 
 
+class RemoteRetriever(ForkSafe):
+    """Asks a server that speaks Search-R1's protocol. Safe to call from several threads; connections are kept open.
+
+    Args:
+        url: "http://host:8000", or with a path other than `/retrieve`.
+        timeout_s: seconds to wait for a connection, and for each piece of an answer.
+        retries: how often to try again when the connection fails or the server is too busy, see `JsonClient`.
+
+    Raises:
+        ConfigError: for an address that is none.
+    """
+
+    live = ("_client",)
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = RETRIES) -> None:
+        if not timeout_s > 0 or retries < 0:
+            raise ConfigError(f"timeout_s is {timeout_s} and retries {retries}; above 0 seconds and at least 0 times")
+        self.url, self.timeout_s, self.retries = url, timeout_s, retries
+        super().__init__()
+
+    def renew(self) -> None:
+        self._client = JsonClient(
+            self.url,
+            "/retrieve",
+            server="search server",
+            command="agent-gym serve search",
+            retries=self.retries,
+            repeats=self.retries,
+            connections=_CONNECTIONS,
+        )
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        queries = checked(queries, k)
+        found: list[list[Hit]] = []
+        for start in range(0, len(queries), _MAX_QUERIES):
+            part = queries[start : start + _MAX_QUERIES]
+            data = self._client.post({"queries": part, "topk": k, "return_scores": True}, self.timeout_s)
+            try:
+                found += [hits[:k] for hits in read_response(data, len(part))]
+            except ValueError as error:
+                raise EnvFailure(f"{self.url} does not speak Search-R1's protocol: {error}") from error
+        return found
+
+
+def to_wire(document: Document) -> dict[str, str]:
+    """Write a document: the title in quotes on a line of its own, then the text."""
+    return {"id": document.id, "contents": f'"{document.title.replace(chr(10), " ")}"\n{document.text}'}
+
+
+def from_wire(document: Mapping[str, Any]) -> Document:
+    """Read a document; titles come back with spaces for line breaks. Raises ValueError if it has no `contents`."""
+    contents = document.get("contents")
+    if not isinstance(contents, str):
+        raise ValueError(f"a document has no contents: {str(document)[:100]}")
+    title, newline, text = contents.partition("\n")
+    if not newline:
+        title, text = "", contents
+    if len(title) >= 2 and title[0] == title[-1] == '"':
+        title = title[1:-1]
+    return Document(str(document.get("id", "")), title, text)
+
+
+def response(found: Sequence[Sequence[Hit]], return_scores: bool) -> dict[str, Any]:
+    """Write what was found."""
+    if not return_scores:
+        return {"result": [[to_wire(hit.document) for hit in hits] for hits in found]}
+    return {"result": [[{"document": to_wire(hit.document), "score": hit.score} for hit in hits] for hits in found]}
+
+
+def read_response(data: bytes, count: int) -> list[list[Hit]]:
+    """Read what was found for `count` queries. Raises ValueError if it is anything else."""
+    try:
+        lists = json.loads(data)["result"]
+        found = [[Hit(from_wire(row["document"]), float(row["score"])) for row in rows] for rows in lists]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no list of documents with scores for each query: {data[:100]!r}") from error
+    if len(found) != count:
+        raise ValueError(f"{len(found)} results for {count} queries")
+    return found
+
+
 class HybridRetriever(ForkSafe):
     """Fuses rankings by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009): 1 / (k_constant + rank), added up.
 
-    Words find names, vectors find meanings, and what both find is most likely right. Only ranks count, so that engines
-    with scores of different kinds can be mixed without tuning.
-
-    Documents are the same where their ids are. Equal sums are ordered by the ranking of the first engine, then of the
-    second, and so on. The larger `k_constant` (60 in the paper), the less the first ranks count against later ones.
+    Only ranks count, so that engines with scores of different kinds can be mixed without tuning. Documents are the same
+    where their ids are. Equal sums are ordered by the ranking of the first engine, then of the second, and so on. The
+    larger `k_constant` (60 in the paper), the less the first ranks count against later ones.
 
     Raises:
         ConfigError: for no engines or a constant below 0.
@@ -135,8 +210,7 @@ class HybridRetriever(ForkSafe):
             raise ConfigError("there are no retrievers to fuse; give at least one")
         if not 0 <= k_constant < math.inf:
             raise ConfigError(f"k_constant is {k_constant}; it must be at least 0, and is usually 60")
-        self.retrievers = tuple(retrievers)
-        self.k_constant = k_constant
+        self.retrievers, self.k_constant = tuple(retrievers), k_constant
         super().__init__()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -167,8 +241,8 @@ def fuse(rankings: Sequence[Sequence[Hit]], k_constant: float = 60) -> list[Hit]
 class CachedRetriever(ForkSafe):
     """Keeps the results of the searches that were made last. Safe to call from several threads.
 
-    The episodes of a group begin with the same questions. Of a call, only what is not known goes on to the engine, and
-    each query once. A failure is not kept. `size` is in results of one query and one k, of 4 kilobytes for 5 passages.
+    Of a call, only what is not known goes on to the engine, and each query once. A failure is not kept. `size` is in
+    results of one query and one k, of 4 kilobytes for 5 passages.
 
     Raises:
         ConfigError: for a size below 1.
@@ -179,8 +253,7 @@ class CachedRetriever(ForkSafe):
     def __init__(self, retriever: Retriever, size: int = 10_000) -> None:
         if size < 1:
             raise ConfigError(f"size is {size}; a cache holds at least 1 result")
-        self.retriever = retriever
-        self.size = size
+        self.retriever, self.size = retriever, size
         self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
         super().__init__()
 
@@ -217,18 +290,16 @@ class _Batch:
     def __init__(self) -> None:
         self.queries: list[str] = []
         self.full = threading.Event()
-        self.done = threading.Event()
-        self.found: list[list[Hit]] = []
-        self.error: BaseException | None = None
+        self.found: Future[list[list[Hit]]] = Future()
 
 
 class MicroBatcher(ForkSafe):
     """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
 
     The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or
-    `max_wait_s` is over, which a lone caller pays with each search; callers that come in the meantime join. Equal
-    queries are searched for once. An exception of the engine is raised in every caller of the batch. The engine is
-    never called by two threads at once.
+    `max_wait_s` is over, which a lone caller pays with each search; callers that come in the meantime join. It then
+    searches for all of them: there is no thread to start or close. Equal queries are searched for once. An exception of
+    the engine is raised in every caller of the batch. The engine is never called by two threads at once.
 
     Raises:
         ConfigError: for a batch below 1 or a negative time.
@@ -239,9 +310,7 @@ class MicroBatcher(ForkSafe):
     def __init__(self, retriever: Retriever, max_batch: int = 64, max_wait_s: float = 0.002) -> None:
         if max_batch < 1 or not 0 <= max_wait_s < threading.TIMEOUT_MAX:
             raise ConfigError(f"max_batch is {max_batch} and max_wait_s {max_wait_s}; at least 1 query and 0 seconds")
-        self.retriever = retriever
-        self.max_batch = max_batch
-        self.max_wait_s = max_wait_s
+        self.retriever, self.max_batch, self.max_wait_s = retriever, max_batch, max_wait_s
         super().__init__()
 
     def renew(self) -> None:
@@ -272,11 +341,7 @@ class MicroBatcher(ForkSafe):
                 self._close(batch, k)
         if leads:
             self._lead(batch, k)
-        else:
-            batch.done.wait()
-        if batch.error is not None:
-            raise batch.error
-        return [list(hits) for hits in batch.found[start : start + len(queries)]]
+        return [list(hits) for hits in batch.found.result()[start : start + len(queries)]]
 
     def _close(self, batch: _Batch, k: int) -> None:
         # The lock is held.
@@ -294,14 +359,12 @@ class MicroBatcher(ForkSafe):
                     self._close(batch, k)
                 unique = list(dict.fromkeys(batch.queries))
                 found = dict(zip(unique, self.retriever.search(unique, k), strict=True))
-            batch.found = [found[query] for query in batch.queries]
+            batch.found.set_result([found[query] for query in batch.queries])
         except Exception as error:
-            batch.error = error
+            batch.found.set_exception(error)
         except BaseException:
             # Ctrl-C reaches one thread only; the others must neither hang nor take it for theirs.
-            batch.error = EnvFailure("the search was interrupted in the thread that ran it for several")
-            raise
-        finally:
             with self._lock:
                 self._close(batch, k)
-            batch.done.set()
+            batch.found.set_exception(EnvFailure("the search was interrupted in the thread that ran it for several"))
+            raise

@@ -12,14 +12,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from agent_gym.errors import ConfigError
-
-_FORMAT = 1
-_Read = TypeVar("_Read")
 
 
 def sha256_of(path: Path) -> str:
@@ -67,20 +62,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     replace(partial, path)
 
 
-def read_json(path: Path, cure: str) -> dict[str, Any]:
-    """Read a manifest of any kind."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {cure}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold a JSON object; {cure}")
-    return value
-
-
 def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...], cure: str) -> dict[str, Any]:
     """Read a manifest that has the `expected` entries, for example its kind and version, and further `keys`."""
-    manifest = read_json(path, cure)
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; {cure}") from error
+    if not isinstance(manifest, dict):
+        raise ConfigError(f"{path} must hold a JSON object; {cure}")
     for key in (*expected, *keys):
         if key not in manifest:
             raise ConfigError(f"{path} has no {key!r}; {cure}")
@@ -88,32 +77,6 @@ def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...]
         if manifest[key] != value:
             raise ConfigError(f"{path} was written for {key} {manifest[key]!r}, and this is {value!r}; {cure}")
     return manifest
-
-
-def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
-    """Write a manifest that says what it is and in which format."""
-    write_json(path, {"kind": kind, "format": _FORMAT, **content})
-
-
-def read_record(path: Path, kind: str, shape: type[_Read]) -> _Read:
-    """Read what `write_record` wrote."""
-    cure = f"delete {path} and build the index again"
-    content = read_json(path, cure)
-    written, version = content.pop("kind", None), content.pop("format", None)
-    if isinstance(version, int) and version > _FORMAT:
-        raise ConfigError(
-            f"{path} has format {version}, and this version of agent-gym reads up to {_FORMAT}; update agent-gym, or "
-            "build the index again"
-        )
-    if (written, version) != (kind, _FORMAT):
-        raise ConfigError(f"{path} is {written!r} of format {version!r}; expected {kind!r} of format {_FORMAT}; {cure}")
-    try:
-        # Strictly, so that no "3" passes for 3; as JSON again, since only there a dataclass may come as an object.
-        return TypeAdapter(shape).validate_json(json.dumps(content), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path} is damaged at {place!r}: {first['msg']}; {cure}") from error
 
 
 @contextlib.contextmanager

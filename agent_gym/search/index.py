@@ -12,16 +12,15 @@
 | `rabitq4`  | d/2 + 20     | RaBitQ with four bits per number; needs no training |
 
 `auto` is `flat` up to 200,000 vectors, where scanning all takes a few milliseconds, and `hnsw_sq8` beyond, which at
-equal recall answers three times as fast as lists do, and takes 0.43 of the memory of `flat`. On a GPU scanning is no
-trouble, so there `auto` is `flat` and then `sqfp16`. Recall and speed of every kind are measured by
-benchmarks/search.py; docs/search.md has the numbers.
+equal recall answers three times as fast as lists do, and takes 0.43 of the memory of `flat`. On a GPU, which scans
+fast, it is `flat` and then `sqfp16`. benchmarks/search.py measures recall and speed; docs/search.md has the numbers.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.search import files
 from agent_gym.search.encoder import Vectors, forked
 
 AUTO_FLAT = 200_000
@@ -40,7 +38,7 @@ AUTO_FLAT = 200_000
 EXACT = ("flat", "sqfp16")
 """The kinds that scan all vectors and can do so on a GPU."""
 
-HNSW_LINKS, HNSW_BUILD_EFFORT = 32, 64
+_LINKS, _BUILD_EFFORT = 32, 64  # of HNSW
 _CENTROIDS = 256  # of product quantisation: what a byte can name
 _TRAINING_VECTORS = 65_536
 # A quarter and less than half of FAISS's own: an hour less, as much recall.
@@ -59,7 +57,7 @@ class Kind:
 
 
 def lists(count: int) -> int:
-    """Number of lists of an inverted file: the power of two next to 4 sqrt(count), FAISS's own advice."""
+    """Return the number of lists of an inverted file: the power of two next to 4 sqrt(count), FAISS's own advice."""
     return max(1, min(2 ** round(math.log2(4 * math.sqrt(count))), count // _PER_CENTROID))
 
 
@@ -67,7 +65,7 @@ KINDS: Mapping[str, Kind] = {
     "flat": Kind(lambda count, d: "Flat"),
     "sqfp16": Kind(lambda count, d: "SQfp16"),
     "sq8": Kind(lambda count, d: "SQ8"),
-    "hnsw_sq8": Kind(lambda count, d: f"HNSW{HNSW_LINKS},SQ8", search={"ef": 256}),
+    "hnsw_sq8": Kind(lambda count, d: f"HNSW{_LINKS},SQ8", search={"ef": 256}),
     "ivf_flat": Kind(lambda count, d: f"IVF{lists(count)},Flat", _PER_CENTROID, {"nprobe": 64}),
     "ivf_sq8": Kind(lambda count, d: f"IVF{lists(count)},SQ8", _PER_CENTROID, {"nprobe": 64}),
     "pq": Kind(lambda count, d: f"PQ{d // 4}x8", _PER_CENTROID * _CENTROIDS),
@@ -93,7 +91,7 @@ def choose_kind(kind: str, count: int, dimension: int, device: str = "cpu") -> s
 
 
 def training_vectors(kind: str, count: int) -> int:
-    """How many vectors to train on; 0 where nothing is learned from them."""
+    """Return how many vectors to train on; 0 where nothing is learned from them."""
     if kind in EXACT:
         return 0
     if kind == "pq":
@@ -107,9 +105,9 @@ def new_index(kind: str, count: int, dimension: int) -> Any:
     faiss = require("faiss", "search")
     index = faiss.index_factory(dimension, KINDS[kind].factory(count, dimension), faiss.METRIC_INNER_PRODUCT)
     if kind == "hnsw_sq8":
-        index.hnsw.efConstruction = HNSW_BUILD_EFFORT
+        index.hnsw.efConstruction = _BUILD_EFFORT
     if kind == "pq":
-        # Sorts the codes for a comparison by Hamming distance that we never make; costs more than all the training.
+        # Sorts the codes for a comparison by Hamming distance that is never made; costs more than all the training.
         index.do_polysemous_training = False
         index.pq.cp.niter = _PQ_ROUNDS
     return index
@@ -121,20 +119,19 @@ def reserve(index: Any, count: int) -> None:
     FAISS's arrays double whenever they are full, and while one is copied there are two: at the worst moment an index
     would take twice its memory. (An inverted file has an array per list, too small to matter.)
     """
-    faiss = require("faiss", "search")
-    rooms = []
+    sizes = []
     if hasattr(index, "hnsw"):
-        rooms.append((index.hnsw.neighbors, (2 * HNSW_LINKS + 2) * count))
-        index = faiss.downcast_index(index.storage)
+        sizes.append((index.hnsw.neighbors, (2 * _LINKS + 2) * count))
+        index = require("faiss", "search").downcast_index(index.storage)
     if hasattr(index, "codes"):
-        rooms.append((index.codes, index.code_size * count))
-    for array, size in rooms:
+        sizes.append((index.codes, index.code_size * count))
+    for array, size in sizes:
         array.resize(size)
         array.resize(0)  # keeps the memory
 
 
 @contextmanager
-def faiss_threads(threads: int) -> Any:
+def faiss_threads(threads: int) -> Iterator[None]:
     """Let FAISS use this many threads inside the block, or one in a forked process."""
     faiss = require("faiss", "search")
     before = faiss.omp_get_max_threads()
@@ -143,14 +140,6 @@ def faiss_threads(threads: int) -> Any:
         yield
     finally:
         faiss.omp_set_num_threads(before)
-
-
-def write_index(index: Any, path: Path) -> None:
-    """Write an index to a file that is whole or not there."""
-    faiss = require("faiss", "search")
-    partial = path.with_name(path.name + ".partial")
-    faiss.write_index(index, str(partial))
-    files.replace(partial, path)
 
 
 def read_index(path: Path, *, mmap: bool = True) -> Any:
@@ -172,38 +161,33 @@ class Searcher:
     """
 
     def __init__(self, index: Any, kind: str, *, ef: int | None = None, nprobe: int | None = None) -> None:
-        settings = dict(KINDS[kind].search)
+        self.index, self.settings = index, dict(KINDS[kind].search)
         for name, value in (("ef", ef), ("nprobe", nprobe)):
             if value is None:
                 continue
-            if name not in settings:
-                raise ConfigError(
-                    f"an index of kind {kind!r} has no {name}; it has: {', '.join(settings) or 'nothing to set'}"
-                )
+            if name not in self.settings:
+                has = ", ".join(self.settings) or "nothing to set"
+                raise ConfigError(f"an index of kind {kind!r} has no {name}; it has: {has}")
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-            settings[name] = value
-        self.index, self.settings = index, settings
+            self.settings[name] = value
         # FAISS's CPU indexes can be searched from any number of threads; those on a GPU share a scratch memory.
         self._lock = threading.Lock() if hasattr(index, "getDevice") else None
 
     def search(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Search; scores and positions of shape (queries, k), best first, -1 where an index found fewer than k."""
-        if forked():  # for each call, because OpenMP keeps the number for each thread of Python's
-            require("faiss", "search").omp_set_num_threads(1)
-        if self._lock is None:
-            return self.index.search(vectors, k, params=self._parameters())
-        with self._lock:
-            return self.index.search(vectors, k)
-
-    def _parameters(self) -> Any:
-        # Made for each call: attributes of the index would be those of all threads.
         faiss = require("faiss", "search")
+        if forked():  # for each call, because OpenMP keeps the number for each thread of Python's
+            faiss.omp_set_num_threads(1)
+        if self._lock is not None:
+            with self._lock:
+                return self.index.search(vectors, k)
+        parameters = None  # made for each call: attributes of the index would be those of all threads
         if "ef" in self.settings:
-            return faiss.SearchParametersHNSW(efSearch=self.settings["ef"])
-        if "nprobe" in self.settings:
-            return faiss.SearchParametersIVF(nprobe=self.settings["nprobe"])
-        return None
+            parameters = faiss.SearchParametersHNSW(efSearch=self.settings["ef"])
+        elif "nprobe" in self.settings:
+            parameters = faiss.SearchParametersIVF(nprobe=self.settings["nprobe"])
+        return self.index.search(vectors, k, params=parameters)
 
 
 @dataclass(frozen=True)
@@ -227,42 +211,13 @@ class Plan:
 
 def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
     """Compute what an index takes."""
-    kind = choose_kind(kind, count, dimension)
-    per_vector, fixed = _layout(kind, count, dimension)
-    index = round(count * per_vector) + fixed
-    growth = 2 if kind.startswith("ivf") else 1  # each list doubles its array when it is full
-    in_float32 = 4 * dimension * max(min(ADD_AT_ONCE, count), training_vectors(kind, count))
-    return Plan(
-        kind=kind,
-        index=index,
-        vectors=2 * dimension * count,
-        building=growth * index + in_float32,
-        gpu=2 * dimension * count if kind in EXACT else None,
-    )
-
-
-def plan_table(count: int, dimension: int) -> str:
-    """Return the plans of all kinds as a table, with a star at what "auto" chooses."""
-    auto = choose_kind("auto", count, dimension)
-    lines = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
-    for kind in KINDS:
-        if count < KINDS[kind].minimum or (kind == "pq" and dimension % 4):
-            continue
-        each = plan(count, dimension, kind)
-        star = "*" if each.kind == auto else " "
-        gpu = "-" if each.gpu is None else _gib(each.gpu)
-        lines.append(f"{star} {each.kind:<9}{_gib(each.index):>19}{_gib(each.building):>11}{gpu:>12}")
-    return "\n".join([*lines, f"and {_gib(2 * dimension * count)} on disk for the vectors; * is kind='auto'"])
-
-
-def _layout(kind: str, count: int, d: int) -> tuple[float, int]:
-    """Bytes per vector, and bytes that do not depend on their number."""
+    kind, d = choose_kind(kind, count, dimension), dimension
     ranges = 2 * 4 * d  # smallest and largest value of each of the numbers that become a byte
     of_lists = lists(count) * (4 * d + 8)  # a centroid and a length each; a vector has a position beside its code
     # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one in 32
     # squared on the next and so on; and each has an offset into the links and a number of levels.
-    links = 4 * (2 * HNSW_LINKS + HNSW_LINKS / (HNSW_LINKS - 1)) + 8 + 4
-    return {
+    links = 4 * (2 * _LINKS + _LINKS / (_LINKS - 1)) + 8 + 4
+    per_vector, fixed = {
         "flat": (4 * d, 0),
         "sqfp16": (2 * d, 0),
         "sq8": (d, ranges),
@@ -272,6 +227,25 @@ def _layout(kind: str, count: int, d: int) -> tuple[float, int]:
         "pq": (d // 4, 4 * _CENTROIDS * d),
         "rabitq4": (d / 2 + 20, 4 * d),
     }[kind]
+    index = round(count * per_vector) + fixed
+    growth = 2 if kind.startswith("ivf") else 1  # each list doubles its array when it is full
+    in_float32 = 4 * d * max(min(ADD_AT_ONCE, count), training_vectors(kind, count))
+    gpu = 2 * d * count if kind in EXACT else None
+    return Plan(kind, index, vectors=2 * d * count, building=growth * index + in_float32, gpu=gpu)
+
+
+def plan_table(count: int, dimension: int) -> str:
+    """Return the plans of all kinds as a table, with a star at what "auto" chooses."""
+    auto = choose_kind("auto", count, dimension)
+    rows = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
+    for kind in KINDS:
+        if count < KINDS[kind].minimum or (kind == "pq" and dimension % 4):
+            continue
+        each = plan(count, dimension, kind)
+        star = "*" if each.kind == auto else " "
+        gpu = "-" if each.gpu is None else _gib(each.gpu)
+        rows.append(f"{star} {each.kind:<9}{_gib(each.index):>19}{_gib(each.building):>11}{gpu:>12}")
+    return "\n".join([*rows, f"and {_gib(2 * dimension * count)} on disk for the vectors; * is kind='auto'"])
 
 
 def _gib(size: int) -> str:

@@ -1,15 +1,14 @@
 """Where documents come from: files of JSON lines or parquet, HotpotQA's contexts, data sets of the hub, corpora.
 
 A source is read as a stream, as often as needed, and knows in which file and line each document stands, since a corpus
-can be larger than the memory (`agent_gym.data` loads the tasks of an environment and holds them). Nothing is kept in
-memory but, for HotpotQA, sixteen bytes per paragraph to recognise those that occur again.
+can be larger than the memory (`agent_gym.data` loads the tasks of an environment and holds them).
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
-import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,17 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
+import ijson
+
 from agent_gym.errors import ConfigError, require
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document
 from agent_gym.search.corpus import Corpus
 
 Row = Mapping[str, Any]
-
-# A JSON list is read in pieces of a megabyte. An example that has not ended after 64 million characters never will; the
-# largest of HotpotQA have 80,000.
-_CHUNK = 1 << 20
-_MAX_EXAMPLE = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class Source:
         return (document for _, document in self.read())
 
     def place(self, n: int) -> str:
-        """Say where document n stands; reads up to there."""
+        """Return where document n stands; reads up to there."""
         return next(islice(self.read(), n, None))[0]
 
 
@@ -92,13 +88,8 @@ def read_dataset(
     if split not in splits:
         raise ConfigError(f"{name}: split is {split!r}; it must be one of {', '.join(splits)}")
     rows = splits[split]
-
-    def read() -> Iterator[tuple[str, Document]]:
-        for n, row in enumerate(rows):
-            place = f"{name}, split {split}, row {n}"
-            yield place, _document(place, row, id, title, text)
-
-    return Source(read)
+    places = f"{name}, split {split}, row {{}}".format
+    return Source(lambda: ((places(n), _document(places(n), row, id, title, text)) for n, row in enumerate(rows)))
 
 
 def read_hotpotqa(*files: str | Path) -> Source:
@@ -165,7 +156,7 @@ def _document(place: str, row: Row, id: str, title: str, text: str) -> Document:
 
 
 def _paragraphs(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Document]]:
-    seen: set[bytes] = set()
+    seen: set[bytes] = set()  # of digests: the texts of all of Wikipedia's paragraphs would not fit into memory
     titles: dict[str, int] = {}
     for place, row in rows:
         for title, sentences in _context(place, row):
@@ -213,17 +204,17 @@ def existing(path: str | Path) -> Path:
 def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
     """Read the rows of a file with their places; raise `ConfigError` for a row that is no object or cannot be read."""
     reader = next(reader for suffix, reader in _READERS.items() if path.name.endswith(suffix))
-    last = str(path)
+    place = ""
     try:
         for place, row in reader(path):
             if not isinstance(row, Mapping):
-                raise ConfigError(f"{place}: a row must be an object, and is {str(row)[:50]!r}")
-            last = f"{path}, after {place.removeprefix(f'{path}, ')}"
-            yield place, row
+                raise ConfigError(f"{path}, {place}: a row must be an object, and is {str(row)[:50]!r}")
+            yield f"{path}, {place}", row
     except ConfigError:
         raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: not UTF-8, or not parquet
-        raise ConfigError(f"{last}: cannot be read: {error}") from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: not UTF-8, not JSON, or not parquet
+        after = f", after {place}" * bool(place)
+        raise ConfigError(f"{path}{after}: cannot be read: {error}") from error
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -234,51 +225,35 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
     with _open(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                place = f"{path}, line {number}"
                 try:
-                    yield place, json.loads(line)
+                    yield f"line {number}", json.loads(line)
                 except ValueError as error:
-                    raise ConfigError(f"{place}: not valid JSON: {error}") from error
+                    raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from error
 
 
 def _list(path: Path) -> Iterator[tuple[str, Any]]:
     """Read the examples of a JSON list one by one: HotpotQA's have half a gigabyte, in one line."""
-    decoder = json.JSONDecoder()
-    with _open(path) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig") as file:
-        buffer = file.read(_CHUNK).lstrip()
-        if not buffer.startswith("["):
+    with _open(path) as file:
+        beginning = file.read(1 << 16)
+        if not beginning.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             raise ConfigError(f"{path}: must hold a JSON list of examples")
-        at, number = 1, 0
-        while True:
-            while buffer[at : at + 1] in " \t\r\n," and at < len(buffer):
-                at += 1
-            if buffer.startswith("]", at):
-                return
-            place = f"{path}, example {number}"
-            try:
-                row, at = decoder.raw_decode(buffer, at)
-            except json.JSONDecodeError as error:
-                # Not whole yet, or broken. Twice as much each time, or a long example would be read over and over.
-                rest = buffer[at:]
-                more = file.read(max(_CHUNK, len(rest)))
-                if not more or len(rest) > _MAX_EXAMPLE:
-                    raise ConfigError(f"{place}: not valid JSON: {error.msg}") from error
-                buffer, at = rest + more, 0
-                continue
-            yield place, row
-            number += 1
+        file.seek(len(codecs.BOM_UTF8) if beginning.startswith(codecs.BOM_UTF8) else 0)
+        number = 0
+        try:
+            for row in ijson.items(file, "item", use_float=True):
+                yield f"example {number}", row
+                number += 1
+        except ijson.JSONError as error:
+            raise ConfigError(f"{path}, example {number}: not valid JSON: {' '.join(str(error).split())}") from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
     require("pyarrow", "train")
     import pyarrow.parquet
 
-    number = 0
     with pyarrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1024):
-            for row in batch.to_pylist():
-                yield f"{path}, row {number}", row
-                number += 1
+        batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+        yield from ((f"row {number}", row) for number, row in enumerate(chain.from_iterable(batches)))
 
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {

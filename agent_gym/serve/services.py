@@ -16,7 +16,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.sandbox.base import Execution, Limits, SandboxError
 from agent_gym.sandbox.local import LocalSandbox
 from agent_gym.search.base import Retriever
-from agent_gym.search.remote import response
+from agent_gym.search.engines import response
 from agent_gym.serve.server import HTTPException, Server, bind, get, post
 
 __all__ = ["SandboxServer", "SearchServer", "bind"]

@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from . import Start, kernel, program, rooms, seccomp
+from . import Message, kernel, program, seccomp
 
 _NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
@@ -23,10 +23,10 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "
 class Confinement:
     """What the fork server prepared for all programs."""
 
-    ruleset: int | None  # descriptor of Landlock's rules, or None without Landlock
+    rules: int | None  # descriptor of Landlock's rules, or None without Landlock
     filter: bytes  # of system calls, without the process id
     address_space: int  # bytes that a program starts with
-    threads: kernel.ThreadLimit
+    loadavg: int | None  # descriptor of /proc/loadavg, or None where programs have users of their own
     users: range | None  # ids of which a program gets one of its own, or None without the right to give them
     keep_effective: bool  # see `kernel.become_nobody`
     flags: mmap.mmap  # memory shared with the children, one byte each: 1 from when it is confined
@@ -40,7 +40,7 @@ class Confinement:
 class Job:
     """A program to be run by this process."""
 
-    request: Start
+    request: Message
     descriptors: list[int]
     flag: int
 
@@ -75,13 +75,15 @@ def _confine(job: Job, confinement: Confinement) -> bytes:
     os.setsid()
     os.nice(_NICE)
     kernel.no_new_privileges()
-    if confinement.ruleset is not None:
-        rooms.apply(confinement.ruleset)
+    if confinement.rules is not None:
+        kernel.landlock(confinement.rules)
     source = _arrange_descriptors(job)
-    threads = confinement.threads.now()
+    # Without users of their own, the trainer's threads count as well: then as many as the whole machine has, and more.
+    threads = kernel.THREADS
+    if confinement.loadavg is not None:
+        threads += int(os.pread(confinement.loadavg, 200, 0).split()[3].partition(b"/")[2])
     # Nothing of the server's stays open: sockets, the descriptors of other programs, the rules.
-    first_unused = 4 if request["session"] else 3
-    kernel.close_from(first_unused)
+    kernel.close_from(4 if request["session"] else 3)
     backstop = None if request["session"] else int(request["cpu_seconds"]) + 2
     memory = confinement.address_space + request["memory_bytes"]
     kernel.limit(memory, request["output_bytes"], backstop, threads)
@@ -90,7 +92,14 @@ def _confine(job: Job, confinement: Confinement) -> bytes:
     kernel.drop_capabilities()
     kernel.undumpable()
     kernel.die_with(confinement.pid)
-    _tidy(confinement.modules)
+    # Not secrets, just what `python main.py` would not show.
+    os.environ.clear()
+    os.environ.update(_ENVIRONMENT)
+    for name in confinement.modules:
+        del sys.modules[name]
+    # A line at a time: what was printed before a program is stopped is not lost.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.enable()
     seccomp.apply(seccomp.for_process(confinement.filter, os.getpid()))
     confinement.flags[job.flag] = 1
     confinement.flags.close()
@@ -107,14 +116,3 @@ def _arrange_descriptors(job: Job) -> bytes:
     for target, descriptor in enumerate(high):
         os.dup2(descriptor, target)
     return source
-
-
-def _tidy(modules: list[str]) -> None:
-    """Remove our own traces from what a program looks at. No secrets: just what `python main.py` would not show."""
-    os.environ.clear()
-    os.environ.update(_ENVIRONMENT)
-    for name in modules:
-        del sys.modules[name]
-    # A line at a time: what was printed before a program is stopped is not lost.
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    gc.enable()

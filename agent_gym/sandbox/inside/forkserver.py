@@ -17,10 +17,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, Start, child, kernel, preload, rooms, seccomp
+from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, child, kernel, preload, seccomp
 
 _CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
 _LOOK_S = 0.02  # no clock is looked at more often
@@ -49,29 +49,29 @@ def _prepare(server: socket.socket) -> child.Confinement:
             file.write("1000")
     except OSError as error:
         notes["oom_score_adj"] = str(error)
-    namespaces = setup["namespaces"]
+    namespaces, hidden = setup["namespaces"], setup["hidden"]
     if namespaces:
-        _or_give_up(server, rooms.leave_network)
+        _or_give_up(server, kernel.leave_network)
     libraries = preload.libraries()  # of the interpreter; those of packages lie beside them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
-    ruleset, version = None, rooms.abi()
+    version = kernel.landlock_abi()
     if not version:
         notes["landlock"] = "not supported by this kernel"
     users = kernel.free_users()
-    threads = kernel.ThreadLimit(own_user=users is not None)
+    # Opened now: the root of later may have no /proc.
+    loadavg = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC) if users is None else None
     if users is None and os.getuid() == 0:
         notes["threads"] = "not limited: the kernel does not count those of root, and there is no CAP_SETUID"
-    address_space = _address_space()
+    with open("/proc/self/statm") as file:
+        address_space = int(file.read().split()[0]) * mmap.PAGESIZE
     if namespaces:
-        _or_give_up(server, lambda: rooms.furnish(readable, setup["hidden"], _DEVICES))
-    if version:
-        ruleset = rooms.ruleset(_rules(readable, setup["hidden"]))
+        _or_give_up(server, lambda: kernel.furnish(readable, hidden, _DEVICES))
     prepared = child.Confinement(
-        ruleset=ruleset,
+        rules=kernel.landlock_rules(version, _rules(readable, hidden)) if version else None,
         filter=seccomp.template(landlock=version > 0),
         address_space=address_space,
-        threads=threads,
+        loadavg=loadavg,
         users=users,
         keep_effective=not all(_anybody_may_read(path, namespaces) for path in readable),
         flags=mmap.mmap(-1, _CHILDREN),
@@ -103,13 +103,43 @@ def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
         os._exit(0)
 
 
+def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
+    rules: list[tuple[str, int]] = []
+
+    def visit(path: str) -> None:
+        if path in hidden and path not in readable:
+            return
+        if any(folder.startswith(path + "/") for folder in hidden):
+            rules.append((path, kernel.READ_DIR))  # rules reach all that is beneath, so this one tells names only
+            for entry in os.scandir(path):
+                visit(entry.path)
+        else:
+            rules.append((path, kernel.READ_FILE | kernel.READ_DIR))
+
+    for path in readable:
+        visit(path)
+    null, *others = _DEVICES
+    rules.append((null, kernel.READ_FILE | kernel.WRITE_FILE | kernel.TRUNCATE))
+    return rules + [(path, kernel.READ_FILE) for path in others]
+
+
+def _anybody_may_read(path: str, namespaces: bool) -> bool:
+    """Whether a user without any rights may read a path, and walk to it; the folders of our own root are open."""
+    allowed = os.stat(path).st_mode & 0o5
+    if allowed != 0o5 and not (allowed == 0o4 and os.path.isfile(path)):
+        return False
+    while not namespaces and (path := os.path.dirname(path)) != "/":
+        if not os.stat(path).st_mode & 0o1:
+            return False
+    return True
+
+
 @dataclass
 class _Child:
     id: int
     pid: int
     pidfd: int
     flag: int
-    session: bool
     cpu_clock: int
     cpu_deadline: float = 0.0
     wall_deadline: float = 0.0
@@ -118,6 +148,14 @@ class _Child:
 
     def cpu_seconds(self) -> float:
         return time.clock_gettime(self.cpu_clock)
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it was faster
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def kill(self, reason: str) -> None:
+        self.killed = self.killed or reason
+        self.signal(signal.SIGKILL)
 
 
 @dataclass
@@ -153,46 +191,41 @@ class _Server:
             self._end()
         request: Message = json.loads(message)
         if request["op"] == "start":
-            return self._start(request, descriptors)  # type: ignore[arg-type]
-        if (one := self.children.get(request["id"])) is not None:
-            self._control(one, request)
+            return self._start(request, descriptors)
+        if (one := self.children.get(request["id"])) is None:
+            return None
+        if request["op"] == "go":
+            self._arm(one, one.cpu_seconds() + request["cpu_seconds"], request["wall_seconds"])
+            one.signal(signal.SIGCONT)
+        elif request["op"] == "stop":
+            one.round += 1
+            one.signal(signal.SIGSTOP)
+        else:
+            one.kill("closed")
         return None
 
-    def _start(self, request: Start, descriptors: list[int]) -> child.Job | None:
-        if not self.flags:
-            self._report_failure(request["id"], descriptors)
-            return None
-        flag = self.flags.pop()
-        self.prepared.flags[flag] = 0
-        try:
-            pid = os.fork()
-        except OSError:
-            self.flags.append(flag)
-            self._report_failure(request["id"], descriptors)
-            return None
+    def _start(self, request: Message, descriptors: list[int]) -> child.Job | None:
+        pid = -1
+        if self.flags:
+            self.prepared.flags[self.flags[-1]] = 0
+            with suppress(OSError):
+                pid = os.fork()
         if pid == 0:
-            return child.Job(request, descriptors, flag)
+            return child.Job(request, descriptors, self.flags[-1])
         for descriptor in descriptors:
             os.close(descriptor)
+        if pid < 0:
+            self._send_exit(request["id"], -1, None, 0.0, confined=False)
+            return None
         clock = (~pid << 3) | 2  # the CPU clock of a process, as clock_getcpuclockid(3) computes it
-        one = _Child(request["id"], pid, os.pidfd_open(pid), flag, request["session"], clock)
+        one = _Child(request["id"], pid, os.pidfd_open(pid), self.flags.pop(), clock)
         self.children[one.id] = self.by_pidfd[one.pidfd] = one
         self.poll.register(one.pidfd, select.EPOLLIN)
-        if one.session:
+        if request["session"]:
             self._send({"started": one.id, "cpu_clock": clock})
         else:
             self._arm(one, request["cpu_seconds"], request["wall_seconds"])
         return None
-
-    def _control(self, one: _Child, request: Message) -> None:
-        if request["op"] == "go":
-            self._arm(one, one.cpu_seconds() + request["cpu_seconds"], request["wall_seconds"])
-            self._signal(one, signal.SIGCONT)
-        elif request["op"] == "stop":
-            one.round += 1
-            self._signal(one, signal.SIGSTOP)
-        else:
-            self._kill(one, "closed")
 
     def _arm(self, one: _Child, cpu_deadline: float, wall_seconds: float) -> None:
         one.round += 1
@@ -212,42 +245,29 @@ class _Server:
             if one is None or one.round != round_ or one.killed:
                 continue
             if one.cpu_seconds() >= one.cpu_deadline:
-                self._kill(one, "cpu")
+                one.kill("cpu")
             elif time.monotonic() >= one.wall_deadline:
-                self._kill(one, "wall")
+                one.kill("wall")
             else:
                 self._look_later(one)
-
-    def _kill(self, one: _Child, reason: str) -> None:
-        one.killed = one.killed or reason
-        self._signal(one, signal.SIGKILL)
-
-    def _signal(self, one: _Child, number: int) -> None:
-        try:
-            signal.pidfd_send_signal(one.pidfd, number)
-        except ProcessLookupError:
-            pass  # it was faster
 
     def _reap(self, one: _Child) -> None:
         _, status, usage = os.wait4(one.pid, 0)
         self.poll.unregister(one.pidfd)
         os.close(one.pidfd)
         del self.children[one.id], self.by_pidfd[one.pidfd]
-        code = os.waitstatus_to_exitcode(status)
         cpu = usage.ru_utime + usage.ru_stime
         confined = self.prepared.flags[one.flag] == 1
         self.flags.append(one.flag)
         # A program that ends between two looks at its clock is judged like one that did not.
         if one.killed in (None, "wall") and cpu >= one.cpu_deadline > 0:
             one.killed = "cpu"
-        self._send({"ended": Exit(id=one.id, code=code, killed=one.killed, cpu_seconds=cpu, confined=confined)})
+        self._send_exit(one.id, os.waitstatus_to_exitcode(status), one.killed, cpu, confined)
 
-    def _report_failure(self, id_: int, descriptors: list[int]) -> None:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        self._send({"ended": Exit(id=id_, code=-1, killed=None, cpu_seconds=0.0, confined=False)})
+    def _send_exit(self, id_: int, code: int, killed: str | None, cpu_seconds: float, confined: bool) -> None:
+        self._send({"ended": Exit(id=id_, code=code, killed=killed, cpu_seconds=cpu_seconds, confined=confined)})
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: Message) -> None:
         try:
             self.socket.send(json.dumps(message).encode())
         except OSError:
@@ -256,44 +276,8 @@ class _Server:
     def _end(self) -> None:
         """The caller is gone, and so is everything that it started."""
         for one in self.children.values():
-            self._signal(one, signal.SIGKILL)
+            one.signal(signal.SIGKILL)
         os._exit(0)
-
-
-def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
-    rules: list[tuple[str, int]] = []
-
-    def visit(path: str) -> None:
-        if path in hidden and path not in readable:
-            return
-        if any(folder.startswith(path + "/") for folder in hidden):
-            rules.append((path, rooms.READ_DIR))  # rules reach all that is beneath, so this one tells names only
-            for entry in os.scandir(path):
-                visit(entry.path)
-        else:
-            rules.append((path, rooms.READ_FILE | rooms.READ_DIR))
-
-    for path in readable:
-        visit(path)
-    devices = [(path, rooms.READ_FILE) for path in _DEVICES]
-    devices[0] = (_DEVICES[0], rooms.READ_FILE | rooms.WRITE_FILE | rooms.TRUNCATE)
-    return rules + devices
-
-
-def _anybody_may_read(path: str, namespaces: bool) -> bool:
-    """Whether a user without any rights may read a path, and walk to it; the folders of our own root are open."""
-    allowed = os.stat(path).st_mode & 0o5
-    if allowed != 0o5 and not (allowed == 0o4 and os.path.isfile(path)):
-        return False
-    while not namespaces and (path := os.path.dirname(path)) != "/":
-        if not os.stat(path).st_mode & 0o1:
-            return False
-    return True
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * mmap.PAGESIZE
 
 
 if sys.platform != "linux":

@@ -1,90 +1,196 @@
-"""What this process asks of Linux, by ctypes where Python has no function: rights, limits, identity.
+"""What this process asks of Linux: what it sees of files and of the network, its rights, limits and identity.
 
-The rights and limits are those of a process that is about to run a policy's program.
+Landlock: a process gives up the rights to all files but a few, without any privilege. Linux 5.13 and later, see
+https://docs.kernel.org/userspace-api/landlock.html. It decides who opens, lists and changes files, and (from ABI 4) who
+connects by TCP, (from 6) who signals and speaks to abstract sockets outside. It does not watch stat, chmod, chown,
+utimes, extended attributes, opening for neither reading nor writing, and (before ABI 3, Linux 6.2) truncation: those
+are left to the filter of system calls.
+
+Namespaces: no network, and a root that holds only what may be read. They come on top of Landlock and the filter, and
+stand in for Landlock on kernels without it. Docker's default profile and restricted pods refuse them, and so do some
+distributions; then there are none.
+
+Each function raises OSError with what the kernel answered.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 # Bits of Linux's capabilities, from linux/capability.h.
-CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 5, 6, 7, 21
-
-_OPEN_FILES = 64
-_STACK_BYTES = 8 << 20
+_CAP_KILL, _CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN = 5, 6, 7, 21
+_CAPABILITY_VERSION_3 = 0x20080522
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
 
+# System calls that have one number on all processors.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _CLOSE_RANGE = 444, 445, 446, 436
+
+READ_FILE, READ_DIR, WRITE_FILE, TRUNCATE = 1 << 2, 1 << 3, 1 << 1, 1 << 14
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights on files an ABI knows; bits from 0
+_BIND_AND_CONNECT_TCP = 3
+_SCOPE_SOCKETS_AND_SIGNALS = 3
+
+_NEW_MOUNTS, _NEW_HOSTNAME, _NEW_IPC, _NEW_USER, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x40000000
+_READ_ONLY, _NO_SETUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+
+THREADS, _OPEN_FILES, _STACK_BYTES = 256, 64, 8 << 20  # of a program
+
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long  # each function below raises OSError with what the kernel answered
+_libc.syscall.restype = ctypes.c_long
 
 
-def failed(what: str) -> OSError:
-    """Make the error of the call that has just failed."""
-    number = ctypes.get_errno()
-    return OSError(number, f"{what}: {os.strerror(number)}")
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
 
 
 def syscall(number: int, *arguments: object) -> int:
     """Call by number. Whole numbers are passed as 64 bits, as the kernel reads them."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-    result: int = _libc.syscall(ctypes.c_long(number), *words)
-    if result < 0:
-        raise failed(f"system call {number}")
-    return result
+    return _checked(_libc.syscall(ctypes.c_long(number), *words), f"system call {number}")
 
 
 def prctl(option: int, *arguments: int) -> None:
     """Change a property of this process."""
     words = [ctypes.c_ulong(one) for one in (*arguments, 0, 0, 0, 0)[:4]]
-    if _libc.prctl(option, *words) < 0:
-        raise failed(f"prctl {option}")
+    _checked(_libc.prctl(option, *words), f"prctl {option}")
 
 
-def capabilities(function: str, header: ctypes.Structure, sets: ctypes.Array[Any]) -> None:
-    """Call capget or capset."""
-    if getattr(_libc, function)(ctypes.byref(header), ctypes.byref(sets)) < 0:
-        raise failed(function)
+# Landlock.
 
 
-def unshare(flags: int) -> None:
-    """Leave the namespaces that the flags name for new ones."""
-    if _libc.unshare(flags) < 0:
-        raise failed("unshare")
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scope", ctypes.c_uint64)]
 
 
-def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    """Mount a file system, or change how one is mounted."""
-    texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
-    if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) < 0:
-        raise failed(f"mount {target}")
+class _Rule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("rights", ctypes.c_uint64), ("folder", ctypes.c_int32)]
 
 
-def unmount(target: str) -> None:
-    """Take a mount away; it goes when it is no longer in use."""
-    detach = 2
-    if _libc.umount2(target.encode(), detach) < 0:
-        raise failed(f"umount {target}")
-
-
-def pivot_root(new: str, old: str) -> None:
-    """Make `new` the root of this mount namespace and put the old one at `old`."""
-    # glibc has no wrapper; the number is looked up here because no filter ever needs it.
-    number = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
-    syscall(number, ctypes.c_char_p(new.encode()), ctypes.c_char_p(old.encode()))
-
-
-def close_from(first: int) -> None:
-    """Close all descriptors from a number on."""
-    close_range = 436
+def landlock_abi() -> int:
+    """The version that the kernel speaks; 0 where there is none."""
+    ask_for_version = 1
     try:
-        syscall(close_range, first, 0xFFFFFFFF, 0)
-    except OSError:  # before Linux 5.9
-        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+        return syscall(_CREATE_RULESET, None, 0, ask_for_version)
+    except OSError:
+        return 0
+
+
+def landlock_rules(version: int, rules: Iterable[tuple[str, int]]) -> int:
+    """Make a set of rules that refuses everything but `rules`: pairs of a path and the rights beneath it.
+
+    Returns:
+        A descriptor, for `landlock`.
+    """
+    handled = (1 << _FILE_RIGHTS.get(version, 16)) - 1
+    wanted = _Ruleset(handled, _BIND_AND_CONNECT_TCP, _SCOPE_SOCKETS_AND_SIGNALS)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8  # the record grew with the versions
+    try:
+        made = syscall(_CREATE_RULESET, ctypes.byref(wanted), size, 0)
+    except OSError:
+        # Some kernels of RHEL 9 claim version 6 without the scopes.
+        made = syscall(_CREATE_RULESET, ctypes.byref(wanted), min(size, 16), 0)
+    for path, rights in rules:
+        where = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            if not os.path.isdir(path):
+                rights &= READ_FILE | WRITE_FILE | TRUNCATE
+            rule = _Rule(rights & handled, where)
+            beneath = 1
+            syscall(_ADD_RULE, made, beneath, ctypes.byref(rule), 0)
+        finally:
+            os.close(where)
+    return made
+
+
+def landlock(rules: int) -> None:
+    """Put this process under the rules, for good; it must have set no_new_privs before."""
+    syscall(_RESTRICT_SELF, rules, 0)
+
+
+# Namespaces.
+
+
+def leave_network() -> None:
+    """Move this process into namespaces of its own: network, IPC, host name, mounts, and users unless it is root."""
+    flags = _NEW_MOUNTS | _NEW_HOSTNAME | _NEW_IPC | _NEW_NETWORK
+    user, group = os.getuid(), os.getgid()
+    if _capable(_CAP_SYS_ADMIN):
+        _checked(_libc.unshare(flags), "unshare")
+        return
+    if user == 0:
+        # A namespace of users would have root alone, and programs could not be given users of their own.
+        raise OSError(errno.EPERM, "root without CAP_SYS_ADMIN")
+    _checked(_libc.unshare(flags | _NEW_USER), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[str]) -> None:
+    """Make a root of which everything but `readable` is missing, read-only, and move into it.
+
+    `hidden` folders inside of these are to be empty; what is readable inside of them stays. Devices are kept writable.
+    If a mount fails this process has half a root, and must end.
+    """
+    _mount("none", "/", None, _PRIVATE | _RECURSIVE)
+    # The new root lies over /tmp, where something readable may lie as well: take hold of everything before.
+    held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*readable, *devices)}
+    root = "/tmp"
+    _mount("sandbox", root, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,nr_inodes=16k,mode=755")
+    for path in sorted(readable, key=len):
+        _show(held[path], root + path, _READ_ONLY | _NO_SETUID | _NO_DEVICES)
+        for folder in hidden:
+            if folder.startswith(path + "/") and os.path.isdir(root + folder):
+                _mount("hidden", root + folder, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,nr_inodes=4k,mode=755")
+    for path in devices:
+        _show(held[path], root + path, _NO_SETUID)
+    for name in os.listdir("/"):  # /lib is a link to /usr/lib on most systems, and programs name it
+        if os.path.islink("/" + name) and not os.path.lexists(f"{root}/{name}"):
+            os.symlink(os.readlink("/" + name), f"{root}/{name}")
+    for descriptor in held.values():
+        os.close(descriptor)
+    os.chdir(root)
+    pivot_root = {"x86_64": 155, "aarch64": 41}[os.uname().machine]  # glibc has no wrapper
+    syscall(pivot_root, ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
+    detach = 2
+    _checked(_libc.umount2(b".", detach), "umount")  # the old root, which lies over the new one now
+    os.chdir("/")
+    # Not a read-only mount: the answer would be EROFS here and EACCES elsewhere, and observations must not differ.
+    os.chmod("/", 0o555)
+
+
+def _show(source: int, target: str, flags: int) -> None:
+    """Mount what a descriptor holds at a path, which is made for it."""
+    if os.path.isdir(f"/proc/self/fd/{source}"):
+        os.makedirs(target, mode=0o755, exist_ok=True)
+    elif not os.path.lexists(target):
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    _mount(f"/proc/self/fd/{source}", target, None, _BIND)
+    # What the original is mounted with must be repeated: a user's namespace may add to it and take nothing away. Most
+    # of statvfs's bits are mount's own.
+    found = os.statvfs(target).f_flag
+    same = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+    relatime = 1 << 21 if found & os.ST_RELATIME else 0
+    _mount("none", target, None, _REMOUNT | _BIND | flags | found & same | relatime)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
+    _checked(_libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]), f"mount {target}")
+
+
+# Rights.
 
 
 class _CapabilityHeader(ctypes.Structure):
@@ -95,14 +201,13 @@ class _CapabilitySet(ctypes.Structure):
     _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
 
 
-_CAPABILITY_VERSION_3 = 0x20080522
+_THIS_PROCESS = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
 _NO_CAPABILITIES = (_CapabilitySet * 2)()
 
 
-def capable(capability: int) -> bool:
-    """Whether this process has a capability."""
+def _capable(capability: int) -> bool:
     sets = (_CapabilitySet * 2)()
-    capabilities("capget", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), sets)
+    _checked(_libc.capget(ctypes.byref(_THIS_PROCESS), ctypes.byref(sets)), "capget")
     return bool(sets[capability >> 5].effective >> (capability & 31) & 1)
 
 
@@ -119,7 +224,7 @@ def drop_capabilities() -> None:
     """Give up all capabilities."""
     clear_all = 4
     prctl(_PR_CAP_AMBIENT, clear_all)
-    capabilities("capset", _CapabilityHeader(_CAPABILITY_VERSION_3, 0), _NO_CAPABILITIES)
+    _checked(_libc.capset(ctypes.byref(_THIS_PROCESS), ctypes.byref(_NO_CAPABILITIES)), "capset")
 
 
 def undumpable() -> None:
@@ -139,10 +244,22 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+# Limits.
+
+
+def close_from(first: int) -> None:
+    """Close all descriptors from a number on."""
+    try:
+        syscall(_CLOSE_RANGE, first, 0xFFFFFFFF, 0)
+    except OSError:  # before Linux 5.9
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
 def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) -> None:
     """Set the limits of the kernel, unless a lower one is in force that cannot be raised.
 
-    CPU seconds are a backstop; the fork server looks at the clock more finely.
+    CPU seconds are a backstop; the fork server looks at the clock more finely. Kernel memory of threads is counted by
+    no limit of a process, only by the number of threads of its user.
     """
     limits = {
         resource.RLIMIT_AS: memory,  # a true bound, because a program cannot fork
@@ -162,24 +279,7 @@ def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) ->
         resource.setrlimit(kind, (lowest, lowest))
 
 
-class ThreadLimit:
-    """How many threads a program's user may have, so that the program itself gets `THREADS`.
-
-    Kernel memory of threads is counted by no limit of a process, only by this one of its user. With a user of its own
-    it is exact. Otherwise the trainer's threads count as well; then it is what the whole machine has, and some more.
-    """
-
-    THREADS = 256
-
-    def __init__(self, own_user: bool) -> None:
-        # Opened now: the root of later may have no /proc.
-        self._load = None if own_user else os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-
-    def now(self) -> int:
-        if self._load is None:
-            return self.THREADS
-        running_of_all = os.pread(self._load, 200, 0).split()[3]
-        return int(running_of_all.partition(b"/")[2]) + self.THREADS
+# Identity.
 
 
 def free_users() -> range | None:
@@ -188,7 +288,7 @@ def free_users() -> range | None:
     So nothing that the kernel counts per user is counted over several programs, and none can signal another.
     """
     # Without CAP_KILL a fork server could not end the programs of other users.
-    if os.getuid() != 0 or not all(map(capable, (CAP_SETUID, CAP_SETGID, CAP_KILL))):
+    if os.getuid() != 0 or not all(map(_capable, (_CAP_SETUID, _CAP_SETGID, _CAP_KILL))):
         return None
     sizes = []
     for name in ("uid_map", "gid_map"):

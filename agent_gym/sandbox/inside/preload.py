@@ -73,7 +73,7 @@ def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, s
     """
     for name in _STANDARD:
         import_module(name)
-    # exit, quit and help, which the start-up that was left out (-S) would have made.
+    # exit, quit and help, which -S leaves out.
     site.setquit()
     site.setcopyright()
     site.sethelper()

@@ -43,7 +43,6 @@ _FRAMES_BELOW = 6 if sys.version_info < (3, 12) else 5
 def run(source: bytes, seed: int) -> int:
     """Run a whole program, and return its exit code."""
     module = prepare(seed)
-    remember_source(NAME, source)
     code = execute(source, NAME, module.__dict__)
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
@@ -67,32 +66,48 @@ def prepare(seed: int) -> ModuleType:
         sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
     sys.argv, sys.orig_argv = [NAME], ["python", NAME]
     io.open = _open_for_traceback  # what C calls before 3.13; later versions ask linecache
-    _shift_recursion_limit(_FRAMES_BELOW)
+    get, set_ = sys.getrecursionlimit, sys.setrecursionlimit
+    set_(get() + _FRAMES_BELOW)
+    sys.getrecursionlimit = lambda: get() - _FRAMES_BELOW
+    sys.setrecursionlimit = lambda limit: set_(limit + _FRAMES_BELOW)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=NAME, __builtins__=builtins)
     sys.modules["__main__"] = module
     return module
 
 
-def remember_source(name: str, source: bytes) -> None:
-    """Let tracebacks and warnings quote lines of a file that does not exist."""
-    text = source.decode("utf-8", "replace")
+def execute(source: bytes, name: str, namespace: dict[str, Any], cell: bool = False) -> int:
+    """Compile and run; print what went wrong; return the exit code so far. A cell shows its last value."""
+    # Tracebacks and warnings quote lines of a file that does not exist.
     _SOURCES.add(name)
-    linecache.cache[name] = (len(source), None, text.splitlines(keepends=True), name)
-
-
-def execute(source: bytes, name: str, namespace: dict[str, Any]) -> int:
-    """Compile and run; print what went wrong; return the exit code so far."""
+    linecache.cache[name] = (len(source), None, source.decode("utf-8", "replace").splitlines(keepends=True), name)
     try:
-        exec(compile(source, name, "exec", dont_inherit=True), namespace)
+        if cell:
+            _execute_cell(source, name, namespace)
+        else:
+            exec(compile(source, name, "exec", dont_inherit=True), namespace)
         return 0
     except BaseException as error:
         raised = error
     # Not in the clause above: what the program's own hook raises would have this exception as its context.
-    return conclude(raised, name)
+    return _conclude(raised, name)
 
 
-def conclude(error: BaseException, name: str) -> int:
+def _execute_cell(source: bytes, name: str, namespace: dict[str, Any]) -> None:
+    """Run it; if the last statement is an expression, print its value as the interactive interpreter does.
+
+    That is read off the syntax tree. Wrapping the last line of the text into `print(...)`, as some tools do, breaks
+    programs that end in a loop, an assignment, a comment or a bracket.
+    """
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    if isinstance(last, ast.Expr):
+        shown = ast.Expression(last.value)
+        sys.displayhook(eval(compile(shown, name, "eval", dont_inherit=True), namespace))
+
+
+def _conclude(error: BaseException, name: str) -> int:
     """Print an uncaught exception as the interpreter does; return the exit code. Frames below `name`'s are ours."""
     if issubclass(type(error), SystemExit):
         return _exit_code(error)
@@ -207,13 +222,6 @@ def _open_for_traceback(file: Any, *args: Any, **kwargs: Any) -> Any:
     return _SourceFile(file) if file in _SOURCES else open(file, *args, **kwargs)
 
 
-def _shift_recursion_limit(frames: int) -> None:
-    get, set_ = sys.getrecursionlimit, sys.setrecursionlimit
-    set_(get() + frames)
-    sys.getrecursionlimit = lambda: get() - frames
-    sys.setrecursionlimit = lambda limit: set_(limit + frames)
-
-
 def serve(control: int, seed: int) -> None:
     """Answer calls until the caller hangs up."""
     namespace = prepare(seed).__dict__
@@ -221,32 +229,8 @@ def serve(control: int, seed: int) -> None:
     while (received := _receive(control)) is not None:
         token, source = received
         call += 1
-        code = flush(_run_cell(source, f"cell_{call}.py", namespace))
+        code = flush(execute(source, f"cell_{call}.py", namespace, cell=True))
         os.write(control, token + bytes([code & 0xFF]))
-
-
-def _run_cell(source: bytes, name: str, namespace: dict[str, Any]) -> int:
-    remember_source(name, source)
-    try:
-        _execute_cell(source, name, namespace)
-        return 0
-    except BaseException as error:
-        raised = error
-    return conclude(raised, name)
-
-
-def _execute_cell(source: bytes, name: str, namespace: dict[str, Any]) -> None:
-    """Run it; if the last statement is an expression, print its value as the interactive interpreter does.
-
-    That is read off the syntax tree. Wrapping the last line of the text into `print(...)`, as some tools do, breaks
-    programs that end in a loop, an assignment, a comment or a bracket.
-    """
-    tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
-    if isinstance(last, ast.Expr):
-        shown = ast.Expression(last.value)
-        sys.displayhook(eval(compile(shown, name, "eval", dont_inherit=True), namespace))
 
 
 def _receive(control: int) -> tuple[bytes, bytes] | None:

@@ -17,98 +17,197 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from . import kernel
-from .syscall_numbers import NUMBERS
+
+# Name to numbers on x86_64 and aarch64, from the headers of Linux 6; None where a newer call replaced it.
+_Numbers = dict[str, tuple[int | None, int | None]]
 
 # The hot ones first: the filter is read from the top.
-ALLOWED = tuple(
-    name
-    for group in (
-        # Read and write what is open: standard input, the two outputs, and files that Landlock let it open.
-        "read write readv writev pread64 pwrite64 lseek close close_range dup dup2 dup3",
-        # Memory; RLIMIT_AS counts all of it. PROT_EXEC stays possible (ctypes and libffi need it), and is no loss:
-        # native code meets the same filter.
-        "mmap munmap mprotect mremap madvise brk",
-        # Threads: locks, their bookkeeping in glibc, and the number of cores. Making one is judged below.
-        "futex set_robust_list rseq sched_yield sched_getaffinity",
-        # Look at files. Names and sizes of known paths can be asked for; contents are a matter of Landlock.
-        "fstat stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getcwd chdir fchdir",
-        "getdents getdents64 statfs fstatfs fadvise64 umask",
-        # On a file that can only be read these do nothing, and programs call them out of habit. flock does something:
-        # a lock on a file of the standard library would be seen by the programs of others, and so be a way to speak.
-        "fsync fdatasync",
-        # Ask who and where one is. They change nothing, and Python asks some of them at the start of a module.
-        "getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgrp getpgid getsid",
-        "uname sysinfo times getrusage getrlimit",
-        # Time: read it, sleep, and be woken. Timers send signals to their own process only. timer_create is left out:
-        # each of its timers takes kernel memory, and Python has no use for it.
-        "clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time alarm setitimer getitimer pause",
-        # Signals to oneself. restart_syscall goes on with a sleep that a stopped session was in.
-        "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack",
-        "restart_syscall",
-        # Pipes to oneself and waiting for them: asyncio and the queues of threads. Their size cannot be raised (fcntl).
-        "pipe pipe2 select pselect6 poll ppoll epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait recvfrom",
-        # Children do not exist; the honest answer (ECHILD) is better than a refusal.
-        "wait4 waitid",
-        "getrandom exit exit_group",
-    )
-    for name in group.split()
-)
+_ALLOWED: _Numbers = {
+    # Read and write what is open: standard input, the two outputs, and files that Landlock let it open.
+    "read": (0, 63),
+    "write": (1, 64),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "pread64": (17, 67),
+    "pwrite64": (18, 68),
+    "lseek": (8, 62),
+    "close": (3, 57),
+    "close_range": (436, 436),
+    "dup": (32, 23),
+    "dup2": (33, None),
+    "dup3": (292, 24),
+    # Memory; RLIMIT_AS counts all of it. PROT_EXEC stays possible (ctypes and libffi need it), and is no loss:
+    # native code meets the same filter.
+    "mmap": (9, 222),
+    "munmap": (11, 215),
+    "mprotect": (10, 226),
+    "mremap": (25, 216),
+    "madvise": (28, 233),
+    "brk": (12, 214),
+    # Threads: locks, their bookkeeping in glibc, and the number of cores. Making one is judged below.
+    "futex": (202, 98),
+    "set_robust_list": (273, 99),
+    "rseq": (334, 293),
+    "sched_yield": (24, 124),
+    "sched_getaffinity": (204, 123),
+    # Look at files. Names and sizes of known paths can be asked for; contents are a matter of Landlock.
+    "fstat": (5, 80),
+    "stat": (4, None),
+    "lstat": (6, None),
+    "newfstatat": (262, 79),
+    "statx": (332, 291),
+    "access": (21, None),
+    "faccessat": (269, 48),
+    "faccessat2": (439, 439),
+    "readlink": (89, None),
+    "readlinkat": (267, 78),
+    "getcwd": (79, 17),
+    "chdir": (80, 49),
+    "fchdir": (81, 50),
+    "getdents": (78, None),
+    "getdents64": (217, 61),
+    "statfs": (137, 43),
+    "fstatfs": (138, 44),
+    "fadvise64": (221, 223),
+    "umask": (95, 166),
+    # On a file that can only be read these do nothing, and programs call them out of habit. flock does something:
+    # a lock on a file of the standard library would be seen by the programs of others, and so be a way to speak.
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    # Ask who and where one is. They change nothing, and Python asks some of them at the start of a module.
+    "getpid": (39, 172),
+    "getppid": (110, 173),
+    "gettid": (186, 178),
+    "getuid": (102, 174),
+    "geteuid": (107, 175),
+    "getgid": (104, 176),
+    "getegid": (108, 177),
+    "getresuid": (118, 148),
+    "getresgid": (120, 150),
+    "getgroups": (115, 158),
+    "getpgrp": (111, None),
+    "getpgid": (121, 155),
+    "getsid": (124, 156),
+    "uname": (63, 160),
+    "sysinfo": (99, 179),
+    "times": (100, 153),
+    "getrusage": (98, 165),
+    "getrlimit": (97, 163),
+    # Time: read it, sleep, and be woken. Timers send signals to their own process only. timer_create is left out:
+    # each of its timers takes kernel memory, and Python has no use for it.
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115),
+    "nanosleep": (35, 101),
+    "gettimeofday": (96, 169),
+    "time": (201, None),
+    "alarm": (37, None),
+    "setitimer": (38, 103),
+    "getitimer": (36, 102),
+    "pause": (34, None),
+    # Signals to oneself. restart_syscall goes on with a sleep that a stopped session was in.
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "rt_sigpending": (127, 136),
+    "rt_sigsuspend": (130, 133),
+    "rt_sigtimedwait": (128, 137),
+    "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128),
+    # Pipes to oneself and waiting for them: asyncio and the queues of threads. Their size cannot be raised (fcntl).
+    "pipe": (22, None),
+    "pipe2": (293, 59),
+    "select": (23, None),
+    "pselect6": (270, 72),
+    "poll": (7, None),
+    "ppoll": (271, 73),
+    "epoll_create": (213, None),
+    "epoll_create1": (291, 20),
+    "epoll_ctl": (233, 21),
+    "epoll_wait": (232, None),
+    "epoll_pwait": (281, 22),
+    "recvfrom": (45, 207),
+    # Children do not exist; the honest answer (ECHILD) is better than a refusal.
+    "wait4": (61, 260),
+    "waitid": (247, 95),
+    "getrandom": (318, 278),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+}
 
-# They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that programs
-# read the same wherever they run.
-REFUSED_WITH_EACCES = (
-    "unlink unlinkat rename renameat renameat2 mkdir mkdirat rmdir symlink symlinkat link linkat "
-    "truncate ftruncate creat"
-).split()
+# Allowed for some arguments, which `template` names.
+_JUDGED: _Numbers = {
+    "openat": (257, 56),
+    "open": (2, None),
+    "clone": (56, 220),
+    "kill": (62, 129),
+    "tgkill": (234, 131),
+    "fcntl": (72, 25),
+    "ioctl": (16, 29),
+    "prctl": (157, 167),
+    "prlimit64": (302, 261),
+    "socketpair": (53, 199),
+    "sendto": (44, 206),
+}
 
-# No other programs and no network. EACCES is what Python's own error messages make the most sense of.
-REFUSED_WITH_EACCES += ["execve", "execveat", "socket"]
+_REFUSED_WITH_EACCES: _Numbers = {
+    # They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that
+    # programs read the same wherever they run.
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "rmdir": (84, None),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "truncate": (76, 45),
+    "ftruncate": (77, 46),
+    "creat": (85, None),
+    # No other programs and no network. EACCES is what Python's own error messages make the most sense of.
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "socket": (41, 198),
+}
 
 # glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
 # and openat2 lie in memory, where another thread could change them after they were judged.
-REFUSED_WITH_ENOSYS = ["clone3", "openat2"]
+_REFUSED_WITH_ENOSYS: _Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
 
 # fcntl: descriptors and their flags. Left out are F_SETOWN and F_SETSIG, by which the kernel can be made to send any
 # signal to any process of the same user when a file becomes readable; F_SETPIPE_SZ, memory that no limit counts;
 # F_ADD_SEALS, which would freeze the output of a session; leases and directory notification.
-FCNTL_COMMANDS = {
-    "F_DUPFD": 0,
-    "F_GETFD": 1,
-    "F_SETFD": 2,
-    "F_GETFL": 3,
-    "F_SETFL": 4,
-    "F_DUPFD_CLOEXEC": 1030,
-    "F_GETPIPE_SZ": 1032,
-}
+_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ = 0, 1, 2, 3, 4, 1030, 1032
+_FCNTL_COMMANDS = (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ)
 
 # ioctl: what Python asks of an open file. TIOCSTI, which types into a terminal, and everything of devices is left out.
-IOCTL_COMMANDS = {
-    "TCGETS": 0x5401,
-    "TIOCGWINSZ": 0x5413,
-    "FIONREAD": 0x541B,
-    "FIONBIO": 0x5421,
-    "FIONCLEX": 0x5450,
-    "FIOCLEX": 0x5451,
-}
+_TCGETS, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIONCLEX, _FIOCLEX = 0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451
+_IOCTL_COMMANDS = (_TCGETS, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIONCLEX, _FIOCLEX)
 
 # prctl: the name of a thread. Nothing that could undo a protection (dumpable, the signal when the parent dies).
-PRCTL_OPTIONS = {"PR_SET_NAME": 15, "PR_GET_NAME": 16}
+_PR_SET_NAME, _PR_GET_NAME = 15, 16
 
-AF_UNIX = 1
-CLONE_THREAD = 0x10000
-CLONE_NAMESPACES = 0x7E020080
+_AF_UNIX = 1
+_CLONE_THREAD = 0x10000
+_CLONE_NAMESPACES = 0x7E020080
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and __O_TMPFILE: what makes an open one for writing.
-OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000
+_OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000
 # What Landlock does not watch in all of its versions, of O_ACCMODE and O_TRUNC: access mode 3, a descriptor for neither
 # reading nor writing, for which it asks no right, and, before version 3, a file that is opened for reading and emptied.
 OPEN_UNWATCHED = (0o3, 0o3 | 0o1000, 0o0 | 0o1000)
 
 MACHINE = os.uname().machine
-_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of NUMBERS, AUDIT_ARCH_*
+_COLUMNS = {"x86_64": 0, "aarch64": 1}  # of the numbers
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _X32 = 0x40000000  # a second set of numbers on x86_64, which would pass a filter of the first unseen
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
 
 _LOAD, _AND, _JUMP_EQ, _JUMP_GE, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
@@ -121,54 +220,54 @@ _Instruction = tuple[int, int, int, int]
 
 
 def supported() -> bool:
-    """Whether there is a table for this processor."""
-    return MACHINE in _MACHINES
-
-
-def number(name: str) -> int:
-    """The number of a system call on this processor; -1 if it has no such call."""
-    known = NUMBERS[name][_MACHINES[MACHINE][0]]
-    return -1 if known is None else known
+    """Whether there are numbers for this processor."""
+    return MACHINE in _COLUMNS
 
 
 def template(landlock: bool) -> bytes:
     """Build the filter, with a placeholder for the process id. Without Landlock no file may be opened for writing."""
+    judged = {
+        "openat": _opening(2, landlock),
+        "open": _opening(1, landlock),
+        # One process is one execution: what cannot fork can be killed completely, and its limits are those of all it
+        # does.
+        "clone": _thread_only(),
+        "kill": _one_of(0, [_OWN_PID], errno.EPERM),
+        "tgkill": _one_of(0, [_OWN_PID], errno.EPERM),
+        "fcntl": _one_of(1, _FCNTL_COMMANDS, errno.EPERM),
+        "ioctl": _one_of(1, _IOCTL_COMMANDS, errno.ENOTTY),
+        "prctl": _one_of(0, [_PR_SET_NAME, _PR_GET_NAME], errno.EPERM),
+        "prlimit64": _only_without(2),  # the new limit: reading one's limits is all right
+        # A pair is connected to itself alone; asyncio wakes its loop by one. Nothing is sent to an address, and sendmsg
+        # is not allowed at all: descriptors in flight are counted by no limit.
+        "socketpair": _one_of(0, [_AF_UNIX], errno.EACCES),
+        "sendto": _only_without(4),
+    }
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_JUMP_EQ, 1, 0, _MACHINES[MACHINE][1]),
+        (_JUMP_EQ, 1, 0, _ARCHITECTURES[MACHINE]),
         _return(_KILL),  # int 0x80 and the like: another table of numbers
         (_LOAD, 0, 0, _NUMBER),
     ]
     if MACHINE == "x86_64":
         program += [(_JUMP_GE, 0, 1, _X32), _return(_KILL)]
 
-    def on(name: str, body: list[_Instruction]) -> None:
-        if (known := number(name)) >= 0:
-            program.extend([(_JUMP_EQ, 0, len(body), known), *body])
+    def on(calls: _Numbers, body: Callable[[str], list[_Instruction]]) -> None:
+        for name, numbers in calls.items():
+            number, then = numbers[_COLUMNS[MACHINE]], body(name)
+            if number is not None:
+                program.extend([(_JUMP_EQ, 0, len(then), number), *then])
 
-    for name in ALLOWED:
-        on(name, [_return(_ALLOW)])
-    on("openat", _opening(2, landlock))
-    on("open", _opening(1, landlock))
-    on("clone", _thread_only())
-    # One process is one execution: what cannot fork can be killed completely, and its limits are those of all it does.
-    on("fork", [_refuse(errno.EPERM)])
-    on("vfork", [_refuse(errno.EPERM)])
-    on("kill", _one_of(0, [_OWN_PID], errno.EPERM))
-    on("tgkill", _one_of(0, [_OWN_PID], errno.EPERM))
-    on("fcntl", _one_of(1, FCNTL_COMMANDS.values(), errno.EPERM))
-    on("ioctl", _one_of(1, IOCTL_COMMANDS.values(), errno.ENOTTY))
-    on("prctl", _one_of(0, PRCTL_OPTIONS.values(), errno.EPERM))
-    on("prlimit64", _only_without(2))  # the new limit: reading one's limits is all right
-    # A pair is connected to itself alone; asyncio wakes its loop by one. Nothing is sent to an address, and sendmsg is
-    # not allowed at all: descriptors in flight are counted by no limit.
-    on("socketpair", _one_of(0, [AF_UNIX], errno.EACCES))
-    on("sendto", _only_without(4))
-    for name in REFUSED_WITH_EACCES:
-        on(name, [_refuse(errno.EACCES)])
-    for name in REFUSED_WITH_ENOSYS:
-        on(name, [_refuse(errno.ENOSYS)])
+    on(_ALLOWED, lambda name: [_return(_ALLOW)])
+    on(_JUDGED, lambda name: judged[name])
+    on(_REFUSED_WITH_EACCES, lambda name: [_refuse(errno.EACCES)])
+    on(_REFUSED_WITH_ENOSYS, lambda name: [_refuse(errno.ENOSYS)])
     program.append(_refuse(errno.EPERM))
+    return assembled(program)
+
+
+def assembled(program: Iterable[_Instruction]) -> bytes:
+    """Return the instructions as the kernel reads them."""
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
@@ -182,7 +281,7 @@ def apply(program: bytes) -> None:
     set_mode_filter = 1
     code = ctypes.create_string_buffer(program, len(program))
     filter_ = _Program(len(program) // 8, ctypes.addressof(code))
-    kernel.syscall(number("seccomp"), set_mode_filter, 0, ctypes.byref(filter_))
+    kernel.syscall(_SECCOMP[MACHINE], set_mode_filter, 0, ctypes.byref(filter_))
 
 
 class _Program(ctypes.Structure):
@@ -212,30 +311,19 @@ def _one_of(index: int, values: Iterable[int], error: int) -> list[_Instruction]
 
 def _only_without(index: int) -> list[_Instruction]:
     """Allow if the argument, a pointer, is null: both halves of it."""
-    return [
-        _argument(index),
-        (_JUMP_EQ, 0, 3, 0),
-        _argument(index, high=True),
-        (_JUMP_EQ, 0, 1, 0),
-        _return(_ALLOW),
-        _refuse(errno.EPERM),
-    ]
+    low, high = _argument(index), _argument(index, high=True)
+    return [low, (_JUMP_EQ, 0, 3, 0), high, (_JUMP_EQ, 0, 1, 0), _return(_ALLOW), _refuse(errno.EPERM)]
 
 
 def _thread_only() -> list[_Instruction]:
-    return [
-        _argument(0),
-        (_JUMP_ANY_BIT, 2, 0, CLONE_NAMESPACES),
-        (_JUMP_ANY_BIT, 0, 1, CLONE_THREAD),
-        _return(_ALLOW),
-        _refuse(errno.EPERM),
-    ]
+    neither = (_JUMP_ANY_BIT, 2, 0, _CLONE_NAMESPACES)
+    return [_argument(0), neither, (_JUMP_ANY_BIT, 0, 1, _CLONE_THREAD), _return(_ALLOW), _refuse(errno.EPERM)]
 
 
 def _opening(index: int, landlock: bool) -> list[_Instruction]:
-    if landlock:
-        program = [_argument(index), (_AND, 0, 0, os.O_ACCMODE | os.O_TRUNC)]
-        for flags in OPEN_UNWATCHED:
-            program += [(_JUMP_EQ, 0, 1, flags), _refuse(errno.EACCES)]
-        return [*program, _return(_ALLOW)]
-    return [_argument(index), (_JUMP_ANY_BIT, 0, 1, OPEN_FOR_WRITING), _refuse(errno.EACCES), _return(_ALLOW)]
+    if not landlock:
+        return [_argument(index), (_JUMP_ANY_BIT, 0, 1, _OPEN_FOR_WRITING), _refuse(errno.EACCES), _return(_ALLOW)]
+    program = [_argument(index), (_AND, 0, 0, os.O_ACCMODE | os.O_TRUNC)]
+    for flags in OPEN_UNWATCHED:
+        program += [(_JUMP_EQ, 0, 1, flags), _refuse(errno.EACCES)]
+    return [*program, _return(_ALLOW)]
