@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-faiss = pytest.importorskip("faiss")
+pytest.importorskip("faiss")
+
+import faiss
 
 from agent_gym.errors import ConfigError
 from agent_gym.search.dense import to_gpu
@@ -192,8 +194,6 @@ def test_kinds_that_no_gpu_searches(indexes, kind):
 
 
 def test_a_gpu_that_is_not_there(indexes):
-    import faiss
-
     with pytest.raises(ConfigError, match="'cuda', or one GPU such as 'cuda:1'"):
         to_gpu(indexes["flat"], "flat", "gpu")
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
