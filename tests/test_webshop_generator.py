@@ -1,4 +1,4 @@
-"""The generated shop: it is official in form, hard in the ways that it says, and its splits share nothing."""
+"""The generated shops: official in form, hard or easy as their docstrings promise, and their splits share nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import collections
 import functools
 import random
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 from webshop_tools import wander
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.embedded import Generated, generate, write_embedded
-from agent_gym.envs.webshop.products import human_goal
+from agent_gym.envs.webshop.embedded import Generated, generate, generate_easy, write_embedded
+from agent_gym.envs.webshop.products import make_goal
 from agent_gym.envs.webshop.scoring import by_rule, reward
 from agent_gym.envs.webshop.session import Session
 from agent_gym.errors import ConfigError
@@ -53,7 +55,7 @@ def test_relatives_of_a_product_miss_something_that_is_asked_for() -> None:
             one for one in families[product.nouns and product.nouns[0], product.product_category] if one != product
         ]
         for n in range(len(product.instructions)):
-            goal = human_goal(product, n)
+            goal = make_goal(product, "human", n)
             chosen = {
                 name: value
                 for name in product.options
@@ -94,3 +96,49 @@ def test_written_files_are_read_again_as_the_official_ones_are(tmp_path: Path) -
     walk = Session(shop, tasks["test"][0], by_rule)
     rng = random.Random(1)
     assert any(walk.act(*wander(walk, rng)) for _ in range(5))
+
+
+# The easy shop.
+
+
+def play(style: str, **kwargs: Any) -> list[dict[str, Any]]:
+    env: Any = gymnasium.make("AgentR1/WebShop-v0", data="embedded-easy", **kwargs).unwrapped
+    ends = []
+    for index in range(0, len(env.tasks["test"]), 5):
+        env.reset(seed=0, options={"split": "test", "index": index})
+        over = False
+        while not over:
+            *_, terminated, truncated, info = env.step(env.expert_action(style))
+            over = terminated or truncated
+        ends.append({**info, "turns": env.turn})
+    return ends
+
+
+def test_easy_products_differ_and_are_found_first() -> None:
+    made = list(generate_easy())
+    products = [one.product for one in made]
+    assert len({product.asin for product in products}) == len({product.searched for product in products}) == 1000
+    described = {(product.title.partition(",")[0], frozenset(product.attributes)) for product in products}
+    assert len(described) == 1000
+    for product in products:
+        assert product.title.split(", ")[1:] == list(product.attributes)
+        assert [len(values) for values in product.options.values()] == [3]
+        assert all(value.isalpha() for values in product.options.values() for value in values)
+    tasks, shop = open_data("embedded-easy", "human")
+    goals = [goal for split in tasks for goal in tasks[split]]
+    first = sum(shop.search(g["instruction_text"].partition(", and price")[0])[0] == g["asin"] for g in goals)
+    assert first / len(goals) > 0.99
+
+
+def test_no_easy_product_is_in_two_splits() -> None:
+    tasks, _ = open_data("embedded-easy", "human")
+    asked = {split: {goal["asin"] for goal in tasks[split]} for split in tasks}
+    assert sum(map(len, asked.values())) == len(set().union(*asked.values())) == 1000
+    assert min(len(goals) for goals in tasks.values()) > 490
+
+
+def test_in_the_easy_shop_the_expert_takes_four_turns_and_the_style_direct_buys_wrong() -> None:
+    assert all(end["is_success"] and end["turns"] == 4 for end in play("default", per_page=1))
+    hasty = play("direct", per_page=1)
+    assert {end["turns"] for end in hasty} == {3}
+    assert sum(end["is_success"] for end in hasty) / len(hasty) < 0.05

@@ -37,7 +37,7 @@ def real_shop() -> Shop:
 
 
 def make_product(asin: str = "B000000001", title: str = "Red Dress", **values: Any) -> Product:
-    """A product that is what it is called, and nothing else unless the test says so."""
+    """A product that is what it is called, and nothing else unless `values` change it."""
     usual: dict[str, Any] = {
         "description": "",
         "bullets": (),

@@ -48,7 +48,16 @@ def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
         raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
     if data in _GENERATED:
         return _generated_goals(data, kind), _generated(data)[0]
-    shop = _open(Path(data).expanduser())
+    path = Path(data).expanduser()
+    # The times of change are part of the keys, so that an edited file is read again.
+    if (path / MANIFEST).is_file():
+        shop = _stored(path.resolve(), (path / MANIFEST).stat().st_mtime_ns)
+    else:
+        paths = find_official(path)
+        if paths[0].stat().st_size > _LARGE:
+            cure = f"build its shop once, by agent-gym prepare webshop --from {paths[0]}"
+            raise ConfigError(f"{paths[0]} is large: {cure}")
+        shop = _official(paths, tuple(one.stat().st_mtime_ns for one in paths if one.is_file()))
     found = splits(shop.goals(kind))
     if not found:
         other = next(one for one in KINDS if one != kind)
@@ -72,7 +81,7 @@ def check_goal(task: Any) -> None:
 
 
 def find_official(data: Path) -> tuple[Path, Path, Path]:
-    """Find WebShop's files in a folder, the full set before the small one, or beside the file of products.
+    """Find WebShop's files in a folder, the full set before the small one, or next to the file of products.
 
     Returns:
         Those of the products, of their attributes and of people's instructions.
@@ -139,16 +148,6 @@ def entries(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def _open(data: Path) -> Shop:
-    if (data / MANIFEST).is_file():
-        return _stored(data.resolve(), (data / MANIFEST).stat().st_mtime_ns)
-    paths = find_official(data)
-    if paths[0].stat().st_size > _LARGE:
-        raise ConfigError(f"{paths[0]} is large: build its shop once, by agent-gym prepare webshop --from {paths[0]}")
-    # The times of change are part of the key, so that an edited file is read again.
-    return _official(paths, tuple(path.stat().st_mtime_ns for path in paths if path.is_file()))
-
-
 @functools.cache
 def _generated(data: str) -> tuple[Shop, np.ndarray]:
     made = list(_GENERATED[data]())
@@ -162,11 +161,12 @@ def _generated_goals(data: str, kind: str) -> Splits:
     seen: set[str] = set()
     found = {}
     for split in ("test", "validation", "train"):
-        goals = shop.goals(kind).of(split_of == split)
+        goals = shop.goals(kind)
+        goals = goals.take(split_of[goals.pairs[:, 0]] == split)
         texts = [goal["instruction_text"] for goal in goals]
         new = [n for n, text in enumerate(texts) if text not in seen and texts.index(text) == n]
         seen.update(texts)
-        found[split] = goals.at(new)
+        found[split] = goals.take(new)
     return dict(reversed(found.items()))
 
 

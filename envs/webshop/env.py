@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,14 +17,32 @@ from agent_gym.envs.webshop.expert import next_action
 from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
 from agent_gym.envs.webshop.store import write_shop
-from agent_gym.envs.webshop.tools import ARGUMENTS, PROMPTS, Act, ActionParser
 from agent_gym.errors import ConfigError, whole_number
-from agent_gym.formats import Parser
+from agent_gym.formats import Parser, ToolCall, ToolSchema
 from agent_gym.formats.hermes import HermesParser
+from agent_gym.formats.react import ReActParser
 from agent_gym.tool_env import ToolEnv, random_words, words_of
+from agent_gym.tools import TextTool, ToolResult
 
 if TYPE_CHECKING:
     from agent_gym.envs.webshop.page import ShopServer
+
+ARGUMENTS = {"search": "keywords", "click": "element"}
+"""The tools, and the one argument of each."""
+_ABOUT = {
+    "search": ("Search the shop.", "what to search for"),
+    "click": ("Click on something on the page.", "the text of a button, a product's id, or an option's value"),
+}
+_RULES = (
+    "You are shopping. Find the product that fits the instruction best in all that it asks for, choose the options "
+    "that it asks for on the product's page, and buy it by Buy Now, which ends the task. "
+)
+PROMPTS = {
+    "tool": _RULES + "Call exactly one tool per turn: search for keywords, or click on a button, product or option.",
+    "text": _RULES + "Take exactly one action per turn: search[keywords], or click[a button, product or option].",
+}
+"""Form of actions to system prompt."""
+_TAG = re.compile(r"</?(?:action|answer)>")
 
 
 class WebShopEnv(ToolEnv):
@@ -208,7 +227,7 @@ class WebShopEnv(ToolEnv):
         return page, reward, terminated, truncated, info
 
     def act(self, name: str, argument: str) -> None:
-        """Take a turn that searches or clicks, for those who do not write as policies do."""
+        """Take a turn that searches or clicks, without a policy's text."""
         self.step(HermesParser().render(name, {ARGUMENTS[name]: argument}))
 
     @staticmethod
@@ -246,3 +265,41 @@ class WebShopEnv(ToolEnv):
                 f"nothing called {argument[:80]!r} can be clicked here" if name == "click" else "no keywords"
             )
         return self._page(), possible
+
+
+class ActionParser:
+    """Reads both forms, and writes one of them, "tool" or "text"; `ConfigError` for another form."""
+
+    def __init__(self, form: str) -> None:
+        if form not in PROMPTS:
+            raise ConfigError(f"commands is {form!r}; allowed: {', '.join(PROMPTS)}")
+        self._as_tool = form == "tool"
+        self.in_templates = self._as_tool
+        self._calls, self._actions = HermesParser(), ReActParser(ARGUMENTS, finish=None)
+        self.stop: tuple[str, ...] = () if self._as_tool else self._actions.stop
+
+    def parse(self, text: str) -> list[ToolCall]:
+        """Return the calls of a turn in order, broken ones with their error; without calls, its actions."""
+        # Other trainers have policies put actions into tags, where they would not begin a line.
+        return self._calls.parse(text) or self._actions.parse(_TAG.sub("\n", text))
+
+    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
+        if self._as_tool:
+            return self._calls.render(name, arguments)
+        return f"{name}[{arguments[ARGUMENTS[name]]}]"
+
+    def instructions(self, tools: Sequence[ToolSchema]) -> str:
+        return self._calls.instructions(tools) if self._as_tool else ""
+
+
+class Act(TextTool):
+    """The tool "search" or "click"; `act` returns the page that it leads to and whether there was something to do."""
+
+    def __init__(self, name: str, act: Callable[[str, str], tuple[str, bool]]) -> None:
+        summary, about = _ABOUT[name]
+        super().__init__(name, summary, ARGUMENTS[name], about)
+        self._act = act
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        results = [self._act(self.name, text) for text in texts]
+        return [ToolResult(page, error=not possible) for page, possible in results]

@@ -1,7 +1,7 @@
-"""The expert of the shop: it knows which product was meant, and gets there as one would who does not know.
+"""The expert of the shop: it knows which product was meant, and acts as if it did not.
 
 It searches for what the instruction says and looks through the results; if the product is not on the first two pages,
-it searches by other words that it could know, and only then by the product's title. Then it chooses the options and
+it searches by other words of the goal, and only then by the product's title. Then it chooses the options and
 buys. The direct style searches for the kind of thing alone, and buys the first product as it is.
 """
 
@@ -28,16 +28,21 @@ def next_action(session: Session, style: str = "default") -> tuple[str, str]:
     if style not in STYLES:
         raise ConfigError(f"the WebShop expert has no style {style!r}; known: {', '.join(STYLES)}")
     if style == "direct":
-        return _direct(session)
+        if session.page == "item":
+            return "click", BUY
+        if session.page == "search" and session.listed:
+            return "click", session.listed[0].asin.lower()
+        # The name of the kind may find nothing.
+        return "search", session.goal["query"] if session.page == "index" else _instruction(session)
     wanted = session.shop.catalogue.find(session.goal.get("asin", ""))
     if wanted is None:
         raise ConfigError(f"the goal's asin is {session.goal.get('asin')!r}, which the shop does not have: no expert")
     if session.page in ("item", "description", "features", "reviews"):
         if session.page != "item" or session.product != wanted:
             return "click", PREVIOUS
-        missing = {name: one for name, one in choices(wanted, session.goal).items() if session.chosen.get(name) != one}
+        missing = {name: one for name, one in _choices(wanted, session.goal).items() if session.chosen.get(name) != one}
         return "click", next(iter(missing.values()), BUY)
-    query, page = plan(session, wanted)
+    query, page = _plan(session, wanted)
     if session.page != "search" or session.keywords != query:
         return "search", query
     if session.number == page:
@@ -45,16 +50,7 @@ def next_action(session: Session, style: str = "default") -> tuple[str, str]:
     return "click", NEXT if session.number < page else PREVIOUS if session.number > page else BACK
 
 
-def _direct(session: Session) -> tuple[str, str]:
-    if session.page == "item":
-        return "click", BUY
-    if session.page == "search" and session.listed:
-        return "click", session.listed[0].asin.lower()
-    # The name of the kind may find nothing.
-    return "search", session.goal["query"] if session.page == "index" else _instruction(session)
-
-
-def plan(session: Session, wanted: Product) -> tuple[str, int]:
+def _plan(session: Session, wanted: Product) -> tuple[str, int]:
     """Return what to search for, and the page of the results on which the product stands."""
     options = [str(one[1] if isinstance(one, tuple) else one) for one in asked_options(session.goal["goal_options"])]
     described = " ".join([session.goal["query"], *session.goal["attributes"], *options])
@@ -72,7 +68,7 @@ def _instruction(session: Session) -> str:
     return session.goal["instruction_text"].partition(", and price lower than")[0].lower()
 
 
-def choices(product: Product, goal: Mapping[str, Any]) -> dict[str, str]:
+def _choices(product: Product, goal: Mapping[str, Any]) -> dict[str, str]:
     """Return the values to click, one per kind of option at most, such that all that was asked for is chosen."""
     found: dict[str, str] = {}
     for asked in asked_options(goal["goal_options"]):

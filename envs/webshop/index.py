@@ -34,8 +34,13 @@ from agent_gym.envs.webshop.words import piece_terms, terms
 K1, B = 0.9, 0.4
 _COMMON = 1 / 8  # of the documents; terms that more of them have are common ones
 _CLOSE = 1 - 1e-6  # what is this close below a bound may round to the same score
-_QUERY_CHARACTERS = 16_384  # nobody searches for more on purpose; the rest is not looked at
+_QUERY_CHARACTERS = 16_384  # the rest of a longer query is not looked at
+_BLOCK = 1 << 23  # postings; 80 MB
+_PIECES = 1 << 20  # pieces of text whose terms a builder remembers
+_MOST = 0xFFFF  # what a frequency can be
 
+Make = Callable[[str, int, np.dtype], np.ndarray]
+"""Makes an array that the index will consist of: name, length, type."""
 Arrays = Mapping[str, np.ndarray]
 """`document` and `divisor` (one entry per posting), `start` (terms + 1), `weight` (terms) and `rank` (documents)."""
 
@@ -78,19 +83,15 @@ class Index:
         found = np.flatnonzero(total >= bound if bound > 0 else total)
         scores = total[found]
         for one in common:
-            _look_up(scores, found, one)
+            place = np.minimum(np.searchsorted(one.document, found), len(one.document) - 1)
+            there = one.document[place] == found
+            scores[there] += one.weight - one.weight / one.divisor[place[there]]
         scores = scores.astype(np.float32)
         if len(found) > k:
             best = scores >= np.partition(scores, -k)[-k]
             found, scores = found[best], scores[best]
         order = np.lexsort((self._rank[found], -scores))
         return found[order][:k].tolist()
-
-    def scores(self, query: str) -> np.ndarray:
-        """Return the score of every document, float32 of shape (documents,)."""
-        total = np.zeros(len(self), np.float64)
-        _add(total, self._postings(query))
-        return total.astype(np.float32)
 
     def _postings(self, query: str) -> list[_Postings]:
         found = []
@@ -117,56 +118,11 @@ def _least(total: np.ndarray, postings: Sequence[_Postings], k: int) -> float:
     return 0.0
 
 
-def _look_up(scores: np.ndarray, found: np.ndarray, one: _Postings) -> None:
-    place = np.minimum(np.searchsorted(one.document, found), len(one.document) - 1)
-    there = one.document[place] == found
-    scores[there] += one.weight - one.weight / one.divisor[place[there]]
-
-
-def term_weights(documents: int, counts: np.ndarray) -> np.ndarray:
-    """Return what terms are worth that occur in `counts` of so many documents, float32 of the same shape."""
-    return np.log(1 + (documents - counts + 0.5) / (counts + 0.5)).astype(np.float32)
-
-
-def length_factors(length: np.ndarray) -> np.ndarray:
-    """Return c for documents of these lengths, float32 of the same shape; documents without a term do not count."""
-    filled = int(np.count_nonzero(length))
-    average = np.float32(max(1, length.sum()) / max(1, filled))
-    one, k1, b = np.float32(1), np.float32(K1), np.float32(B)
-    return one / (k1 * ((one - b) + b * stored_length(length).astype(np.float32) / average))
-
-
 def stored_length(length: np.ndarray) -> np.ndarray:
     """Return lengths as Lucene stores them in a byte: exact up to 40, then with four binary digits."""
     above = np.maximum(length - 24, 0)
     dropped = np.maximum(np.frexp(above.astype(np.float64))[1] - 4, 0)
     return np.where(length < 24, length, ((above >> dropped) << dropped) + 24)
-
-
-def ranks(ids: Sequence[str]) -> np.ndarray:
-    """Return the position of each id in the order of all, int32."""
-    order = sorted(range(len(ids)), key=ids.__getitem__)
-    rank = np.empty(len(ids), np.int32)
-    rank[order] = np.arange(len(ids), dtype=np.int32)
-    return rank
-
-
-_BLOCK = 1 << 23  # postings; 80 MB
-_MOST = 0xFFFF  # what a frequency can be
-
-Make = Callable[[str, int, np.dtype], np.ndarray]
-"""Makes an array that the index will consist of: name, length, type."""
-
-
-class _Block(NamedTuple):
-    term: np.ndarray
-    document: np.ndarray
-    frequency: np.ndarray
-
-
-def in_memory(name: str, size: int, dtype: np.dtype) -> np.ndarray:
-    """Make an array in memory."""
-    return np.empty(size, dtype)
 
 
 class IndexBuilder:
@@ -179,15 +135,19 @@ class IndexBuilder:
         self._term, self._document, self._frequency = array("i"), array("i"), array("H")
         self._length = array("i")
         self._ids: list[str] = []
-        self._blocks: list[_Block] = []
+        self._blocks: list[list[np.ndarray]] = []  # each sorted by term: terms, documents and frequencies
 
     def add(self, document_id: str, text: str) -> None:
         """Take one more document; `text` is lower-case."""
-        pieces = self._pieces
-        found: list[int] = []
+        vocabulary, found = self.vocabulary, list[int]()
         for piece in text.split():
-            numbers = pieces.get(piece)
-            found += self._numbers(piece) if numbers is None else numbers
+            numbers = self._pieces.get(piece)
+            if numbers is None:
+                if len(self._pieces) >= _PIECES:
+                    self._pieces.clear()  # what is frequent is soon there again
+                numbers = tuple([vocabulary.setdefault(term, len(vocabulary)) for term in piece_terms(piece)])
+                self._pieces[piece] = numbers
+            found += numbers
         counts = Counter(found)
         self._term.extend(counts)
         self._frequency.extend([min(count, _MOST) for count in counts.values()])
@@ -195,46 +155,39 @@ class IndexBuilder:
         self._length.append(len(found))
         self._ids.append(document_id)
         if len(self._term) >= self._block:
-            self._close_block()
+            self._blocks.append([_in_file(column) for column in self._sorted()])
+            self._term, self._document, self._frequency = array("i"), array("i"), array("H")
 
-    def finish(self, make: Make = in_memory) -> dict[str, np.ndarray]:
+    def finish(self, make: Make = lambda name, size, dtype: np.empty(size, dtype)) -> dict[str, np.ndarray]:
         """Make the arrays; the builder is used up."""
-        if self._blocks:
-            self._close_block()
-        else:
-            self._blocks.append(_Block(*self._sorted()))
+        blocks = [*self._blocks, self._sorted()]
         counts = np.zeros(len(self.vocabulary), np.int64)
-        for block in self._blocks:
-            counts += np.bincount(block.term, minlength=len(counts))
-        length = np.frombuffer(self._length, np.int32)
-        factors = length_factors(length)
+        for term, _, _ in blocks:
+            counts += np.bincount(term, minlength=len(counts))
         arrays = {"start": make("start", len(counts) + 1, np.dtype(np.int64))}
         arrays["start"][0] = 0
         np.cumsum(counts, out=arrays["start"][1:])
         total = int(arrays["start"][-1])
         arrays["document"] = make("document", total, np.dtype(np.int32))
         arrays["divisor"] = make("divisor", total, np.dtype(np.float32))
+        length, one, k1, b = np.frombuffer(self._length, np.int32), *map(np.float32, (1, K1, B))
+        filled = int(np.count_nonzero(length))  # documents without a term do not count
+        average = np.float32(max(1, length.sum()) / max(1, filled))
+        factors = one / (k1 * ((one - b) + b * stored_length(length).astype(np.float32) / average))
         free = np.array(arrays["start"][:-1])
-        for block in self._blocks:
-            here = np.bincount(block.term, minlength=len(free))
-            before = np.cumsum(here) - here
-            place = np.arange(len(block.term)) + (free - before)[block.term]
-            arrays["document"][place] = block.document
-            arrays["divisor"][place] = np.float32(1) + block.frequency.astype(np.float32) * factors[block.document]
+        for term, document, frequency in blocks:
+            here = np.bincount(term, minlength=len(free))
+            place = np.arange(len(term)) + (free - (np.cumsum(here) - here))[term]
+            arrays["document"][place] = document
+            arrays["divisor"][place] = one + frequency.astype(np.float32) * factors[document]
             free += here
-        weights = term_weights(int(np.count_nonzero(length)), counts)
-        for name, values in (("weight", weights), ("rank", ranks(self._ids))):
+        rank = np.empty(len(self._ids), np.int32)
+        rank[sorted(range(len(rank)), key=self._ids.__getitem__)] = np.arange(len(rank), dtype=np.int32)
+        weight = np.log(1 + (filled - counts + 0.5) / (counts + 0.5)).astype(np.float32)
+        for name, values in (("weight", weight), ("rank", rank)):
             arrays[name] = make(name, len(values), values.dtype)
             arrays[name][:] = values
         return arrays
-
-    def _numbers(self, piece: str) -> tuple[int, ...]:
-        if len(self._pieces) >= 1 << 20:
-            self._pieces.clear()  # what is frequent is soon there again
-        vocabulary = self.vocabulary
-        numbers = tuple([vocabulary.setdefault(term, len(vocabulary)) for term in piece_terms(piece)])
-        self._pieces[piece] = numbers
-        return numbers
 
     def _sorted(self) -> list[np.ndarray]:
         term = np.array(self._term, np.int32)
@@ -242,12 +195,9 @@ class IndexBuilder:
         columns = (term, np.array(self._document, np.int32), np.array(self._frequency, np.uint16))
         return [column[order] for column in columns]
 
-    def _close_block(self) -> None:
-        written = []
-        for column in self._sorted():
-            file = tempfile.TemporaryFile()  # it lives as long as its array
-            file.write(column.tobytes())
-            file.flush()
-            written.append(np.memmap(file, column.dtype, "r", shape=column.shape) if len(column) else column)
-        self._blocks.append(_Block(*written))
-        self._term, self._document, self._frequency = array("i"), array("i"), array("H")
+
+def _in_file(column: np.ndarray) -> np.ndarray:
+    file = tempfile.TemporaryFile()  # it lives as long as its array
+    file.write(column.tobytes())
+    file.flush()
+    return np.memmap(file, column.dtype, "r", shape=column.shape)

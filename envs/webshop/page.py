@@ -12,15 +12,11 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agent_gym.envs.webshop.session import pieces
-from agent_gym.envs.webshop.tools import ARGUMENTS
+from agent_gym.envs.webshop.env import ARGUMENTS, WebShopEnv
 from agent_gym.errors import ConfigError
 from agent_gym.serve.server import HTTPException, Server, page_routes, post
-
-if TYPE_CHECKING:
-    from agent_gym.envs.webshop.env import WebShopEnv
 
 _VISITS = 200
 """Visits that are remembered; a person who comes back to an older one begins anew."""
@@ -47,39 +43,18 @@ class ShopServer(Server):
         routes = [post("/start", self._start, **limits), post("/act", self._act, **limits)]
         super().__init__(listener, [*page_routes(__package__, _KINDS, _POLICY), *routes])
 
-    def start(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Begin a visit.
-
-        Raises:
-            ConfigError: for a task that there is not.
-        """
+    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         env = self._make()
-        env.reset(options=options)
+        try:
+            env.reset(options={key: request[key] for key in ("split", "index") if key in request})
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from error
         visit = secrets.token_urlsafe(12)
         with self._lock:
             self._visits[visit] = env
             while len(self._visits) > _VISITS:
                 self._visits.popitem(last=False)
-        return state(visit, env)
-
-    def act(self, visit: str, name: str, argument: str) -> dict[str, Any]:
-        """Search or click.
-
-        Raises:
-            KeyError: for a visit that is not remembered.
-        """
-        with self._lock:
-            env = self._visits[visit]
-            self._visits.move_to_end(visit)
-            if not is_over(env):
-                env.act(name, argument)
-        return state(visit, env)
-
-    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self.start({key: request[key] for key in ("split", "index") if key in request})
-        except ConfigError as error:
-            raise HTTPException(400, str(error)) from error
+        return _state(visit, env)
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         visit, name, argument = (request.get(key) for key in ("visit", "name", "argument"))
@@ -87,14 +62,17 @@ class ShopServer(Server):
             raise HTTPException(400, "visit, name and argument must be texts")
         if name not in ARGUMENTS:
             raise HTTPException(400, f"name must be one of {', '.join(ARGUMENTS)}")
-        try:
-            return self.act(visit, name, argument)
-        except KeyError as error:
-            raise HTTPException(404, "this visit is over; reload the page for another") from error
+        with self._lock:
+            if visit not in self._visits:
+                raise HTTPException(404, "this visit is over; reload the page for another")
+            self._visits.move_to_end(visit)
+            env = self._visits[visit]
+            if not _is_over(env):
+                env.act(name, argument)
+        return _state(visit, env)
 
 
-def state(visit: str, env: WebShopEnv) -> dict[str, Any]:
-    """Return what the page shows."""
+def _state(visit: str, env: WebShopEnv) -> dict[str, Any]:
     session = env.session
     clickables = session.clickables()
     shown = [
@@ -104,11 +82,11 @@ def state(visit: str, env: WebShopEnv) -> dict[str, Any]:
             "click": piece.text.lower() if piece.kind != "text" and piece.text.lower() in clickables else None,
             "chosen": piece.kind == "option" and piece.text in session.chosen.values(),
         }
-        for piece in pieces(session)
+        for piece in session.pieces()
     ]
     # The instruction stands above, and the search has a field of its own.
     start = next((i for i, piece in enumerate(shown) if piece["text"] == session.goal["instruction_text"].strip()), -1)
-    over = is_over(env)
+    over = _is_over(env)
     return {
         "visit": visit,
         "page": session.page,
@@ -122,6 +100,6 @@ def state(visit: str, env: WebShopEnv) -> dict[str, Any]:
     }
 
 
-def is_over(env: WebShopEnv) -> bool:
+def _is_over(env: WebShopEnv) -> bool:
     """Whether something was bought, or no turns are left."""
     return env.session.page == "done" or env.turn >= env.max_turns

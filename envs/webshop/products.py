@@ -15,14 +15,13 @@ the id.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import random
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -31,11 +30,16 @@ from agent_gym.data import Row
 from agent_gym.errors import ConfigError
 
 NO_PRICE = 100.0  # dollars, of products that have none
+KINDS = ("human", "synthetic")
+NO_LIMIT = 1_000_000
+_SEED = 233
+_BOUNDS = {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)}
+_STEP, _HIGHEST = 10.0, 990.0  # dollars; limits of price are among 10, 20, ..., 990
 _LONGEST_ID = 10
 _NEEDED = ("asin", "name", "full_description", "small_description", "product_category", "category", "query")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Product:
     """One product.
 
@@ -74,7 +78,7 @@ class Product:
     @property
     def price_tag(self) -> str:
         """The price as pages print it."""
-        return _tag(self.prices[:2])
+        return " to ".join(f"${price}" for price in self.prices[:2])
 
     @property
     def price(self) -> float:
@@ -90,21 +94,12 @@ class Product:
         first = self.bullets[0] if self.bullets else ""
         return f"{self.title} {self.description} {first} {options}".lower()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return its fields, for `from_dict`; JSON can hold them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Product:
-        """Undo `as_dict`, also where JSON made lists of the tuples."""
+        """Undo `vars`, also where JSON made lists of the tuples."""
         made: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         made["options"] = {name: tuple(given) for name, given in values["options"].items()}
         return cls(**made)
-
-
-@functools.lru_cache(maxsize=4096)
-def _tag(prices: tuple[float, ...]) -> str:
-    return " to ".join(f"${price}" for price in prices)
 
 
 def is_product(row: Any, place: str) -> bool:
@@ -128,15 +123,25 @@ def read_product(row: Mapping[str, Any], about: Mapping[str, Any], people: Any, 
         ConfigError: if a field is of another type than upstream's.
     """
     try:
-        bullets = row["small_description"]
-        nouns = row.get("nouns")
+        bullets, nouns, pricing = row["small_description"], row.get("nouns"), row.get("pricing") or f"${NO_PRICE}"
+        # "$12.99", or "$12.99$15.99" for a range.
+        prices = (
+            tuple(float(re.sub(r"[^\d.]", "", part)) for part in pricing.split("$")[1:]) if pricing else (NO_PRICE,)
+        )
+        if not prices:
+            raise ValueError(f"pricing {pricing[:30]!r} has no dollars")
+        options = {
+            name.lower(): tuple(value["value"].strip().replace("/", " | ").lower() for value in values)
+            for name, values in (row.get("customization_options") or {}).items()
+            if values is not None
+        }
         return Product(
             asin=row["asin"],
             title=str(row["name"]),
             description=str(row["full_description"]),
             bullets=tuple(map(str, bullets)) if isinstance(bullets, list) else (str(bullets),),
-            prices=_prices(row.get("pricing")),
-            options=_options(row.get("customization_options")),
+            prices=prices[:2],
+            options=options,
             category=row["category"],
             query=row["query"].lower().strip(),
             product_category=row["product_category"],
@@ -154,31 +159,6 @@ def read_product(row: Mapping[str, Any], about: Mapping[str, Any], people: Any, 
         ) from error
 
 
-def _prices(text: str | None) -> tuple[float, ...]:
-    """Read "$12.99" or "$12.99$15.99"."""
-    if not text:
-        return (NO_PRICE,)
-    prices = [float(re.sub(r"[^\d.]", "", part)) for part in text.split("$")[1:]]
-    if not prices:
-        raise ValueError(f"pricing {text[:30]!r} has no dollars")
-    return tuple(prices[:2])
-
-
-def _options(given: Any) -> dict[str, tuple[str, ...]]:
-    options = {}
-    for name, values in (given or {}).items():
-        if values is not None:
-            options[name.lower()] = tuple(value["value"].strip().replace("/", " | ").lower() for value in values)
-    return options
-
-
-KINDS = ("human", "synthetic")
-NO_LIMIT = 1_000_000
-_SEED = 233
-_BOUNDS = {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)}
-_STEP, _HIGHEST = 10.0, 990.0  # dollars; limits of price are among 10, 20, ..., 990
-
-
 class GoalBuilder:
     """Collects which goals a catalogue has, in two numbers each: the product, and which of its goals."""
 
@@ -188,12 +168,13 @@ class GoalBuilder:
 
     def add(self, product: Product) -> None:
         """Take the goals of the next product."""
-        for n, asked in enumerate(product.instructions):
-            if asked["instruction_attributes"]:
+        for n, request in enumerate(product.instructions):
+            if request["instruction_attributes"]:
                 self._pairs["human"].extend((self._products, n))
-        if product.instruction:
-            for n in range(count_choices(product)):
-                self._pairs["synthetic"].extend((self._products, n))
+        # One for each combination of options: 1 without options, 0 if an option has no values.
+        choices = math.prod(len(values) for values in product.options.values()) if product.instruction else 0
+        for n in range(choices):
+            self._pairs["synthetic"].extend((self._products, n))
         self._products += 1
 
     def shuffled(self, kind: str) -> np.ndarray:
@@ -206,7 +187,7 @@ class GoalBuilder:
 
 
 class Goals(Sequence[Row]):
-    """Goals of one split, made when they are asked for.
+    """Goals of one split, made when they are needed.
 
     Args:
         pairs: int32 of shape (goals, 2), see `GoalBuilder`.
@@ -215,10 +196,10 @@ class Goals(Sequence[Row]):
     """
 
     def __init__(self, pairs: np.ndarray, kind: str, product: Callable[[int], Product]) -> None:
-        self._pairs, self._kind, self._product = pairs, kind, product
+        self.pairs, self._kind, self._product = pairs, kind, product
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self.pairs)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -226,21 +207,13 @@ class Goals(Sequence[Row]):
     def __getitem__(self, index: slice) -> Goals: ...
     def __getitem__(self, index: int | slice) -> Row | Goals:
         if isinstance(index, slice):
-            return Goals(self._pairs[index], self._kind, self._product)
-        position, n = map(int, self._pairs[index])
-        made = human_goal if self._kind == "human" else synthetic_goal
-        return made(self._product(position), n)
+            return self.take(index)
+        position, n = map(int, self.pairs[index])
+        return make_goal(self._product(position), self._kind, n)
 
-    def __iter__(self) -> Iterator[Row]:
-        return (self[i] for i in range(len(self)))
-
-    def of(self, products: np.ndarray) -> Goals:
-        """Take the goals of some products: bool of shape (products,)."""
-        return Goals(self._pairs[products[self._pairs[:, 0]]], self._kind, self._product)
-
-    def at(self, indices: Sequence[int]) -> Goals:
-        """Take the goals at some indices."""
-        return Goals(self._pairs[list(indices)], self._kind, self._product)
+    def take(self, which: Any) -> Goals:
+        """Take some of the goals: a slice, indices, or bool of shape (goals,)."""
+        return Goals(self.pairs[which], self._kind, self._product)
 
 
 def splits(goals: Goals) -> dict[str, Goals]:
@@ -248,45 +221,44 @@ def splits(goals: Goals) -> dict[str, Goals]:
     return {split: goals[slice(*bounds)] for split, bounds in _BOUNDS.items() if len(goals) > bounds[0]}
 
 
-def human_goal(product: Product, n: int) -> Row:
-    """Make a goal of what a person asked for."""
-    asked = product.instructions[n]
-    limit, text = price_limit(product, n)
-    return {
-        **_about(product),
-        "instruction_text": asked["instruction"].strip(".") + text,
-        "attributes": list(asked["instruction_attributes"]),
-        "goal_options": list(asked["instruction_options"]),
-        "price_upper": limit,
-    }
+def make_goal(product: Product, kind: str, n: int) -> Row:
+    """Make the n-th goal of a product: what a person asked for, or a combination of options.
 
-
-def synthetic_goal(product: Product, n: int) -> Row:
-    """Make a goal of the n-th combination of options; all of them have the same limit of price."""
-    names = sorted(product.options)
-    chosen = next(itertools.islice(itertools.product(*(product.options[name] for name in names)), n, None))
-    options = dict(zip(names, chosen, strict=True))
-    limit, text = price_limit(product, 0)
-    listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
+    All synthetic goals of a product have the same limit of price.
+    """
+    options: list[str] | dict[str, str]
+    if kind == "human":
+        request = product.instructions[n]
+        limit, ending = price_limit(product, n)
+        text, attributes = request["instruction"].strip("."), request["instruction_attributes"]
+        options = list(request["instruction_options"])
+    else:
+        limit, ending = price_limit(product, 0)
+        names = sorted(product.options)
+        chosen = next(itertools.islice(itertools.product(*(product.options[name] for name in names)), n, None))
+        options = dict(zip(names, chosen, strict=True))
+        listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
+        text = product.instruction + (f" with {listed}" if listed else "")
+        attributes = product.instruction_attributes
     return {
-        **_about(product),
-        "instruction_text": product.instruction + (f" with {listed}" if listed else "") + text,
-        "attributes": list(product.instruction_attributes),
+        "asin": product.asin,
+        "category": product.category,
+        "query": product.query,
+        "name": product.title,
+        "product_category": product.product_category,
+        **({} if product.nouns is None else {"nouns": list(product.nouns)}),
+        "instruction_text": text + ending,
+        "attributes": list(attributes),
         "goal_options": options,
         "price_upper": limit,
     }
-
-
-def count_choices(product: Product) -> int:
-    """Return how many combinations of options a product has; 1 if it has no options, 0 if one has no values."""
-    return math.prod(len(values) for values in product.options.values())
 
 
 def price_limit(product: Product, n: int) -> tuple[float, str]:
     """Draw a limit above the price, as upstream does: the larger of two of the next four multiples of ten.
 
     Returns:
-        The limit, and how an instruction says it; nothing for products that cost more than there are limits for.
+        The limit, and the words for it in an instruction; none for products that cost more than there are limits for.
     """
     first = _STEP * (product.price // _STEP + 1)
     above = [first + _STEP * i for i in range(4) if first + _STEP * i <= _HIGHEST]
@@ -294,14 +266,3 @@ def price_limit(product: Product, n: int) -> tuple[float, str]:
         return NO_LIMIT, ""
     limit = max(random.Random(f"webshop/limit/{product.asin}/{n}").sample(above, 2))
     return limit, f", and price lower than {limit:.2f} dollars"
-
-
-def _about(product: Product) -> dict[str, Any]:
-    about = {
-        "asin": product.asin,
-        "category": product.category,
-        "query": product.query,
-        "name": product.title,
-        "product_category": product.product_category,
-    }
-    return about if product.nouns is None else {**about, "nouns": list(product.nouns)}

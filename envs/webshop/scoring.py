@@ -15,16 +15,15 @@ WebShop finds the nouns of titles by spaCy's English model. With `nouns="en_core
 so does this environment. The model is not on PyPI and weighs more than all the rest, so that the default is a rule: a
 word of two letters or more without a digit is a noun, unless it is in a list of function words and frequent adjectives.
 Of the products that a search finds beside the one that was meant, the rule judges 11% otherwise than the model
-(`benchmarks/webshop.py --nouns`). The generated catalogue states the nouns of its titles.
+(`benchmarks/webshop.py --nouns`). The generated catalogue names the nouns of its titles.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import SequenceMatcher
-from functools import lru_cache
 from typing import Any
 
 from agent_gym.envs.webshop.products import Product
@@ -57,7 +56,7 @@ def reward(
     parts = type_reward(product, goal, nouns)
     wanted, options = goal["attributes"], goal["goal_options"]
     attributes = sum(_has(product, attribute) for attribute in wanted)
-    matches = sum(_is_chosen(option, chosen.values()) for option in asked_options(options))
+    matches = sum(any(option_match(one, value) for value in chosen.values()) for one in asked_options(options))
     affordable = product.price <= goal["price_upper"]
     total = len(wanted) + len(options) + 1
     parts |= {"r_att": attributes / len(wanted), "w_att": len(wanted) / total}
@@ -70,9 +69,13 @@ def reward(
 def type_reward(product: Product, goal: Mapping[str, Any], nouns: Nouns) -> dict[str, Any]:
     """Judge whether a product is the kind of thing asked for, by the shop's classes and by the titles' nouns."""
     query_match = product.query == goal["query"]
-    category_match = len(_levels(product.product_category) & _levels(goal["product_category"])) >= 2
-    wanted = _nouns_of(goal["name"], goal.get("nouns"), nouns)
-    given = _nouns_of(product.title, product.nouns, nouns)
+    own, other = (
+        {level.strip() for level in category.split("\u203a")}
+        for category in (product.product_category, goal["product_category"])
+    )
+    category_match = len(own & other) >= 2
+    wanted = tuple(goal["nouns"]) if goal.get("nouns") is not None else nouns(goal["name"])
+    given = nouns(product.title) if product.nouns is None else product.nouns
     # A noun that the goal's title repeats counts once above the line and twice below it, as it does upstream.
     title_score = len(set(given) & set(wanted)) / len(wanted) if wanted else 0.2
     if title_score == 0:
@@ -95,10 +98,6 @@ def option_match(asked: Any, chosen: str) -> bool:
     return token_set_ratio(str(_color(chosen)), str(_color(asked))) > _ALIKE
 
 
-def _is_chosen(asked: Any, chosen: Iterable[str]) -> bool:
-    return any(option_match(asked, value) for value in chosen)
-
-
 def _has(product: Product, attribute: str) -> bool:
     if any(token_set_ratio(own, attribute) > _ALIKE for own in product.attributes):
         return True
@@ -111,32 +110,23 @@ def _color(text: Any) -> Any:
     return next((color for color in COLORS if color in text), text)
 
 
-def _levels(category: str) -> set[str]:
-    return {level.strip() for level in category.split("\u203a")}
-
-
-def _nouns_of(title: str, known: Iterable[str] | None, nouns: Nouns) -> tuple[str, ...]:
-    return nouns(title) if known is None else tuple(known)
-
-
-@lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 14)
 def token_set_ratio(one: str, other: str) -> int:
     """Return how alike two texts are: 100 if the words of one are among the other's, whatever their order and number.
 
     0 means nothing in common.
     """
-    words, others = set(_plain(one).split()), set(_plain(other).split())
+    # The ASCII letters, digits and underscores, with spaces for the rest of ASCII.
+    words, others = (
+        set(_NO_WORD.sub(" ", "".join(letter for letter in text if letter.isascii())).lower().split())
+        for text in (one, other)
+    )
     if not words or not others:
         return 0
     shared = " ".join(sorted(words & others))
     left = " ".join([shared, *sorted(words - others)]).strip()
     right = " ".join([shared, *sorted(others - words)]).strip()
     return max(_ratio(shared, left), _ratio(shared, right), _ratio(left, right))
-
-
-def _plain(text: str) -> str:
-    """Return the ASCII letters, digits and underscores of a text in lower case, with spaces for the rest of ASCII."""
-    return _NO_WORD.sub(" ", "".join(letter for letter in text if letter.isascii())).lower()
 
 
 def _ratio(one: str, other: str) -> int:
@@ -158,11 +148,6 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-def tagger(name: str) -> Nouns:
-    """Return what finds nouns: "rule", or a model of spaCy; `ConfigError` if it is not installed."""
-    return by_rule if name == RULE else _by_model(name)
-
-
 def by_rule(title: str) -> tuple[str, ...]:
     """Return the words of a title that are no function words and hold no digit."""
     words = (word.lower() for word in _WORD.findall(title))
@@ -170,7 +155,10 @@ def by_rule(title: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _by_model(name: str) -> Nouns:
+def tagger(name: str) -> Nouns:
+    """Return what finds nouns: "rule", or a model of spaCy; `ConfigError` if it is not installed."""
+    if name == RULE:
+        return by_rule
     spacy = require("spacy", "spacy")
     try:
         # Parts of speech need no parse and no names; without them the model is twice as fast and answers the same.

@@ -7,8 +7,8 @@ including what one would not expect:
 - "Next >" never ends: behind the last page of results are empty ones.
 - Options stay chosen on the pages below a product, and are lost with the next page of results.
 - "Back to Search" forgets everything but the instruction.
-- Which page one is on is read off its address, in which the keywords of the search stand: who searches for
-  "search_results" is sent to a page of results by "< Prev" on a product.
+- Which page one is on is read off its address, in which the keywords of the search stand: a search for
+  "search_results" makes "< Prev" on a product lead to a page of results.
 
 Upstream renders pages as HTML and takes them apart again. The text depends on the pieces alone, so that here a page is
 a list of pieces from the start. `text` joins them by " [SEP] "; `text_rich` gives each its own line and marks what can
@@ -18,7 +18,7 @@ be clicked, and what was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agent_gym.envs.webshop.products import Product
@@ -28,16 +28,18 @@ from agent_gym.envs.webshop.store import Shop
 PER_PAGE = 10
 BUY, BACK, NEXT, PREVIOUS, SEARCH = "buy now", "back to search", "next >", "< prev", "search"
 DETAILS = ("description", "features", "reviews")
+MODES = ("text", "text_rich")
+_RATING = "N.A."  # the official files come without reviews
+_HTML_SPACE = " \n\t\f\r"
+_PLACES = ("search_results", "item_page", "item_sub_page")
 
 
-class Clickable(NamedTuple):
-    """Something to click: a "button", a "link" to the product `target`, or an "option" of the kind `target`."""
+class Piece(NamedTuple):
+    """A piece of a page: a "text", "button", "link" to the product `target`, or "option" of the kind `target`."""
 
     kind: str
-    target: str
-
-
-_BUTTONS = {name: Clickable("button", name) for name in (BUY, BACK, NEXT, PREVIOUS, SEARCH, *DETAILS)}
+    text: str
+    target: str = ""
 
 
 class Session:
@@ -49,6 +51,7 @@ class Session:
         product: the product that is shown, if any.
         chosen: name of an option to the value that was clicked.
         visited: ids of the products that were looked at since the last "Back to Search".
+        keywords: what was searched for last.
         address: where the browser is.
         score: the reward, once something was bought.
         parts: of the reward (scoring.py).
@@ -56,13 +59,16 @@ class Session:
 
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:
         self.shop, self.goal, self._nouns, self.per_page = shop, goal, nouns, per_page
+        self.page: str
+        self.number: int
         self.product: Product | None
+        self.address: str
+        self.keywords: str
         self.chosen: dict[str, str]
         self.visited: set[str]
-        self._keywords: list[str]
         self.score: float | None = None
         self.parts: dict[str, Any] = {}
-        self._clickables: Mapping[str, Clickable] | None  # of the page that is shown, once they were asked for
+        self._clickables: dict[str, Piece] | None  # of the page that is shown, once they were needed
         self._enter()
 
     @property
@@ -71,217 +77,138 @@ class Session:
         return self.shop.search(self.keywords)
 
     @property
-    def keywords(self) -> str:
-        """What was searched for last."""
-        return " ".join(self._keywords)
-
-    @property
     def listed(self) -> list[Product]:
         """The products on the page of results that is shown."""
         found = self.results[(self.number - 1) * self.per_page : self.number * self.per_page]
         return [self.shop.product(asin) for asin in found]
 
-    def clickables(self) -> Mapping[str, Clickable]:
+    def clickables(self) -> dict[str, Piece]:
         """Return what can be clicked, by its lower-case text, in upstream's order: buttons, products, options."""
         if self._clickables is None:
-            self._clickables = self._find_clickables()
+            page = self._page()
+            self._clickables = {
+                one.text.lower(): one for kind in ("button", "link") for one in page if one.kind == kind
+            }
+            self._clickables |= {one.text: one for one in page if one.kind == "option"}
         return self._clickables
 
-    def _find_clickables(self) -> dict[str, Clickable]:
-        if self.page == "index":
-            return {SEARCH: _BUTTONS[SEARCH]}
-        if self.page == "done":
-            return {}
-        names = [BACK]
-        if self.page == "search":
-            names += [PREVIOUS, NEXT] if self.number > 1 else [NEXT]
-            links = {product.asin.lower(): Clickable("link", product.asin) for product in self.listed}
-            return {name: _BUTTONS[name] for name in names} | links
-        names += [PREVIOUS, *DETAILS, BUY] if self.page == "item" else [PREVIOUS]
-        found = {name: _BUTTONS[name] for name in names}
-        if self.page == "item" and self.product is not None:
-            for name, values in self.product.options.items():
-                found |= dict.fromkeys(values, Clickable("option", name))
-        return found
+    def pieces(self) -> list[Piece]:
+        """Return what the page that is shown consists of."""
+        # A parser of HTML drops empty texts, and makes one line break of white space with line breaks.
+        return [one for one in self._page() if one.text and ("\n" not in one.text or one.text.strip(_HTML_SPACE))]
 
     def act(self, name: str, argument: str) -> bool:
         """Search or click; return whether there was something to do."""
         if name == "search" and argument:
-            self._keywords = argument.split(" ")
+            self.keywords = argument
             self._show_results(1)
             return True
-        target = self.clickables().get(argument) if name == "click" and argument != SEARCH else None
-        if target is None:
+        if name != "click" or argument == SEARCH or argument not in self.clickables():
             return False
-        self._click(argument, target)
+        kind, _, target = self.clickables()[argument]
+        # An address without keywords names its place first.
+        place = next((place for place in _PLACES if place in self.address), "")
+        if argument == BUY and self.product is not None:
+            self.score, self.parts = reward(self.product, self.goal, self.chosen, self._nouns)
+            self.page, self._clickables = "done", None
+        elif argument == BACK:
+            self._enter()
+        elif argument == NEXT and place == "search_results":
+            self._show_results(self.number + 1)
+        elif argument == PREVIOUS and place == "search_results":
+            self._show_results(self.number - 1)
+        elif argument == PREVIOUS and place == "item_page":
+            self._show_results(self.number)
+        elif argument in DETAILS:
+            self._show(argument, "item_sub_page")
+        else:
+            if kind == "link":
+                self.product = self.shop.product(target)
+                self.visited.add(target)
+            elif kind == "option":
+                self.chosen[target] = argument
+            self._show("item", "item_page")
         return True
 
-    def _click(self, name: str, target: Clickable) -> None:
-        place = self._place()
-        if name == BUY:
-            self._buy()
-        elif name == BACK:
-            self._enter()
-        elif name == NEXT and place == "search_results":
-            self._show_results(self.number + 1)
-        elif name == PREVIOUS and place == "search_results":
-            self._show_results(self.number - 1)
-        elif name == PREVIOUS and place == "item_page":
-            self._show_results(self.number)
-        elif name in DETAILS:
-            self._show(name, "item_sub_page")
-        else:
-            if target.kind == "link":
-                self.product = self.shop.product(target.target)
-                self.visited.add(self.product.asin)
-            elif target.kind == "option":
-                self.chosen[target.target] = name
-            self._show("item", "item_page")
-
     def _enter(self) -> None:
-        self.page, self.number, self.product, self.address = "index", 0, None, ""
-        self.chosen, self.visited, self._keywords = {}, set(), []
+        self.page, self.number, self.product, self.address, self.keywords = "index", 0, None, "", ""
+        self.chosen, self.visited = {}, set()
         self._clickables = None
 
     def _show_results(self, number: int) -> None:
         self.page, self.number, self.product, self.chosen = "search", number, None, {}
-        self.address = f"search_results/{'+'.join(self._keywords)}/{number}"
+        self.address = f"search_results/{self.keywords.replace(' ', '+')}/{number}"
         self._clickables = None
 
     def _show(self, page: str, place: str) -> None:
         self.page, self._clickables = page, None
-        asin = self.product.asin if self.product else ""
-        self.address = f"{place}/{asin}/{'+'.join(self._keywords)}/{self.number}/{json.dumps(self.chosen)}"
+        asin, words = self.product.asin if self.product else "", self.keywords.replace(" ", "+")
+        self.address = f"{place}/{asin}/{words}/{self.number}/{json.dumps(self.chosen)}"
 
-    def _place(self) -> str:
-        """Return the kind of page that the address seems to be of; an address without keywords is always right."""
-        places = ("search_results", "item_page", "item_sub_page")
-        return next((place for place in places if place in self.address), "")
+    def _page(self) -> list[Piece]:
+        instruction, product = self.goal["instruction_text"], self.product
+        if self.page == "index":
+            return [*_texts("WebShop", "Instruction: ", instruction), *_buttons("Search")]
+        found = [*_texts("Instruction:", instruction), *_buttons("Back to Search")]
+        if self.page == "search":
+            found += _texts(f"Page {self.number} (Total results: {len(self.results)})")
+            found += _buttons("< Prev", "Next >") if self.number > 1 else _buttons("Next >")
+            for one in self.listed:
+                found += [Piece("link", one.asin, one.asin), *_texts(one.title, one.price_tag)]
+            return found
+        assert product is not None, "the other pages are reached with a product only"
+        if self.page == "done":
+            return _receipt(product.asin, self.chosen, self.score)
+        found += _buttons("< Prev")
+        if self.page == "description":
+            return found + _texts(product.description)
+        if self.page == "features":
+            return found + _texts(*(f" {bullet}" for bullet in product.bullets))
+        if self.page == "reviews":
+            return found
+        for name, values in product.options.items():
+            found += [*_texts(name), *(Piece("option", value, name) for value in values)]
+        found += _texts(product.title, f"Price: {product.price_tag}", f"Rating: {_RATING}")
+        return found + _buttons("Description", "Features", "Reviews", "Buy Now")
 
-    def _buy(self) -> None:
-        if self.product is not None:
-            self.score, self.parts = reward(self.product, self.goal, self.chosen, self._nouns)
-            self.page, self._clickables = "done", None
+
+def _texts(*texts: str) -> list[Piece]:
+    return [Piece("text", text) for text in texts]
 
 
-MODES = ("text", "text_rich")
-_RATING = "N.A."  # the official files come without reviews
-_HTML_SPACE = " \n\t\f\r"
+def _buttons(*texts: str) -> list[Piece]:
+    return [Piece("button", text) for text in texts]
 
 
-class Piece(NamedTuple):
-    """A piece of a page: its kind ("text", "button", "link", "option") and what it says."""
-
-    kind: str
-    text: str
-
-
-def pieces(session: Session) -> list[Piece]:
-    """Return what the page that is shown consists of."""
-    if session.page == "index":
-        found = [*_texts("WebShop", "Instruction: ", session.goal["instruction_text"]), Piece("button", "Search")]
-    elif session.page == "done":
-        found = _receipt(session)
-    else:
-        head = [*_texts("Instruction:", session.goal["instruction_text"]), Piece("button", "Back to Search")]
-        found = head + _BODIES[session.page](session)
-    # A parser of HTML drops empty texts, and makes one line break of white space with line breaks.
-    return [piece for piece in found if piece.text and ("\n" not in piece.text or piece.text.strip(_HTML_SPACE))]
+def _receipt(asin: str, chosen: Mapping[str, str], score: float | None) -> list[Piece]:
+    """Return the last page. Upstream's template has places for the goal, which its text environment leaves empty."""
+    options = json.dumps(chosen, sort_keys=True)
+    for sign in "<>&'":
+        options = options.replace(sign, f"\\u{ord(sign):04x}")
+    return _texts(
+        *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
+        *("Purchased", "asin", asin, "options", options, "attrs", "None", "category", "None", "query", "None"),
+        *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),
+        *("category", "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"),
+        *(str(score), "Reward Details ", "None"),
+    )
 
 
 def observe(session: Session, mode: str) -> str:
     """Return the observation in one of `MODES`."""
     if mode == "text":
-        return " [SEP] ".join([piece.text.strip() for piece in pieces(session)])
+        return " [SEP] ".join([piece.text.strip() for piece in session.pieces()])
     lines, clicked = "", ""
-    for piece in pieces(session):
-        lines += _line(piece, session) + "\n"
-        if _is_chosen(piece, session):
-            clicked = f"You have clicked {piece.text}.\n" + clicked
+    for kind, text, _ in session.pieces():
+        # Upstream looks for the value in quotation marks in the address, where options and keywords stand.
+        chosen = kind == "option" and f'"{text}"' in session.address
+        if chosen:
+            clicked = f"You have clicked {text}.\n" + clicked
+        if kind == "text":
+            lines += f"{text}\n"
+        elif kind == "button":
+            lines += f"[button] {text} [button_]\n"
+        else:
+            mark = "clicked button" if chosen or (kind == "link" and text in session.visited) else "button"
+            lines += f"{'  ' if kind == 'option' else chr(10)}[{mark}] {text} [{mark}_]\n"
     return clicked + lines
-
-
-def _line(piece: Piece, session: Session) -> str:
-    if piece.kind == "text":
-        return piece.text
-    if piece.kind == "button":
-        return f"[button] {piece.text} [button_]"
-    seen = piece.text in session.visited if piece.kind == "link" else _is_chosen(piece, session)
-    mark = "clicked button" if seen else "button"
-    return f"{'  ' if piece.kind == 'option' else chr(10)}[{mark}] {piece.text} [{mark}_]"
-
-
-def _is_chosen(piece: Piece, session: Session) -> bool:
-    # Upstream looks for the value in quotation marks in the address, where options and keywords stand.
-    return piece.kind == "option" and f'"{piece.text}"' in session.address
-
-
-def _results(session: Session) -> list[Piece]:
-    total = len(session.results)
-    found = [Piece("text", f"Page {session.number} (Total results: {total})")]
-    if session.number > 1:
-        found.append(Piece("button", "< Prev"))
-    found.append(Piece("button", "Next >"))
-    for product in session.listed:
-        found += [Piece("link", product.asin), *_texts(product.title, product.price_tag)]
-    return found
-
-
-def _item(session: Session) -> list[Piece]:
-    product = _shown(session)
-    found = [Piece("button", "< Prev")]
-    for name, values in product.options.items():
-        found += [Piece("text", name), *(Piece("option", value) for value in values)]
-    found += _texts(product.title, f"Price: {product.price_tag}", f"Rating: {_RATING}")
-    return found + [Piece("button", name) for name in ("Description", "Features", "Reviews", "Buy Now")]
-
-
-def _description(session: Session) -> list[Piece]:
-    return [Piece("button", "< Prev"), Piece("text", _shown(session).description)]
-
-
-def _features(session: Session) -> list[Piece]:
-    return [Piece("button", "< Prev"), *_texts(*(f" {bullet}" for bullet in _shown(session).bullets))]
-
-
-def _reviews(session: Session) -> list[Piece]:
-    return [Piece("button", "< Prev")]
-
-
-_BODIES: dict[str, Callable[[Session], list[Piece]]] = {
-    "search": _results,
-    "item": _item,
-    "description": _description,
-    "features": _features,
-    "reviews": _reviews,
-}
-
-
-def _receipt(session: Session) -> list[Piece]:
-    """Return the last page. Upstream's template has places for the goal, which its text environment leaves empty."""
-    options = json.dumps(session.chosen, sort_keys=True)
-    for sign in "<>&'":
-        options = options.replace(sign, f"\\u{ord(sign):04x}")
-    return _texts(
-        *(
-            "Thank you for shopping with us!",
-            "Your code: ",
-            "None",
-            " (Paste it in your MTurk interface.)",
-            "Purchased",
-        ),
-        *("asin", _shown(session).asin, "options", options, "attrs", "None", "category", "None", "query", "None"),
-        *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),
-        *("category", "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"),
-        *(str(session.score), "Reward Details ", "None"),
-    )
-
-
-def _shown(session: Session) -> Product:
-    if session.product is None:
-        raise AssertionError(f"the page {session.page!r} is only reached with a product")
-    return session.product
-
-
-def _texts(*texts: str) -> list[Piece]:
-    return [Piece("text", text) for text in texts]

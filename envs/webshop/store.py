@@ -121,17 +121,19 @@ def write_shop(products: Iterable[Product], folder: str | Path, *, progress: boo
         database.executescript(_TABLES)
         count = 0
         for product in tqdm(products, "products", unit="", disable=not progress):
-            database.execute(
-                "insert into product values (?, ?, ?)",
-                (count, product.asin, zlib.compress(_ENCODER.encode(product.as_dict()).encode(), 1)),
-            )
+            body = zlib.compress(_ENCODER.encode(vars(product)).encode(), 1)
+            database.execute("insert into product values (?, ?, ?)", (count, product.asin, body))
             index.add(product.asin, product.searched)
             goals.add(product)
             count += 1
         if not count:
             raise ConfigError("a shop needs at least one product, and there are none")
         database.execute("create unique index product_by_asin on product (asin)")
-        index.finish(functools.partial(_map_array, partial))
+        index.finish(
+            lambda name, size, dtype: np.lib.format.open_memmap(
+                partial / f"{name}.npy", mode="w+", dtype=dtype, shape=(size,)
+            )
+        )
         database.executemany("insert into term values (?, ?)", sorted(index.vocabulary.items()))
     database.close()
     pairs = {kind: goals.shuffled(kind) for kind in KINDS}
@@ -163,14 +165,6 @@ def open_stored(folder: Path) -> Shop:
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
     pairs = {kind: np.load(folder / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
     return Shop(products, Index(products.term, arrays), pairs)
-
-
-def _map_array(folder: Path, name: str, size: int, dtype: np.dtype) -> np.ndarray:
-    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=(size,))
-
-
-def _unpack(body: bytes) -> Product:
-    return Product.from_dict(json.loads(zlib.decompress(body)))
 
 
 class StoredProducts(ForkSafe):
@@ -205,8 +199,11 @@ class StoredProducts(ForkSafe):
             return self._connection.execute(query, (value,)).fetchone()
 
     def _product(self, position: int) -> Product:
-        return _unpack(self._row("select body from product where position = ?", int(position))[0])
+        return self._read("position", int(position))  # type: ignore[return-value]
 
     def _find(self, asin: str) -> Product | None:
-        row = self._row("select body from product where asin = ?", asin)
-        return None if row is None else _unpack(row[0])
+        return self._read("asin", asin)
+
+    def _read(self, column: str, value: Any) -> Product | None:
+        row = self._row(f"select body from product where {column} = ?", value)
+        return None if row is None else Product.from_dict(json.loads(zlib.decompress(row[0])))

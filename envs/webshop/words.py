@@ -122,13 +122,37 @@ def stem(word: str) -> str:
     """Cut a lower-case word to its stem; words of one or two letters stay as they are."""
     if len(word) < 3:
         return word
-    word = _plural(word)
-    word = _past(word)
+    # Step 1: plurals, past forms, a final y.
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and word[-2] != "s":
+        word = word[:-1]
+    if word.endswith("eed"):
+        word = word[:-1] if _measure(word[:-3]) > 0 else word
+    elif word.endswith(("ed", "ing")) and "v" in _shape(start := word[: -2 if word.endswith("ed") else -3]):
+        word = start
+        if word.endswith(("at", "bl", "iz")) or (_measure(word) == 1 and _ends_short(word)):
+            word += "e"
+        elif len(word) > 1 and word[-1] == word[-2] and _shape(word).endswith("c") and word[-1] not in "lsz":
+            word = word[:-1]
     if word.endswith("y") and "v" in _shape(word[:-1]):
         word = word[:-1] + "i"
-    word = _exchange(_exchange(word, _STEP_2), _STEP_3)
-    word = _drop_suffix(word)
-    return _tidy(word)
+    # Steps 2 and 3: the longest suffix that is in the table, if something with a measure is left in front of it.
+    for table in (_STEP_2, _STEP_3):
+        suffix = max(filter(word.endswith, table), key=len, default="")
+        if suffix and _measure(word.removesuffix(suffix)) > 0:
+            word = word.removesuffix(suffix) + table[suffix]
+    # Step 4.
+    suffix = max(filter(word.endswith, _STEP_4), key=len, default="")
+    start = word.removesuffix(suffix)
+    if suffix and _measure(start) > 1 and (suffix != "ion" or start.endswith(("s", "t"))):
+        word = start
+    # Step 5: a final e, and a double l.
+    if word.endswith("e"):
+        measure = _measure(word[:-1])
+        if measure > 1 or (measure == 1 and not _ends_short(word[:-1])):
+            word = word[:-1]
+    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
 
 
 def _shape(word: str) -> str:
@@ -148,48 +172,3 @@ def _measure(word: str) -> int:
 def _ends_short(word: str) -> bool:
     """Porter's *o: consonant, vowel, consonant at the end, the last not w, x or y, as in "hop"."""
     return len(word) > 2 and _shape(word).endswith("cvc") and word[-1] not in "wxy"
-
-
-def _plural(word: str) -> str:
-    if word.endswith(("sses", "ies")):
-        return word[:-2]
-    return word[:-1] if word.endswith("s") and word[-2] != "s" else word
-
-
-def _past(word: str) -> str:
-    if word.endswith("eed"):
-        return word[:-1] if _measure(word[:-3]) > 0 else word
-    suffix = next((suffix for suffix in ("ed", "ing") if word.endswith(suffix)), "")
-    start = word.removesuffix(suffix)
-    if not suffix or "v" not in _shape(start):
-        return word
-    if start.endswith(("at", "bl", "iz")):
-        return start + "e"
-    if len(start) > 1 and start[-1] == start[-2] and _shape(start).endswith("c"):
-        return start if start[-1] in "lsz" else start[:-1]
-    return start + "e" if _measure(start) == 1 and _ends_short(start) else start
-
-
-def _exchange(word: str, table: dict[str, str]) -> str:
-    """Exchange the longest suffix that is in the table, if something with a measure is left in front of it."""
-    for length in range(min(7, len(word)), 2, -1):
-        suffix = word[-length:]
-        if suffix in table:
-            return word[:-length] + table[suffix] if _measure(word[:-length]) > 0 else word
-    return word
-
-
-def _drop_suffix(word: str) -> str:
-    suffix = max((suffix for suffix in _STEP_4 if word.endswith(suffix)), key=len, default="")
-    start = word.removesuffix(suffix)
-    if not suffix or _measure(start) < 2 or (suffix == "ion" and not start.endswith(("s", "t"))):
-        return word
-    return start
-
-
-def _tidy(word: str) -> str:
-    if word.endswith("e"):
-        measure = _measure(word[:-1])
-        if measure > 1 or (measure == 1 and not _ends_short(word[:-1])):
-            word = word[:-1]
-    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
