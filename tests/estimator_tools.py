@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -123,10 +123,6 @@ CREDITS = st.builds(
     whiten=st.booleans(),
     step_weight=st.sampled_from([0.0, 0.5, 1.0]),
 )
-
-
-def without_process(episodes: list[Played]) -> list[Played]:
-    return [replace(e, steps=tuple(replace(step, process=0.0) for step in e.steps)) for e in episodes]
 
 
 # Oracles that several tests build on.

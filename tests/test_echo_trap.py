@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E4
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.echo_trap import LOG_KEYS, Alarm, EchoTrapCallback, EchoTrapMonitor  # noqa: E402
-from agent_gym.trainers.metrics import repeated_share  # noqa: E402
+from agent_gym.trainers.grpo import repeated_share  # noqa: E402
 
 
 def measure(step: int, chance: random.Random, spread: float = 0.4, entropy: float = 1.0) -> dict[str, float]:

@@ -1,72 +1,68 @@
-"""The losses per token: closed forms, gradients, and the numbers that must not blow up."""
+"""Losses per token, what a token counts, and the correction against the engine: closed forms and their gradients."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.trainers.losses import (  # noqa: E402
     cispo_loss,
     clipped_loss,
+    engine_ratio,
     kl_estimate,
+    loss_weights,
+    mismatch_kl,
+    overlong_penalty,
     probability_ratio,
     value_loss,
 )
+from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
 
 ADVANTAGES = torch.tensor([[1.0, 1.0, 1.0, -1.0, -1.0, -1.0]])
 RATIOS = torch.tensor([[0.5, 1.1, 2.0, 0.5, 1.1, 5.0]])
+STEPS = torch.tensor([[-1, 0, 0, -1, 1, 1, 1, -1], [-1, 2, -1, 3, 3, -1, -1, -1]])
 
 
-def test_the_clip_is_pessimistic() -> None:
-    found = clipped_loss(RATIOS, ADVANTAGES, low=0.2, high=0.3)
-    # Good actions gain up to 1.3; bad ones gain down to 0.8, and lose without limit.
-    assert torch.allclose(found.loss, torch.tensor([[-0.5, -1.1, -1.3, 0.8, 1.1, 5.0]]))
-    assert found.high.tolist() == [[False, False, True, False, False, False]]
+@pytest.mark.parametrize(("dual", "last"), [(None, 5.0), (3.0, 3.0)])
+def test_the_clip_is_pessimistic_and_the_dual_clip_bounds_what_is_left(dual: float | None, last: float) -> None:
+    found = clipped_loss(RATIOS, ADVANTAGES, low=0.2, high=0.3, dual=dual)
+    # Good actions gain up to 1.3; bad ones gain down to 0.8, and lose without limit unless there is a dual clip.
+    assert torch.allclose(found.loss, torch.tensor([[-0.5, -1.1, -1.3, 0.8, 1.1, last]]))
+    assert found.high.tolist() == [[False, False, True, False, False, dual is not None]]
     assert found.low.tolist() == [[False, False, False, True, False, False]]
-
-
-def test_the_dual_clip_bounds_a_bad_action_that_became_likely() -> None:
-    found = clipped_loss(RATIOS, ADVANTAGES, low=0.2, high=0.3, dual=3.0)
-    assert torch.allclose(found.loss, torch.tensor([[-0.5, -1.1, -1.3, 0.8, 1.1, 3.0]]))
-    assert found.high.tolist() == [[False, False, True, False, False, True]]
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(-3, 3)), min_size=1, max_size=8), st.floats(1.5, 5))
 def test_the_clipped_loss_equals_the_formula_case_by_case(pairs: list[tuple[float, float]], dual: float) -> None:
-    ratio = torch.tensor([[r for r, _ in pairs]], dtype=torch.float64)
-    advantages = torch.tensor([[a for _, a in pairs]], dtype=torch.float64)
+    ratio, advantages = torch.tensor(pairs, dtype=torch.float64).T
     expected = []
     for r, a in pairs:
         gain = min(r * a, min(max(r, 0.8), 1.28) * a)
         expected.append(-(max(gain, dual * a) if a < 0 else gain))
-    found = clipped_loss(ratio, advantages, 0.2, 0.28, dual)
+    found = clipped_loss(ratio[None], advantages[None], 0.2, 0.28, dual)
     assert torch.allclose(found.loss, torch.tensor([expected], dtype=torch.float64), atol=1e-12)
 
 
-def test_a_clipped_token_has_no_gradient_and_the_others_have_the_policy_gradient() -> None:
-    logps = torch.log(RATIOS).requires_grad_()
-    ratio = probability_ratio(logps, torch.zeros(1, 6), torch.zeros(1, 6, dtype=torch.long))
-    clipped_loss(ratio, ADVANTAGES, 0.2, 0.3, dual=3.0).loss.sum().backward()
-    assert torch.allclose(logps.grad, torch.tensor([[-0.5, -1.1, 0.0, 0.0, 1.1, 0.0]]))
-
-
-def test_cispo_keeps_a_gradient_for_every_token() -> None:
-    logps = torch.log(RATIOS).requires_grad_()
-    ratio = probability_ratio(logps, torch.zeros(1, 6), torch.zeros(1, 6, dtype=torch.long))
-    found = cispo_loss(ratio, logps, ADVANTAGES, cap=3.0)
-    found.loss.sum().backward()
-    assert torch.allclose(logps.grad, torch.tensor([[-0.5, -1.1, -2.0, 0.5, 1.1, 3.0]]))
+def test_a_clipped_token_has_no_gradient_and_cispo_keeps_one_for_every_token() -> None:
+    gradients = []
+    for cispo in (False, True):
+        logps = torch.log(RATIOS).requires_grad_()
+        ratio = probability_ratio(logps, torch.zeros(1, 6), torch.zeros(1, 6, dtype=torch.long))
+        clipped = clipped_loss(ratio, ADVANTAGES, 0.2, 0.3, dual=3.0)
+        found = cispo_loss(ratio, logps, ADVANTAGES, cap=3.0) if cispo else clipped
+        found.loss.sum().backward()
+        gradients.append(logps.grad)
+    assert torch.allclose(gradients[0], torch.tensor([[-0.5, -1.1, 0.0, 0.0, 1.1, 0.0]]))
+    assert torch.allclose(gradients[1], torch.tensor([[-0.5, -1.1, -2.0, 0.5, 1.1, 3.0]]))
     assert found.high.tolist() == [[False] * 5 + [True]]
-
-
-STEPS = torch.tensor([[-1, 0, 0, -1, 1, 1, 1, -1], [-1, 2, -1, 3, 3, -1, -1, -1]])
 
 
 def test_the_ratio_of_a_step_is_the_geometric_mean_of_its_tokens() -> None:
@@ -86,28 +82,21 @@ def test_with_one_advantage_per_step_the_gradient_is_that_of_gspo() -> None:
     """GSPO differentiates exp(mean log-ratio) itself; here each token keeps its own share of the same gradient."""
     logps = torch.randn(2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weight = torch.where(STEPS == 1, 2.0, 0.5).double() * (STEPS >= 0)
-
-    def gradient(ratio: Any, leaf: Any) -> Any:
-        (ratio * weight).sum().backward()
-        return leaf.grad
-
-    ours = logps.clone().requires_grad_()
-    found = gradient(probability_ratio(ours, torch.zeros_like(logps), STEPS, "step"), ours)
-    plain = logps.clone().requires_grad_()
+    ours, plain = logps.clone().requires_grad_(), logps.clone().requires_grad_()
+    (probability_ratio(ours, torch.zeros_like(logps), STEPS, "step") * weight).sum().backward()
     ratio = torch.ones_like(plain)
-    for row in range(2):
-        for step in range(4):
-            inside = STEPS[row] == step
-            if inside.any():
-                ratio = torch.where(inside & (torch.arange(2)[:, None] == row), plain[row][inside].mean().exp(), ratio)
-    assert torch.allclose(found, gradient(ratio, plain), atol=1e-12)
+    for row, step in ((0, 0), (0, 1), (1, 2), (1, 3)):
+        inside = (STEPS == step) & (torch.arange(2)[:, None] == row)
+        ratio = torch.where(inside, plain[inside].mean().exp(), ratio)
+    (ratio * weight).sum().backward()
+    assert torch.allclose(ours.grad, plain.grad, atol=1e-12)
 
 
 @pytest.mark.parametrize("level", ["token", "step", "sequence"])
 def test_an_impossible_old_probability_stays_finite(level: str) -> None:
     logps = torch.full((2, 8), -0.1, requires_grad=True)
     old = torch.full((2, 8), -0.1)
-    old[0, 1], old[0, 3] = -1e4, float("nan")  # a forced token of the policy, and an unscored one of the world
+    old[0, 1], old[0, 3] = -1e4, float("nan")  # a forced token of the policy, and an unscored one of the environment
     ratio = probability_ratio(logps, old, STEPS, level)
     assert ratio.isfinite().all() and ratio.max() <= math.exp(20) * 1.01
     clipped_loss(ratio, torch.ones(2, 8), dual=3.0).loss.sum().backward()
@@ -115,13 +104,16 @@ def test_an_impossible_old_probability_stays_finite(level: str) -> None:
     assert (logps.grad[STEPS < 0] == 0).all()
 
 
-def test_the_kl_estimate() -> None:
-    logps, ref = torch.log(torch.tensor([[0.2, 0.5, 0.3]])), torch.log(torch.tensor([[0.4, 0.4, 0.2]]))
-    expected = (logps.exp() * (logps - ref)).sum()
-    # Each token weighed by its probability: the mean of the estimate is the divergence.
-    assert torch.allclose((logps.exp() * kl_estimate(logps, ref)).sum(), expected)
-    assert (kl_estimate(logps, ref) >= 0).all() and (kl_estimate(logps, logps) == 0).all()
+def test_both_kl_estimates_have_the_divergence_as_their_mean() -> None:
+    policy, ref = torch.tensor([[0.2, 0.5, 0.3]]).log(), torch.tensor([[0.4, 0.4, 0.2]]).log()
+    mask = torch.ones(1, 3).bool()
+    divergence = (policy.exp() * (policy - ref)).sum()
+    for estimate in (kl_estimate(policy, ref), mismatch_kl(ref, policy, mask)):
+        assert torch.allclose((policy.exp() * estimate).sum(), divergence)
+        assert (estimate >= 0).all()
+    assert not kl_estimate(policy, policy).any() and not mismatch_kl(policy, policy, mask).any()
     assert kl_estimate(torch.tensor([[-1e4]]), torch.tensor([[0.0]])).isfinite().all()
+    assert not mismatch_kl(ref, torch.full((1, 3), math.nan), mask).any()
 
 
 def test_the_value_loss_takes_the_worse_of_clipped_and_plain() -> None:
@@ -133,3 +125,157 @@ def test_the_value_loss_takes_the_worse_of_clipped_and_plain() -> None:
     assert torch.allclose(clipped, torch.tensor([[0.5 * 1.8**2, 0.5, 0.005]]))
     clipped.sum().backward()
     assert torch.allclose(values.grad, torch.tensor([[0.0, 1.0, 0.1]]))
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(0, 0.0), (60, 0.0), (61, -0.025), (80, -0.5), (100, -1.0), (101, -1.0)]
+)
+def test_the_penalty_of_a_long_step(length: int, penalty: float) -> None:
+    assert overlong_penalty(length, limit=100, buffer=40) == penalty
+
+
+# What a token counts.
+
+NORMALIZATIONS = choices(AgentSettings, "loss_normalization")
+
+# Two rows of episode 0, one row of episode 1, and a dummy; steps count through the rows of an episode.
+LAID = torch.tensor([[-1, 0, 0, 0, -1], [-1, 1, -1, 2, 2], [-1, 0, -1, -1, -1], [-1, -1, -1, -1, -1]])
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("token", [[3 / 7], [1 / 7, 2 / 7], [1 / 7]]),
+        ("sequence", [[1 / 3], [1 / 9, 2 / 9], [1 / 3]]),
+        ("step", [[1 / 4], [1 / 4, 1 / 4], [1 / 4]]),
+        ("episode", [[1 / 4], [1 / 12, 1 / 6], [1 / 2]]),
+        ("constant", [[3 / 80], [1 / 80, 2 / 80], [1 / 80]]),
+    ],
+)
+def test_each_unit_counts_the_same(by: str, expected: list[list[float]]) -> None:
+    weights = loss_weights(LAID >= 0, LAID, torch.tensor([0, 0, 1, -1]), by, constant=80)
+    for row, shares in enumerate(expected):
+        steps = sorted(set(LAID[row].tolist()) - {-1})
+        assert [weights[row][LAID[row] == step].sum().item() for step in steps] == pytest.approx(shares)
+        assert all(weights[row][LAID[row] == step].unique().numel() == 1 for step in steps)
+    assert (weights[LAID < 0] == 0).all()
+
+
+ROWS = st.lists(st.lists(st.integers(-1, 3), min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+@given(ROWS, st.sampled_from(NORMALIZATIONS), st.data())
+@settings(max_examples=200)
+def test_order_padding_and_processes_change_no_weight(rows: list[list[int]], by: str, data: st.DataObject) -> None:
+    n, width = len(rows), max(map(len, rows))
+    steps = torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])
+    episodes = torch.tensor(sorted(data.draw(st.integers(0, 2)) for _ in rows))
+    whole = loss_weights(steps >= 0, steps, episodes, by)
+    if by != "constant":
+        assert whole.sum().item() == pytest.approx(float((steps >= 0).any()))
+    order = torch.tensor(data.draw(st.permutations(range(n))))
+    wide = torch.nn.functional.pad(steps[order], (0, 2), value=-1)
+    shuffled = loss_weights(wide >= 0, wide, episodes[order], by)
+    assert torch.allclose(shuffled[:, :width], whole[order]) and (shuffled[:, width:] == 0).all()
+    # Two processes, each with whole episodes and a dummy row, and the counts of both added up.
+    counts: list[int] = []
+
+    def share(part: torch.Tensor, total: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        held = torch.cat([steps[part], torch.full((1, width), -1)])
+        return loss_weights(held >= 0, held, torch.cat([episodes[part], torch.tensor([-1])]), by, total)[:-1]
+
+    parts = (episodes <= 0, episodes > 0)
+    for part in parts:
+        share(part, lambda count: (counts.append(int(count)), count)[1])
+    for part in parts:
+        assert torch.allclose(share(part, lambda count: torch.tensor(sum(counts))), whole[part])
+
+
+# The weight of a token against the engine that sampled it.
+
+MODES = choices(AgentSettings, "vllm_importance_sampling_mode")
+NAN, E = math.nan, math.e
+LOGPS = torch.tensor([[-1.0, -2.0, -3.0, -9.0], [-1.0, -1.0, -1.0, -1.0]])
+ENGINE = torch.tensor([[-2.0, -2.0, -5.0, -1.0], [-1.5, -0.5, 0.0, 7.0]])
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+
+
+@pytest.mark.parametrize(
+    ("mode", "low", "high", "expected"),
+    [
+        ("token_truncate", None, None, [[E, 1, E**2, 1], [E**0.5, E**-0.5, 1, 1]]),
+        ("token_truncate", None, 3.0, [[E, 1, 3, 1], [E**0.5, E**-0.5, 1, 1]]),
+        ("token_truncate", 0.9, 2.0, [[2, 1, 2, 1], [E**0.5, 0.9, 1, 1]]),
+        ("token_mask", None, 3.0, [[E, 1, 0, 1], [E**0.5, E**-0.5, 1, 1]]),
+        ("token_mask", 0.7, None, [[E, 1, E**2, 1], [E**0.5, 0, 1, 1]]),
+        ("sequence_truncate", None, 30.0, [[E**3], [1.0]]),
+        ("sequence_truncate", None, 3.0, [[3.0], [1.0]]),
+        ("sequence_mask", None, None, [[E**3], [1.0]]),
+        ("sequence_mask", None, 3.0, [[0.0], [1.0]]),
+    ],
+)
+def test_the_engine_ratio_by_hand(mode: str, low: float | None, high: float | None, expected: Any) -> None:
+    found = engine_ratio(LOGPS, ENGINE, MASK, mode=mode, low=low, high=high)
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float32), rtol=1e-6)
+    # Tokens of the environment count for nothing, whatever the engine reports there.
+    unknown = torch.where(MASK, ENGINE, torch.full_like(ENGINE, NAN))
+    assert torch.equal(engine_ratio(LOGPS, unknown, MASK, mode=mode, low=low, high=high), found)
+
+
+def test_a_missing_engine_logprob_counts_as_no_difference() -> None:
+    engine = ENGINE.clone()
+    engine[0, 0] = NAN
+    assert engine_ratio(LOGPS, engine, MASK)[0].tolist() == pytest.approx([1.0, 1.0, 3.0, 1.0])
+    sequence = engine_ratio(LOGPS, engine, MASK, mode="sequence_truncate", high=30.0)
+    assert sequence.tolist() == [[pytest.approx(E**2)], [pytest.approx(1.0)]]
+
+
+def test_a_long_row_with_rounding_noise_is_kept_by_the_default_and_lost_by_the_whole_row() -> None:
+    # 4096 tokens whose logprobs differ by 1e-3, as bf16 engines do: the product is e**4.
+    logps, mask = torch.zeros(1, 4096), torch.ones(1, 4096).bool()
+    engine = logps - 1e-3
+    assert engine_ratio(logps, engine, mask).mean().item() == pytest.approx(1.001, abs=1e-4)
+    assert engine_ratio(logps, engine, mask, mode="sequence_mask").item() == 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("huge", [-9999.0, -math.inf, None], ids=["clamped by vLLM", "minus infinity", "the whole row"])
+def test_a_ratio_that_overflows_is_bounded_or_dropped_and_never_nan(mode: str, huge: float | None) -> None:
+    logps, mask = torch.full((2, 40), -1.0), torch.ones(2, 40).bool()
+    mask[:, ::4] = False
+    engine = logps.clone()
+    engine[0, 5:6] = -21.0 if huge is None else huge
+    if huge is None:
+        engine[0] = -21.0
+    got = engine_ratio(logps, engine, mask, mode=mode, high=3.0)
+    assert torch.equal(got, trl_ratio(logps, engine, mask, mode, None, 3.0))
+    assert got.isfinite().all() and (got[1] == 1.0).all()
+    assert got[0].max() == 3.0 if mode.endswith("truncate") else got[0].min() == 0.0
+    if mode.endswith("mask"):
+        # Without an upper bound everything is inside that is a number.
+        assert engine_ratio(logps, engine, mask, mode=mode, low=0.5, high=None).isfinite().all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_weights_are_trls(mode: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for low, high in ((None, 3.0), (0.5, 2.0), (0.9, None)):
+        logps = -torch.rand(16, 12, generator=generator) * 3
+        engine = logps + torch.randn(16, 12, generator=generator) * 0.5
+        mask = torch.rand(16, 12, generator=generator) < 0.7
+        odd = torch.rand(16, 12, generator=generator)
+        engine[odd < 0.05], engine[odd > 0.98] = NAN, -math.inf
+        if high is None:
+            engine = engine.nan_to_num(neginf=-3.0)
+        got = engine_ratio(logps, engine, mask, mode=mode, low=low, high=high)
+        assert torch.equal(got, trl_ratio(logps, engine, mask, mode, low, high))
+
+
+def trl_ratio(logps: Any, engine: Any, mask: Any, mode: str, low: float | None, high: float | None) -> Any:
+    """What trl 1.16 computes in `_generate_and_score_completions`."""
+    difference = torch.nan_to_num((logps - engine) * mask, nan=0.0)
+    ratio = torch.exp(difference.sum(-1, keepdim=True) if mode.startswith("sequence") else difference)
+    if mode.endswith("truncate"):
+        return torch.clamp(ratio, min=low, max=high)
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    return ratio.masked_fill((ratio < least) | (ratio > most), value=0.0)

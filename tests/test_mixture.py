@@ -16,9 +16,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.rollout import Episode, EpisodeSpec  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.metrics import by_env  # noqa: E402
 from agent_gym.trainers.schedule import group_specs  # noqa: E402
 from agent_gym.trainers.tasks import Mixture, mix_datasets, parse_mixture  # noqa: E402
 
@@ -223,10 +221,3 @@ def test_fresh_tasks_keep_the_shares_even_one_at_a_time() -> None:
     mix = mixture([50, 50], [9, 1])
     drawn = [mix.fresh_tasks([], 1, seed)[0] for seed in range(400)]
     assert 20 <= sum(task >= 50 for task in drawn) <= 60
-
-
-def test_episodes_by_environment() -> None:
-    episodes = [Episode(EpisodeSpec(env_id, index=i)) for i, env_id in enumerate([GSM8K, PLAIN, GSM8K])]
-    sorted_in = by_env(episodes)
-    assert list(sorted_in) == [PLAIN, GSM8K]
-    assert [episode.spec.index for episode in sorted_in[GSM8K]] == [0, 2]

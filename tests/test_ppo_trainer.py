@@ -62,7 +62,7 @@ def test_a_head_sends_no_gradient_into_the_trunk(tmp_path: Path, kind: str) -> N
     (batch,) = (record(trainer), trainer.train())[0]
     trainer.model.zero_grad()
     ids, attended = batch["input_ids"], batch["attention_mask"]
-    trainer.model(input_ids=ids, attention_mask=attended, critic="only").sum().backward()
+    trainer.model(input_ids=ids, attention_mask=attended, critic=True)[1].sum().backward()
     reached = {name for name, p in trainer.model.named_parameters() if p.grad is not None and p.grad.any()}
     policy = {name for name in reached if not name.startswith("critic.")}
     assert reached - policy

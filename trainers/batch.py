@@ -20,7 +20,8 @@ a mask over the whole sequence, which is right, too, but grows with the square o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,18 +39,12 @@ Batch = dict[str, Any]
 WORLD = -1
 """The step of a token that the policy did not sample: the environment wrote it."""
 
-TRIED_ROWS = (48, 16)
-"""Tokens of the two rows that `PackingCheck` tries: the first long enough to be heard in the second, if anything is."""
-
 
 class RowImages:
     """The images of each row of a batch. They are selected with their rows, and so can never come to others.
 
     A model wants the pixels of all images behind each other, with no sign of where a row ends. So they are put together
     only for a forward pass, when it is settled which rows it has.
-
-    Args:
-        rows: the images of each row.
     """
 
     ndim = 1
@@ -113,7 +108,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     """
     _check_spans(episode)
     # What follows the last sampled token of a row is context for nothing, except where we stopped the episode: there a
-    # critic is asked what would have come.
+    # critic values what would have come.
     kept = []
     for i, row in enumerate(episode.rows):
         whole = episode.truncated and episode.steps[-1].row == i
@@ -122,11 +117,16 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
             part = Row(row.token_ids[:], row.spans[:], row.logprobs[:], row.images)
             part.cut(stop)
             kept.append(part)
-    observed = [described(episode.opening)]
-    observed += [_observed(episode, k) for k in range(len(episode.steps) - 1)]
-    anchors = [_hash(text) for text in observed[: len(episode.steps)]]
     process = [step.process_reward for step in episode.steps]
     outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
+    # A step answers the opening or what the environment wrote after the step before it, with the images shown there.
+    states = [described(episode.opening)]
+    for step, following in itertools.pairwise(episode.steps):
+        row = episode.rows[step.row]
+        stop = following.start if following.row == step.row else len(row.token_ids)
+        shown = [image.digest for image, start, _ in row.images if step.stop <= start < stop]
+        states.append("\0".join([step.observation, *shown]))
+    anchors = [_hash(state) for state in states[: len(episode.steps)]]
     acting = {span.step for row in kept for span in row.spans if span.source == "agent" and span.start < span.stop}
     for k in set(range(len(episode.steps))) - acting:
         # The environment took this turn. It is no answer to a state, and what it pays on the way before the policy's
@@ -147,7 +147,6 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
 
 
 def _check_spans(episode: Episode) -> None:
-    """Raise `EnvFailure` if a span gives the policy a token that it did not sample in that step."""
     for number, row in enumerate(episode.rows):
         check_tiling(row.spans, len(row.token_ids))
         for start, stop, source, k in row.spans:
@@ -172,15 +171,6 @@ def source_number(spec: EpisodeSpec) -> int:
     Rewards are of one scale within it, and only there.
     """
     return _hash(f"{spec.env_id}\0{spec.source}")
-
-
-def _observed(episode: Episode, number: int) -> str:
-    """Return what the environment answered to a step, with the names of the images that it showed."""
-    step, following = episode.steps[number], episode.steps[number + 1]
-    images = episode.rows[step.row].images
-    until = following.start if following.row == step.row else len(episode.rows[step.row].token_ids)
-    shown = [image.digest for image, start, _ in images if step.stop <= start < until]
-    return "\0".join([step.observation, *shown])
 
 
 def _hash(text: str) -> int:
@@ -230,25 +220,23 @@ def collate(
     filled = [*owned, *[(-1, dummy)] * (n_rows - len(owned))]
     length = max(2, max(len(row.token_ids) for _, row in filled))
 
-    def stack(values: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> torch.Tensor:
-        padded = [[*value, *[fill] * (length - len(value))] for value in values]
+    def stack(column: Callable[[Row], Sequence[float]], fill: float, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        padded = [[*values, *[fill] * (length - len(values))] for values in (column(row) for _, row in filled)]
         return torch.tensor(padded, dtype=dtype, device=device)
 
-    steps = stack([step_of(row) for _, row in filled], WORLD, torch.long)
-    seen: Batch = {}
-    if vision is not None:
-        read = [vision.readable(row.token_ids, row.images) for _, row in filled]
-        images = RowImages([[image for image, *_ in row.images] for _, row in filled])
-        seen = {"read_ids": stack(read, pad_token_id, torch.long), "images": images}
-    return {
-        **seen,
-        "input_ids": stack([row.token_ids for _, row in filled], pad_token_id, torch.long),
-        "attention_mask": stack([[1] * len(row.token_ids) for _, row in filled], 0, torch.long),
+    steps = stack(step_of, WORLD)
+    batch: Batch = {
+        "input_ids": stack(lambda row: row.token_ids, pad_token_id),
+        "attention_mask": stack(lambda row: [1] * len(row.token_ids), 0),
         "action_mask": steps != WORLD,
         "step_of": steps,
-        "engine_logps": stack([row.logprobs for _, row in filled], 0.0, torch.float32),
+        "engine_logps": stack(lambda row: row.logprobs, 0.0, torch.float32),
         "episode_of": torch.tensor([i for i, _ in filled], device=device),
     }
+    if vision is not None:
+        batch["read_ids"] = stack(lambda row: vision.readable(row.token_ids, row.images), pad_token_id)
+        batch["images"] = RowImages([[image for image, *_ in row.images] for _, row in filled])
+    return batch
 
 
 def take(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
@@ -336,41 +324,40 @@ class PackingCheck(TrainerCallback):
             ConfigError: if it does, or if the model takes no positions.
         """
         model = self._trainer.model_wrapped
+        config = self._trainer.accelerator.unwrap_model(model).config
         training = model.training
         model.eval()
         try:
             with torch.no_grad():
                 one, other = (self._second_row(model, seed) for seed in (0, 1))
+            moved = (one - other).abs().max().item()
+            # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
+            exact = self._trainer.model.dtype == torch.float32 and not self._trainer.accelerator.native_amp
+            if moved <= (1e-4 if exact else 0.02):
+                return
+            why = f"another first row moves the logprobs of the second by {moved:.2g}"
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise self._refusal(f"it fails with {type(error).__name__}: {error}") from error
+            why = f"it fails with {type(error).__name__}: {error}"
         finally:
             model.train(training)
-        heard = (one - other).abs().max().item()
-        # Nothing in exact arithmetic. Experts are given their tokens in groups, whose size moves the last digits.
-        exact = self._trainer.model.dtype == torch.float32 and not self._trainer.accelerator.native_amp
-        if not heard <= (1e-4 if exact else 0.02):
-            raise self._refusal(f"another first row moves the logprobs of the second by {heard:.2g}")
-
-    def _second_row(self, model: Any, seed: int) -> torch.Tensor:
-        """Score two rows of random tokens, of which only the first depends on the seed; return the second's."""
-        vocabulary = self._trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
-        device = self._trainer.accelerator.device
-        width = max(TRIED_ROWS)
-        ids = [
-            torch.randint(vocabulary, (width,), generator=torch.Generator().manual_seed(row_seed))
-            for row_seed in (seed, 2)
-        ]
-        attended = torch.arange(width) < torch.tensor(TRIED_ROWS)[:, None]
-        sampled = attended & (torch.arange(width) > 0)
-        batch = {"input_ids": torch.stack(ids), "attention_mask": attended.long(), "action_mask": sampled}
-        scores = self._trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
-        parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
-        return torch.cat([part[1, : TRIED_ROWS[1]] for part in parts])
-
-    def _refusal(self, why: str) -> ConfigError:
-        config = self._trainer.accelerator.unwrap_model(self._trainer.model).config
-        return ConfigError(
+        raise ConfigError(
             f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
             "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
             "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
         )
+
+    def _second_row(self, model: Any, seed: int) -> torch.Tensor:
+        """Score two rows of random tokens, of which only the first depends on the seed; return the second's."""
+        vocabulary = self._trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
+        lengths = torch.tensor([48, 16])  # the first is long enough to reach the second, if anything does
+        ids = [
+            torch.randint(vocabulary, (48,), generator=torch.Generator().manual_seed(row_seed))
+            for row_seed in (seed, 2)
+        ]
+        attended = torch.arange(48) < lengths[:, None]
+        sampled = attended & (torch.arange(48) > 0)
+        batch = {"input_ids": torch.stack(ids), "attention_mask": attended.long(), "action_mask": sampled}
+        device = self._trainer.accelerator.device
+        scores = self._trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
+        parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
+        return torch.cat([part[1, :16] for part in parts])

@@ -29,9 +29,6 @@ from torch.nn.functional import pad
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch, TrainingEpisode
 
-_PER_STEP = ("outcome", "process", "step_mask", "anchors")
-_PER_TOKEN = ("penalty", "token_mask", "step_of", "values")
-
 
 @dataclass(slots=True)
 class Experience:
@@ -145,11 +142,7 @@ class Experience:
 
 
 def required(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
-    """Return an optional tensor of an `Experience` that an estimator cannot do without.
-
-    Raises:
-        ConfigError: if it is None.
-    """
+    """Return an optional tensor of an `Experience`; raise `ConfigError` if it is None."""
     if tensor is None:
         raise ConfigError(
             f"this advantage estimator reads Experience.{name}, which is None; fill it in, or choose an estimator that "
@@ -164,13 +157,18 @@ class Estimate:
 
     Attributes:
         advantages: (N, L) of each token, 0 in padding.
-        returns: (N, L) what the critic should have said, None for estimators without a critic.
-        value_mask: (N, L) True at the tokens where the critic is asked.
+        returns: (N, L) targets of the critic, None for estimators without one.
+        value_mask: (N, L) True at the tokens whose values are trained.
     """
 
     advantages: torch.Tensor
     returns: torch.Tensor | None = None
     value_mask: torch.Tensor | None = None
+
+    def part(self, index: torch.Tensor, width: int) -> Estimate:
+        """Select episodes and cut the padding to theirs."""
+        columns = (self.advantages, self.returns, self.value_mask)
+        return Estimate(*(None if column is None else column[index, :width] for column in columns))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +214,10 @@ class Timeline:
 
     def __init__(self, batch: Batch, n_episodes: int) -> None:
         # By episode, then by step; the tokens of a step stand in one row, in order.
-        self._shape = batch["action_mask"].shape
-        rows, columns = batch["action_mask"].cpu().nonzero(as_tuple=True)
-        episodes, steps = batch["episode_of"].cpu()[rows], batch["step_of"].cpu()[rows, columns]
+        mask, owner = batch["action_mask"].cpu(), batch["episode_of"].cpu()
+        self._shape = mask.shape
+        rows, columns = mask.nonzero(as_tuple=True)
+        episodes, steps = owner[rows], batch["step_of"].cpu()[rows, columns]
         order = torch.argsort(steps, stable=True)
         order = order[torch.argsort(episodes[order], stable=True)]
         rows, columns, episodes, steps = (column[order] for column in (rows, columns, episodes, steps))
@@ -233,8 +232,7 @@ class Timeline:
         self.last_row = torch.zeros(n_episodes, dtype=torch.long)
         self.last_row[episodes] = rows  # the last write wins, and tokens are sorted
         # A row without a token of the policy is kept only where we stopped the episode in it.
-        owner = batch["episode_of"].cpu()
-        silent = ((owner >= 0) & ~batch["action_mask"].cpu().any(1)).nonzero().view(-1)
+        silent = ((owner >= 0) & ~mask.any(1)).nonzero().view(-1)
         self.last_row[owner[silent]] = silent
 
     def read(self, per_position: torch.Tensor) -> torch.Tensor:
@@ -258,15 +256,7 @@ def experience(
     values: torch.Tensor | None = None,
     last_values: torch.Tensor | None = None,
 ) -> Experience:
-    """Collect what is known of the episodes of this process.
-
-    Args:
-        episodes: N episodes.
-        timeline: their tokens.
-        penalty: (N, L) reward per token, None for none.
-        values: (N, L) critic's values before each token.
-        last_values: (N,) critic's values after the end.
-    """
+    """Collect what is known of the N episodes of this process; see `Experience` for the rest."""
     width = max((len(episode.outcome) for episode in episodes), default=0)
 
     def stack(columns: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
@@ -300,8 +290,6 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
     """
     numbers = [number for part, _ in parts for number in part]
     order = torch.tensor(sorted(range(len(numbers)), key=numbers.__getitem__), dtype=torch.long)
-    widths = {name: max(part.outcome.size(1) for _, part in parts) for name in _PER_STEP}
-    widths |= {name: max(part.penalty.size(1) for _, part in parts) for name in _PER_TOKEN}
     # A process without episodes has nothing to add, not even a None.
     holders = [part for held, part in parts if held] or [parts[0][1]]
     merged: dict[str, Any] = {}
@@ -310,8 +298,9 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
         if any(column is None for column in columns):
             merged[field.name] = None
             continue
-        if field.name in widths:
-            columns = [pad(column, (0, widths[field.name] - column.size(1))) for column in columns]
+        if columns[0].ndim == 2:  # per step or per token, padded to the longest of its process
+            width = max(column.size(1) for column in columns)
+            columns = [pad(column, (0, width - column.size(1))) for column in columns]
         merged[field.name] = torch.cat(columns)[order]
     return sorted(numbers), Experience(**merged)
 
@@ -327,7 +316,7 @@ def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: f
     """
     if process_norm is None:
         return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
-    from agent_gym.trainers.estimators.process import normalize_process  # the estimators build on this module
+    from agent_gym.trainers.estimators.groups import normalize_process  # the estimators build on this module
 
     process = normalize_process(
         found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources

@@ -1,8 +1,8 @@
 """The critic: what the rest of an episode is worth, read off the hidden state after each token.
 
 It lives inside the policy as the submodule `critic`, so that there is one model to wrap (DDP, FSDP, ZeRO), one
-optimizer, one gradient clip and one checkpoint. Outside, nobody notices: saved folders, engines and PEFT see the
-policy alone (`policy_only`), and a forward pass without `critic=` is the policy's own.
+optimizer, one gradient clip and one checkpoint. Saved folders, engines and PEFT see the policy alone (`policy_only`),
+and a forward pass without `critic=` is the policy's own.
 
 Two kinds:
 
@@ -31,7 +31,7 @@ from agent_gym.errors import ConfigError
 
 KINDS = ("model", "head")
 READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
-"""The arguments of a forward pass that say what is read; the others are for the policy's output."""
+"""The arguments of a forward pass that are its input; the others are for the policy's output."""
 PREFIX = "critic."
 FILE = "critic/model.safetensors"
 """Where the critic stands in a saved folder, beside the policy."""
@@ -46,7 +46,7 @@ class Critic(nn.Module):
     """
 
     def __init__(self, hidden_size: int, backbone: nn.Module | None = None) -> None:
-        """Start at zero everywhere: an untrained critic should say nothing rather than something random."""
+        """Start at zero everywhere: an untrained critic has no opinion rather than a random one."""
         super().__init__()
         self.backbone: Any = backbone
         self.head = nn.Linear(hidden_size, 1)
@@ -76,82 +76,53 @@ def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
     if hasattr(model, "peft_config"):
         raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")
     if kind == "head":
-        config = AutoConfig.from_pretrained(model, **_shared(init)) if isinstance(model, str) else model.config
+        # Where a model is, and not what to do with its weights.
+        where = {name: init[name] for name in ("revision", "trust_remote_code") if name in init}
+        config = AutoConfig.from_pretrained(model, **where) if isinstance(model, str) else model.config
         return Critic(config.get_text_config().hidden_size)
     backbone = AutoModel.from_pretrained(model, **init) if isinstance(model, str) else copy.deepcopy(model.base_model)
     backbone.requires_grad_(True)
     return Critic(backbone.config.get_text_config().hidden_size, backbone)
 
 
-def _shared(init: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that say where a model is, and not what to do with its weights."""
-    return {name: init[name] for name in ("revision", "trust_remote_code") if name in init}
-
-
 def attach(model: Any, critic: Critic) -> None:
-    """Make the critic a part of the policy.
+    """Make the critic a part of the policy, which may have an adapter.
 
-    From then on `model(..., critic="both")` returns (output, values) and `critic="only"` returns values, (B, T).
-
-    Args:
-        model: the policy, with its adapter if it has one.
-        critic: what to attach.
+    From then on `model(..., critic=True)` returns (output, values), values (B, T).
     """
     inner = model.forward
 
     @functools.wraps(inner)
-    def forward(self: Any, *args: Any, critic: str | None = None, **kwargs: Any) -> Any:
-        if critic is None:
+    def forward(self: Any, *args: Any, critic: bool = False, **kwargs: Any) -> Any:
+        if not critic:
             return inner(*args, **kwargs)
-        trunk = _trunk(self)
-        seen = {name: kwargs[name] for name in READ if name in kwargs}
         if self.critic.backbone is not None:
-            output = inner(*args, **kwargs) if critic == "both" else None
-            hidden = self.critic.backbone(**seen, use_cache=False).last_hidden_state
-        elif critic == "both":
-            # The head reads the hidden states of the policy's own pass: caught where the trunk returns them.
-            caught: list[torch.Tensor] = []
-            hook = trunk.register_forward_hook(lambda _m, _i, result: caught.append(result.last_hidden_state))
-            try:
-                output = inner(*args, **kwargs)
-            finally:
-                hook.remove()
-            hidden = caught[-1]
-        else:
-            output, hidden = None, trunk(**seen, use_cache=False).last_hidden_state
-        if self.critic.backbone is None:
-            hidden = hidden.detach()
-        values = self.critic(hidden)
-        return (output, values) if critic == "both" else values
+            seen = {name: kwargs[name] for name in READ if name in kwargs}
+            output = inner(*args, **kwargs)
+            return output, self.critic(self.critic.backbone(**seen, use_cache=False).last_hidden_state)
+        # The head reads the hidden states of the policy's own pass: caught where the trunk returns them.
+        base = self.get_base_model() if hasattr(self, "get_base_model") else self
+        caught: list[torch.Tensor] = []
+        hook = base.base_model.register_forward_hook(lambda _m, _i, result: caught.append(result.last_hidden_state))
+        try:
+            output = inner(*args, **kwargs)
+        finally:
+            hook.remove()
+        return output, self.critic(caught[-1].detach())
 
     model.critic = critic
     model.forward = types.MethodType(forward, model)
 
 
-def _trunk(model: Any) -> Any:
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return base.base_model
-
-
 @contextlib.contextmanager
 def policy_only(model: Any) -> Iterator[Any]:
-    """Take the critic out of an unwrapped policy for a while, for whoever saves, loads or lists the policy."""
+    """Take the critic out of an unwrapped policy for a while, to save, load or list the policy alone."""
     critic = model._modules.pop("critic", None)
     try:
         yield model
     finally:
         if critic is not None:
             model._modules["critic"] = critic
-
-
-def without_critic(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the policy's part of a state dict."""
-    return {name: value for name, value in state.items() if not name.startswith(PREFIX)}
-
-
-def critic_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the critic's part of a state dict, under the critic's own names."""
-    return {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
 
 
 def save_critic(state: dict[str, torch.Tensor], folder: str | Path) -> None:

@@ -16,19 +16,22 @@ scalar reward per episode. None of it is used.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from numpy.lib.stride_tricks import sliding_window_view
 from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.evaluate.results import call_seconds, episode_values
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.transformers import TransformersPolicy
@@ -40,15 +43,7 @@ from agent_gym.trainers.credit import Estimate, Timeline, experience, merge, sha
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
-from agent_gym.trainers.metrics import (
-    TokenCredit,
-    completion_table,
-    eval_metrics,
-    mean_metrics,
-    repeated_share,
-    show_on_tensorboard,
-    write_episodes,
-)
+from agent_gym.trainers.metrics import TokenCredit, completion_table, eval_metrics, show_on_tensorboard, write_episodes
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
@@ -176,26 +171,25 @@ class AgentGRPOTrainer(RowTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         episodes, groups = self.scheduler.collect(inputs)
         started = time.perf_counter()
-        mine = self._share_out(
-            [self._training_episode(e) for e in episodes if e.spec.group in groups and self._counts(e)]
-        )
+        # An episode that failed, or in which the policy took no part, says nothing about its task.
+        counting = [e for e in episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
+        mine = self._share_out([self._training_episode(e) for e in counting if e.spec.group in groups])
         batch = self._lay_out(mine)
         self._score_rows(batch)
         credit = self._assign_credit(batch, mine)
-        batch = _trained_rows(batch)
+        # Rows that credit needed and the loss does not have no further forward and backward pass.
+        needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
+        if not needed.all():
+            batch = take(batch, needed.nonzero().view(-1).cpu())
         if "old_logps" in batch:
             self._add_engine_ratio(batch, batch["old_logps"])
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
         played = sampled(episodes)
-        self._log_episodes(played, [credit.get(self._number(e)) if self._trains(e) else None for e in played])
+        self._write_down(played, [credit.get(self._number(e)) if self._trains(e) else None for e in played])
         return batch
 
-    def _counts(self, episode: Episode) -> bool:
-        """Whether an episode says something about its task: it was scored, and the policy took part."""
-        return not episode.failure and (episode.spec.greedy or episode.sampled_tokens > 0)
-
     def _trains(self, episode: Episode) -> bool:
-        """Whether an episode that counts is in the loss, too."""
+        """Whether an episode that counts for the credit of its group is in the loss, too."""
         return not episode.spec.greedy and not (self.args.mask_truncated_completions and episode.truncated)
 
     def _number(self, episode: Episode) -> int:
@@ -209,8 +203,7 @@ class AgentGRPOTrainer(RowTrainer):
         if args.overlong_buffer:
             lengths = Counter(k for row in kept.rows for k in step_of(row))
             for k in range(len(kept.outcome)):
-                due = overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
-                kept.outcome[k] += due
+                kept.outcome[k] += overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
         if kept.greedy:
             # A baseline is what the outcome is compared with. Normalised process rewards are not, and set no scale.
             kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
@@ -229,21 +222,17 @@ class AgentGRPOTrainer(RowTrainer):
         return balance(episodes, self.accelerator.num_processes)[self.accelerator.process_index]
 
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
-        """Make tensors of the rows, of equal shape on all processes, and say what each token counts."""
+        """Make tensors of the rows, of equal shape on all processes, and weigh their tokens."""
         count = torch.tensor([sum(len(e.rows) for e in episodes)], device=self.accelerator.device)
         n_rows = int(self.accelerator.gather(count).max()) + 1
         batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
         trained = torch.tensor([*(e.trained for e in episodes), False], device=self.accelerator.device)
-        mask = batch["action_mask"] & trained[batch["episode_of"]][:, None]
-        batch["weights"] = loss_weights(
-            mask,
-            batch["step_of"],
-            batch["episode_of"],
-            self.args.loss_normalization,
-            self._total,
-            self._rollout_tokens,
-        )
+        batch["weights"] = self._weigh(batch, batch["action_mask"] & trained[batch["episode_of"]][:, None])
         return batch
+
+    def _weigh(self, batch: Batch, mask: torch.Tensor) -> torch.Tensor:
+        by = self.args.loss_normalization
+        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, self._total, self._rollout_tokens)
 
     def _total(self, count: torch.Tensor) -> torch.Tensor:
         """Sum over processes."""
@@ -266,9 +255,9 @@ class AgentGRPOTrainer(RowTrainer):
             greedy = set(gather_object([episode.number for episode in episodes if episode.greedy]))
             found = with_baselines(found, torch.tensor([number in greedy for number in numbers], dtype=torch.bool))
         estimate = self.estimator.estimate(found, self.credit_settings)
-        place = {number: i for i, number in enumerate(numbers)}
-        mine = torch.tensor([place[episode.number] for episode in episodes], dtype=torch.long)
-        self._take_estimate(batch, timeline, _part(estimate, mine, timeline.mask.size(1)))
+        own = torch.tensor([episode.number for episode in episodes], dtype=torch.long)
+        mine = torch.searchsorted(torch.tensor(numbers, dtype=torch.long), own)
+        self._take_estimate(batch, timeline, estimate.part(mine, timeline.mask.size(1)))
         lengths = found.token_mask.sum(1).tolist()
         known = {"advantages": estimate.advantages, "values": found.values}
         return {
@@ -298,23 +287,21 @@ class AgentGRPOTrainer(RowTrainer):
     ) -> EvalLoopOutput:
         """Play every evaluation task once (`num_generations_eval` times) and report success with a 95% interval."""
         self.model.eval()
-        accelerator, attempts = self.accelerator, self.num_generations_eval
+        size, seed = self.num_generations_eval, self.args.seed
         # The data set is divided here and not by the loader, which would repeat tasks until all processes have equally
-        # many.
+        # many. A process without a task plays, too: all of them take part in handing over sharded weights.
         rows = list(dataloader.dataset)
-        mine = range(accelerator.process_index, len(rows), accelerator.num_processes)
         specs = [
             spec
-            for i in mine
-            for spec in group_specs(
-                [rows[i]] * attempts, first=i * attempts, group_size=attempts, sampling_seed=self.args.seed
-            )
+            for i in range(self.accelerator.process_index, len(rows), self.accelerator.num_processes)
+            for spec in group_specs([rows[i]] * size, first=i * size, group_size=size, sampling_seed=seed)
         ]
-        # Also without a task for this process: all of them take part in handing over sharded weights.
         episodes = self.rollout(specs, self.args.eval_temperature)
-        self._write_trajectories(metric_key_prefix, episodes, len(episodes))
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in eval_metrics(episodes).items()}
-        return EvalLoopOutput(cast(Any, None), None, metrics, int(metrics[f"{metric_key_prefix}_episodes"]))
+        if self.args.trajectories_per_step:
+            write_episodes(self, metric_key_prefix, episodes)
+        found = eval_metrics(episodes) | mean_metrics(episodes)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        return EvalLoopOutput(cast(Any, None), None, metrics, int(found["episodes"]))
 
     # The order of tasks.
 
@@ -324,7 +311,7 @@ class AgentGRPOTrainer(RowTrainer):
             len(dataset),
             group_size=self.num_generations,
             batch_tasks=self.args.batch_tasks,
-            repeats=self.num_iterations * self.args.chunks,
+            repeats=self._uses,
             seed=self.args.seed,
             shuffle=self.shuffle_dataset,
             mixture=Mixture.of(dataset),
@@ -337,17 +324,16 @@ class AgentGRPOTrainer(RowTrainer):
         assert self._epochs.sampler is not None
         return self._epochs.sampler
 
-    # Logs.
+    # Records.
 
-    def _log_episodes(self, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> None:
-        metrics = self._metrics["train"]
-        for name, value in mean_metrics(episodes).items():
-            metrics[name].append(value)
+    def _write_down(self, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> None:
         rows = [row for episode in episodes for row in episode.rows]
         turns = [row.token_ids[s.start : s.stop] for row in rows for s in row.spans if s.source == "agent"]
         shares = gather_object([repeated_share(turns)])
-        metrics["rollout/repeated"].append(sum(shares) / len(shares))
-        self._write_trajectories("train", episodes, self.args.trajectories_per_step, credit)
+        for name, value in (mean_metrics(episodes) | {"rollout/repeated": sum(shares) / len(shares)}).items():
+            self._metrics["train"][name].append(value)
+        if limit := self.args.trajectories_per_step:
+            write_episodes(self, "train", episodes[:limit], credit)
         if self.log_completions:
             for column, values in completion_table(episodes, credit).items():
                 target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
@@ -361,40 +347,53 @@ class AgentGRPOTrainer(RowTrainer):
             step, limit = self.state.global_step, self.args.trajectories_per_step
             show_on_tensorboard(self.callback_handler.callbacks, self._logs, step=step, limit=limit)
 
-    def _write_trajectories(
-        self,
-        kind: str,
-        episodes: Sequence[Episode],
-        limit: int,
-        credit: Sequence[TokenCredit | None] | None = None,
-    ) -> None:
-        if not limit or not self.args.trajectories_per_step:
-            return
-        name = f"{kind}_{self.state.global_step:06d}_{self.accelerator.process_index}"
-        if self._micro_step:  # a later rollout of the same step
-            name += f"_{self._micro_step}"
-        path = Path(str(self.args.output_dir)) / "trajectories" / f"{name}.jsonl"
-        write_episodes(path, episodes[:limit], self._tokenizer, credit, step=self.state.global_step)
-
-    # Checkpoints.
-
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         write_provenance(self, output_dir if output_dir is not None else str(self.args.output_dir))
 
 
-def _trained_rows(batch: Batch) -> Batch:
-    """Leave out the rows that credit needed and the loss does not: no forward and backward pass for them."""
-    kept = ((batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)).nonzero().view(-1).cpu()
-    return batch if len(kept) == len(batch["weights"]) else take(batch, kept)
+def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Average the numbers of the episodes of all processes (`episode_values`); failed ones are left out.
+
+    `tool/<name>/latency` is a mean over calls, in seconds. Where several environments were played, the means of each
+    follow as `<environment id>/<name>`, with its reward.
+    """
+    mine: list[tuple[str, dict[str, float] | None]] = []
+    for episode in episodes:
+        latency = {f"tool/{name}/latency": seconds for name, seconds in call_seconds(episode).items()}
+        values = {"reward": episode.reward, **episode_values(episode), **latency}
+        mine.append((episode.spec.env_id, None if episode.failure else values))
+    played = gather_object(mine)
+    env_ids = sorted({env_id for env_id, _ in played})
+    means = {}
+    for env_id in ["", *(env_ids if len(env_ids) > 1 else ())]:
+        done = [values for of, values in played if values is not None and env_id in ("", of)]
+        # A name that an episode lacks (no call of a tool, no term of a reward) is 0 there and not unknown.
+        names = dict.fromkeys(name for values in done for name in values)
+        totals = {name: sum(values.get(name, 0.0) for values in done) for name in names}
+        for name, total in totals.items():
+            tool = re.fullmatch("(tool/.*/)latency", name)
+            mean = total / (totals[tool[1] + "calls"] if tool else len(done))
+            means[f"{env_id}/{name}" if env_id else name] = mean
+    means.pop("reward", None)  # the trainer logs that of the sampler's tasks
+    return means
 
 
-def _part(estimate: Estimate, index: torch.Tensor, width: int) -> Estimate:
-    """Select episodes of an estimate and cut its padding to theirs."""
+def repeated_share(sequences: Sequence[Sequence[int]], n: int = 4) -> float:
+    """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
 
-    def cut(numbers: torch.Tensor | None) -> torch.Tensor | None:
-        return None if numbers is None else numbers[index, :width]
+    It grows with the number of tokens even where the text does not change, so that only rollouts of the same size are
+    comparable.
 
-    advantages = cut(estimate.advantages)
-    assert advantages is not None
-    return Estimate(advantages, cut(estimate.returns), cut(estimate.value_mask))
+    Args:
+        sequences: sampled token ids, one sequence per turn: n-grams do not reach over the environment's words.
+        n: length of the n-grams.
+
+    Returns:
+        In [0, 1); 0 where no sequence has n tokens.
+    """
+    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
+    factors = np.random.default_rng(0).integers(2**63, size=n, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    windows = [sliding_window_view(np.array(ids, dtype=np.uint64), n) for ids in sequences if len(ids) >= n]
+    grams = np.concatenate([window @ factors for window in windows]) if windows else ()  # modulo 2^64
+    return 1 - len(np.unique(grams)) / len(grams) if len(grams) else 0.0

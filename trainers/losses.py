@@ -1,26 +1,26 @@
 """Losses: from logprobs and advantages to one number per token, and what a token counts.
 
-Shapes: B rows, T tokens. A row may hold several steps of an episode, and tokens of the environment between them. Every
-loss here is (B, T) without averaging; `loss_weights` says what a token counts, and the loss of a batch is the sum of
-weight times token. A sum can be cut into micro-batches anywhere, a mean of means cannot.
+    loss of a batch = sum over all tokens of  weight x loss per token
 
-`engine_ratio` evens out the mismatch between the engine that sampled and the model that trains. vLLM and the trainer
-compute the same logprob with different kernels and often in another precision. The policy gradient then has a small
-bias, which weighting each token by trainer/engine removes; bounding the weight keeps one odd token from ruling the
-batch.
+Shapes: B rows, T tokens. A row may hold several steps of an episode, and tokens of the environment between them. Every
+loss here is (B, T) without averaging, and `loss_weights` gives the weights. A sum can be cut into micro-batches
+anywhere, a mean of means cannot.
+
+vLLM and the trainer compute the same logprob with different kernels and often in another precision, which biases the
+policy gradient a little. `engine_ratio` weights each token by trainer/engine, which removes the bias; bounding the
+weight keeps one odd token from ruling the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from agent_gym.errors import ConfigError
-
 CLAMP = 20.0
-"""Largest magnitude of a log-ratio: one impossible token cannot make the loss infinite."""
+"""Largest magnitude of a log-ratio. One token with a vanishing old probability (forced, or lost to another precision)
+has an exp() that overflows, and a single inf makes every weight NaN."""
 
 
 class PolicyLoss(NamedTuple):
@@ -38,26 +38,24 @@ class PolicyLoss(NamedTuple):
 
 
 def probability_ratio(
-    logps: torch.Tensor, old_logps: torch.Tensor, step_of: torch.Tensor, level: str = "token", clamp: float = CLAMP
+    logps: torch.Tensor, old_logps: torch.Tensor, step_of: torch.Tensor, level: str = "token"
 ) -> torch.Tensor:
     """How much more likely the policy finds its actions now than when the batch was scored.
 
     Args:
         logps: (B, T) logprobs now, with gradient.
         old_logps: (B, T) logprobs before the first update on these rows.
-        step_of: (B, T) step that sampled the token, -1 where the world wrote it.
+        step_of: (B, T) step that sampled the token, -1 where the environment wrote it.
         level: "token" gives each token its own ratio (PPO). "step" and "sequence" give all tokens of a step, or all
             sampled tokens of a row, the geometric mean of theirs: s = exp(mean log-ratio) (GSPO, arXiv:2507.18071).
             A single token then cannot push a whole action out of the trust region, nor be clipped alone. With step GAE
             this is StepPO: step-level advantages and step-level ratios.
-        clamp: largest magnitude of a log-ratio. One token with a vanishing old probability (forced, or lost to another
-            precision) has an exp() that overflows, and a single inf makes every weight NaN (Agent-R1's issue 30).
 
     Returns:
-        (B, T), with gradient; 1 on the world's tokens.
+        (B, T), with gradient; 1 on the environment's tokens.
     """
     mask = step_of >= 0
-    log_ratio = torch.where(mask, logps - old_logps, 0.0).clamp(-clamp, clamp)
+    log_ratio = torch.where(mask, logps - old_logps, 0.0).clamp(-CLAMP, CLAMP)
     if level == "token":
         return log_ratio.exp()
     segment = step_of.clamp(min=0) if level == "step" else torch.zeros_like(step_of)
@@ -108,7 +106,7 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
 
     Args:
         ratio: (B, T) importance weights; their gradient is not used.
-        logps: (B, T) logprobs, with gradient.
+        logps: (B, T), with gradient.
         advantages: (B, T).
         cap: largest weight (TRL's `epsilon_high` for this loss; ScaleRL, arXiv:2510.13786, uses 5).
     """
@@ -116,7 +114,7 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
     return PolicyLoss(-weight * advantages * logps, torch.zeros_like(ratio, dtype=torch.bool), ratio > cap)
 
 
-def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor, clamp: float = CLAMP) -> torch.Tensor:
+def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor) -> torch.Tensor:
     """Estimate KL(policy || reference) per token: exp(d) - d - 1 with d = ref - policy (Schulman's k3).
 
     Never negative, unbiased, and of low variance where the policies are close (http://joschu.net/blog/kl-approx.html).
@@ -126,12 +124,11 @@ def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor, clamp: float = CLA
     Args:
         logps: (B, T), with gradient.
         ref_logps: (B, T).
-        clamp: largest magnitude of d.
 
     Returns:
         (B, T) in nats.
     """
-    difference = (ref_logps - logps).clamp(-clamp, clamp)
+    difference = (ref_logps - logps).clamp(-CLAMP, CLAMP)
     return difference.exp() - difference - 1
 
 
@@ -170,26 +167,19 @@ def loss_weights(
 ) -> torch.Tensor:
     """Weigh tokens so that all units count the same and all weights sum to 1, or by a constant.
 
-        loss = sum over all tokens of  weight x loss per token
-
     The weights are fixed when the rollout is laid out, over all processes. So the gradient of a rollout does not depend
     on how its rows are shuffled, cut into micro-batches or shared between processes, and each minibatch is an unbiased
-    sample of it. What the choice decides is what has more say. In the first four the weights sum to 1 over the whole
-    rollout:
+    sample of it. The choice decides what has more say:
 
         token     every token alike: long episodes and long steps have more say (DAPO, arXiv:2503.14476)
         sequence  every row alike: an episode whose context was rewritten has as many votes as rows
-        step      every step alike, however many words it took: the unit of the step-level MDP
+        step      every step alike, however many tokens it took: the unit of the step-level MDP
         episode   every episode alike, however many steps it took (GRPO's original form, arXiv:2402.03300)
-
-    In the last one they do not:
-
         constant  every token 1 / (episodes of a rollout x tokens that an episode may have), both from the settings
                   (Dr. GRPO, arXiv:2503.20783; TRL's `dr_grpo` divides by rows x `max_completion_length`)
 
-    What a token counts then depends on nothing that was played: beside long episodes as much as beside short ones. The
-    weights sum to the share of the budget that was used, so that the loss is smaller and grows with the episodes'
-    length.
+    With "constant" a token counts the same beside long episodes as beside short ones. The weights then do not sum to 1
+    but to the share of the budget that was used: the loss grows with the length of the episodes.
 
     Args:
         mask: (B, T) True for tokens that are trained on.
@@ -246,7 +236,7 @@ def engine_ratio(
     Returns:
         (B, T), or (B, 1) for the sequence modes; 1 where nothing was sampled or the engine has no logprob.
     """
-    difference = _difference(logps, engine_logps, action_mask)
+    difference = torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
     ratio = (difference.sum(1, keepdim=True) if mode.startswith("sequence") else difference).exp()
     if low is None and high is None:
         return ratio
@@ -260,38 +250,56 @@ def engine_ratio(
 def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
     """Estimate KL(engine || trainer) per token from what the engine sampled: ratio - 1 - log ratio (k3).
 
-    Arguments as of `engine_ratio`; see `losses.kl_estimate` for the estimator. A small difference d of logprobs counts
-    d^2 / 2.
+    Arguments as of `engine_ratio`. A small difference d of logprobs counts d^2 / 2.
 
     Returns:
         (B, T) in nats; 0 where nothing was sampled or the engine has no logprob.
     """
-    difference = _difference(logps, engine_logps, action_mask)
+    difference = torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
     return difference.exp() - 1 - difference
 
 
-def _difference(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
-    return torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
-
-
 def overlong_penalty(length: int, limit: int, buffer: int) -> float:
-    """Return what to add to the reward of an episode of this length (DAPO, arXiv:2503.14476, section 3.4, eq. 13).
+    """Return what to add to the reward of a step of this many tokens (DAPO, arXiv:2503.14476, section 3.4, eq. 13).
 
-    An episode that is cut off at the limit and scored 0 teaches the policy that its reasoning was wrong, when it was
-    only long. Leaving it out of the update teaches nothing. A penalty that begins before the limit and grows over the
-    last stretch says what is meant.
-
-    Args:
-        length: tokens, counted as `limit` counts them.
-        limit: the length at which the whole penalty is due.
-        buffer: tokens before the limit over which the penalty grows.
-
-    Returns:
-        0 up to `limit - buffer`, from there linearly down to -1 at `limit`, and -1 beyond.
-
-    Raises:
-        ConfigError: for a buffer that does not lie within the limit.
+    A step that is cut off at the limit and scored 0 teaches the policy that its reasoning was wrong, when it was only
+    long. Leaving it out of the update teaches nothing. This is 0 up to `limit - buffer` tokens, falls linearly to -1 at
+    `limit`, and stays there.
     """
-    if not 0 < buffer <= limit:
-        raise ConfigError(f"the over-long buffer is {buffer} tokens; it must be at least 1 and at most {limit}")
     return min(0.0, max(-1.0, (limit - buffer - length) / buffer))
+
+
+class RunningMeans:
+    """Means and maxima over tokens that are collected piece by piece, and exchanged between processes once.
+
+    A mean of the pieces' means would depend on how the batch was cut, and an exchange per piece costs more than the
+    numbers are worth.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+        self._most: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
+        """Count the values where the mask is True; both have the same shape."""
+        # Selected and not multiplied: what is infinite outside the mask is not 0 x infinity.
+        part = torch.stack([torch.where(mask, values.detach(), 0).sum().float(), mask.sum().float()])
+        self._sums[name] = self._sums.get(name, 0) + part
+
+    def largest(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
+        """Keep the largest of the values where the mask is True, 0 if all are below; both have the same shape."""
+        most = torch.where(mask, values.detach(), 0).max().float()
+        self._most[name] = torch.maximum(self._most.get(name, most), most)
+
+    def pop(self, accelerator: Any) -> dict[str, float]:
+        """Return means and maxima over all processes, which must have given the same names, and start anew."""
+        if not self._sums:
+            return {}
+        totals = accelerator.reduce(torch.stack(list(self._sums.values())), reduction="sum").tolist()
+        found = {name: total / max(1.0, count) for name, (total, count) in zip(self._sums, totals, strict=True)}
+        if self._most:
+            parts = accelerator.gather(torch.stack(list(self._most.values()))[None])
+            found |= dict(zip(self._most, parts.amax(0).tolist(), strict=True))
+        self._sums.clear()
+        self._most.clear()
+        return found

@@ -1,6 +1,6 @@
 """`AgentPPOTrainer`: the same episodes, rows and losses, with a critic.
 
-The critic says what the rest of an episode is worth at every token. Credit then needs no other episode of the same
+The critic predicts at every token what the rest of an episode is worth. Credit then needs no other episode of the same
 task: a step is good if the value rose by more than expected. What is added to AgentGRPOTrainer:
 
     one scoring pass before any update    old logprobs and old values, the same for all epochs
@@ -12,6 +12,8 @@ task: a step is good if the value rose by more than expected. What is added to A
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,16 +25,15 @@ from agent_gym.trainers.batch import Batch
 from agent_gym.trainers.config import AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.critic import (
+    PREFIX,
     attach,
-    critic_state,
     load_critic,
     make_critic,
     policy_only,
     save_critic,
-    without_critic,
 )
 from agent_gym.trainers.grpo import AgentGRPOTrainer
-from agent_gym.trainers.losses import loss_weights, value_loss
+from agent_gym.trainers.losses import value_loss
 from agent_gym.trainers.rows import Scores
 
 
@@ -74,7 +75,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         self.add_callback(_FreezePolicy(self))
 
     def check_settings(self, args: AgentGRPOConfig) -> None:
-        """Raise `ConfigError` for an estimator that would leave the critic unused, which nobody can want."""
+        """Raise `ConfigError` for an estimator that would leave the critic unused."""
         if not args.estimator.needs_critic:
             raise ConfigError(
                 f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
@@ -104,11 +105,8 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         final = batch["final_values"].detach().to("cpu", torch.float64)[timeline.last_row]
-        return {
-            **super()._evidence(batch, timeline),
-            "values": timeline.read(batch["old_values"]),
-            "last_values": final,
-        }
+        values = {"values": timeline.read(batch["old_values"]), "last_values": final}
+        return super()._evidence(batch, timeline) | values
 
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
         super()._take_estimate(batch, timeline, estimate)
@@ -117,20 +115,13 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         batch["returns"] = timeline.write(estimate.returns, device)
         # An episode that is left out of the policy's loss is left out of the critic's, too.
         batch["value_mask"] = timeline.write(estimate.value_mask, device) & (batch["weights"] > 0)
-        batch["value_weights"] = loss_weights(
-            batch["value_mask"],
-            batch["step_of"],
-            batch["episode_of"],
-            self.args.loss_normalization,
-            self._total,
-            self._rollout_tokens,
-        )
+        batch["value_weights"] = self._weigh(batch, batch["value_mask"])
         self._log_critic(batch)
 
     def _log_critic(self, batch: Batch) -> None:
         """Log what the critic knew before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
-        asked = batch["value_mask"]
-        returns, errors = batch["returns"][asked], (batch["returns"] - batch["old_values"])[asked]
+        mask = batch["value_mask"]
+        returns, errors = batch["returns"][mask], (batch["returns"] - batch["old_values"])[mask]
         sums = [torch.tensor(float(len(returns)), device=returns.device)]
         sums += [part for values in (returns, errors) for part in (values.sum(), (values**2).sum())]
         count, r, rr, e, ee = self._total(torch.stack(sums).float()).tolist()
@@ -146,12 +137,12 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
     def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
         assert scores.values is not None
-        values, asked = pad(scores.values[:, :-1], (1, 0)), inputs["value_mask"]
+        values, mask = pad(scores.values[:, :-1], (1, 0)), inputs["value_mask"]
         clip = self.args.cliprange_value
         error = value_loss(values, inputs["old_values"], inputs["returns"], clip)
-        self._means.add("critic/loss", error, asked)
+        self._means.add("critic/loss", error, mask)
         if clip is not None:
-            self._means.add("critic/clip_ratio", (values - inputs["old_values"]).abs() > clip, asked)
+            self._means.add("critic/clip_ratio", (values - inputs["old_values"]).abs() > clip, mask)
         critic_loss = (error * inputs["value_weights"]).sum() * self._loss_scale
         policy_loss = super()._loss(scores, inputs)
         # Multiplied and not left out: processes wait for the gradient of every parameter.
@@ -165,7 +156,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         optimizer = super().create_optimizer(model)
         if fresh:
             named = (self.model if model is None else model).named_parameters()
-            critic = {id(parameter) for name, parameter in named if "critic." in name}
+            critic = {id(parameter) for name, parameter in named if PREFIX in name}
             groups = []
             for group in optimizer.param_groups:
                 for is_critic in (False, True):
@@ -192,36 +183,36 @@ class AgentPPOTrainer(AgentGRPOTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         folder = str(output_dir if output_dir is not None else self.args.output_dir)
         model = self.accelerator.unwrap_model(self.model)
-        if state_dict is None:
-            state, policy = model.critic.state_dict(), None
-        else:  # gathered from shards
-            state, policy = critic_state(state_dict), without_critic(state_dict)
+        critic, policy = model.critic.state_dict(), None
+        if state_dict is not None:  # gathered from shards
+            policy = {name: value for name, value in state_dict.items() if not name.startswith(PREFIX)}
+            critic = {name.removeprefix(PREFIX): v for name, v in state_dict.items() if name.startswith(PREFIX)}
         with policy_only(model):
             super()._save(folder, state_dict=policy)
-        if state:
-            save_critic(state, folder)
+        if critic:
+            save_critic(critic, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)  # its shards hold policy and critic
-            return
-        inner = self.accelerator.unwrap_model(self.model)
-        with policy_only(inner):
+        # Shards hold policy and critic.
+        with contextlib.nullcontext() if self.is_fsdp_enabled else self._critic_apart(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-        load_critic(inner.critic, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        with contextlib.nullcontext() if sharded else self._critic_apart(str(self.state.best_model_checkpoint)):
             super()._load_best_model()
-            return
+
+    @contextlib.contextmanager
+    def _critic_apart(self, folder: str) -> Iterator[None]:
+        """Load the policy alone, then the critic from its own file."""
         inner = self.accelerator.unwrap_model(self.model)
         with policy_only(inner):
-            super()._load_best_model()
-        load_critic(inner.critic, str(self.state.best_model_checkpoint))
+            yield
+        load_critic(inner.critic, folder)
 
 
 class _FreezePolicy(TrainerCallback):
-    """Keeps the policy where it is while the critic warms up.
+    """Keeps the policy where it is while the critic warms up, by dropping its gradients.
 
     A gradient of zero is not enough: AdamW would still decay the weights, and count steps that make the first real one
     three times too long (its averages start from zero, and the correction for that would be over). A parameter without
@@ -232,9 +223,7 @@ class _FreezePolicy(TrainerCallback):
         self._trainer = trainer
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Drop the gradients of everything but the critic."""
-        if not self._trainer.warming_up:
-            return
-        for name, parameter in self._trainer.accelerator.unwrap_model(self._trainer.model).named_parameters():
-            if not name.startswith("critic."):
-                parameter.grad = None
+        if self._trainer.warming_up:
+            for name, parameter in self._trainer.accelerator.unwrap_model(self._trainer.model).named_parameters():
+                if not name.startswith(PREFIX):
+                    parameter.grad = None

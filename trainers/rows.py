@@ -2,8 +2,8 @@
 
 TRL's trainer knows one row per prompt and one forward pass per micro-step. Episodes give as many rows as they must, of
 very different lengths. This class holds what lies between a batch of rows and an optimizer step: which tokens are
-scored, the loss, how rows are shuffled and cut, and when processes exchange gradients. Where the rows come from is its
-subclass's business (`_generate_and_score_completions`).
+scored, the loss, how rows are shuffled and cut, and when processes exchange gradients. The rows come from the subclass
+(`_generate_and_score_completions`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agent_gym.trainers.batch import Batch, PackingCheck, micro_batches, pack, t
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.losses import (
-    PolicyLoss,
+    RunningMeans,
     cispo_loss,
     clipped_loss,
     engine_ratio,
@@ -36,13 +36,12 @@ from agent_gym.trainers.losses import (
     mismatch_kl,
     probability_ratio,
 )
-from agent_gym.trainers.metrics import RunningMeans
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
 
 class Scores(NamedTuple):
-    """What one forward pass says about a batch of rows.
+    """The result of one forward pass over a batch of rows.
 
     Attributes:
         logps: (B, T) logprob of each sampled token, 0 elsewhere.
@@ -104,11 +103,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def _rollout_number(self) -> int:
-        """How many rollouts came before the present one.
-
-        From the position in the run, so that a resumed run samples what the straight one would have, and in rollouts,
-        so that gradient accumulation over the same episodes does not change what is sampled.
-        """
+        """How many rollouts came before the present one, so that a resumed run samples what the straight one would."""
         return self._position // self._uses
 
     @property
@@ -140,8 +135,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
         """Run the policy over rows and score the sampled tokens only; with `critic` value them in the same pass.
 
-        The world's tokens are context and nothing else: they have no label, so that no logprob of theirs exists that a
-        loss could pick up by mistake, and on a GPU the output layer skips them.
+        The environment's tokens are context and nothing else: they have no label, so that no logprob of theirs exists
+        that a loss could pick up by mistake, and on a GPU the output layer skips them.
         """
         inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
         inputs["labels"] = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
@@ -150,19 +145,20 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             inputs |= image_inputs(self.vision, batch["read_ids"], batch["images"].flat)
         if self.args.packing:
             inputs = pack(inputs)
+        critic = self.has_critic if critic is None else critic
         with self.accelerator.autocast():
-            if self.has_critic if critic is None else critic:
-                output, found = model(**inputs, fused_lm_head=True, critic="both", **kwargs)
-                values = self._by_row(found, batch)
-            else:
-                output, values = model(**inputs, fused_lm_head=True, **kwargs), None
+            output = model(**inputs, fused_lm_head=True, **({"critic": True} if critic else {}), **kwargs)
+        output, values = output if critic else (output, None)
         # Nothing predicts the first token of a row.
-        entropy = None if output.entropy is None else self._by_row(pad(output.entropy, (1, 0)), batch)
-        return Scores(self._by_row(pad(output.log_probs, (1, 0)), batch), entropy, output.aux_loss, values)
-
-    def _by_row(self, numbers: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return what a forward pass says about each token as (B, T)."""
-        return unpack(numbers, batch["attention_mask"]) if self.args.packing else numbers
+        parts: list[Any] = [
+            pad(output.log_probs, (1, 0)),
+            None if output.entropy is None else pad(output.entropy, (1, 0)),
+            values,
+        ]
+        if self.args.packing:
+            parts = [None if part is None else unpack(part, batch["attention_mask"]) for part in parts]
+        logps, entropy, values = parts
+        return Scores(logps, entropy, output.aux_loss, values)
 
     def _score(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
         """Run `_forward` over all rows without gradient, in micro-batches, for logprobs and values."""
@@ -213,7 +209,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return self.use_vllm or self.args.overlap or self.args.over_sampling > 0.0
 
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
-        """Weight tokens by how much more likely the trainer finds them than the engine did; see correction.py."""
+        """Weight tokens by how much more likely the trainer finds them than the engine did (`losses.engine_ratio`)."""
         if not (self._engine_differs and self.vllm_importance_sampling_correction):
             return
         mask, engine, args = batch["action_mask"], batch["engine_logps"], self.args
@@ -249,7 +245,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
         ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
-        policy = self._policy_loss(ratio, scores.logps, inputs["advantages"])
+        if args.loss_type == "cispo":
+            policy = cispo_loss(ratio, scores.logps, inputs["advantages"], self.epsilon_high)
+        else:
+            policy = clipped_loss(ratio, inputs["advantages"], self.epsilon_low, self.epsilon_high, args.delta)
         if "engine_ratio" not in inputs:
             # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
             self._add_engine_ratio(inputs, scores.logps.detach())
@@ -272,11 +271,6 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._means.add("clip_ratio/high_mean", policy.high, mask)
         self._means.add("clip_ratio/region_mean", policy.low | policy.high, mask)
         return loss
-
-    def _policy_loss(self, ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor) -> PolicyLoss:
-        if self.args.loss_type == "cispo":
-            return cispo_loss(ratio, logps, advantages, self.epsilon_high)
-        return clipped_loss(ratio, advantages, self.epsilon_low, self.epsilon_high, self.args.delta)
 
     # A variable number of rows through a fixed number of steps.
 

@@ -3,17 +3,17 @@
     tasks of the sampler -> episodes -> (DAPO: replace groups that agree by fresh tasks, again and again)
                                      -> (StarPO-S: keep the groups of largest spread)
 
-There are three policies of when to play, side by side in `RolloutScheduler`:
+When to play:
 
     sync       | rollout 0 | update 0 | rollout 1 | update 1 | ...            `play`
     ahead      | rollout 0 | rollout 1            | rollout 2            | ... `play_ahead`, with `overlap`
                            | update 0 |           | update 1 |
-    partial    as sync, but a rollout ends when its batch is full             `play_part`, with `over_sampling`
+    partial    as sync, but a rollout ends when its batch is full             partial.py, with `over_sampling`
 
-Ahead: weights are handed over between rollouts only, so that every token of a rollout has the same author, who is one
-rollout of updates behind the trainer: never more. Each token's logprob under its author is known, and the correction
-that evens out the engine's rounding (`losses.engine_ratio`) evens out this difference, too: truncated importance
-sampling (IMPALA, arXiv:1802.01561; Noukhovitch et al., arXiv:2410.18252, find one step behind to cost next to nothing).
+Ahead: weights are handed over between rollouts only, so that all tokens of a rollout have the same author, one rollout
+of updates behind the trainer and never more. Each token's logprob under its author is known, and the correction of the
+engine's rounding (`losses.engine_ratio`) corrects this difference, too: truncated importance sampling (IMPALA,
+arXiv:1802.01561; one step behind costs next to nothing: Noukhovitch et al., arXiv:2410.18252).
 
 Nothing is logged of the chosen episodes alone, or a filter could make a policy look better than it is: rewards and
 their spread are those of the sampler's tasks, and the numbers about episodes those of all that were played.
@@ -24,24 +24,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
 from agent_gym.policies.base import Engine, Policy, barrier_on_error
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures, derive_seed
 from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.engine import build_policy, named_weights
-from agent_gym.trainers.metrics import check_failures_everywhere, group_spreads, staleness
 from agent_gym.trainers.partial import PartialRollouts, warn_discarded
-from agent_gym.trainers.selection import Refill, informative_groups, keep_groups
-from agent_gym.trainers.tasks import COLUMNS
+from agent_gym.trainers.selection import informative_groups, keep_groups, tasks_to_draw
 
 if TYPE_CHECKING:
     from agent_gym.trainers.grpo import AgentGRPOTrainer
@@ -76,39 +74,52 @@ class RolloutScheduler:
         else:
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = self._take_ahead(specs) or trainer.rollout(specs, trainer.temperature)
-        metrics = trainer._metrics["train"]
-        for name, value in staleness(sampled(episodes), trainer.state.global_step).items():
-            metrics[name].append(value)
-        returns, groups, sources = _returns(episodes)
-        self._log(returns, groups, sources)
-        kept = set(groups)
+        returns, source_of = self._log_rewards(episodes)
+        kept = set(returns)
         if args.max_refills:
-            refill = Refill(args.batch_tasks, args.max_refills)
-            refill.add(informative_groups(returns, groups), drawn=args.batch_tasks)
-            tasks = dict.fromkeys(key for keys in gather_object([[_key(row) for row in rows]]) for key in keys)
-            taken = [self._place[key] for key in tasks]
-            while count := refill.tasks_to_draw:
-                fresh = trainer.sampler.fresh_tasks(taken, count, derive_seed(seed, refill.rounds))
-                if not fresh:
-                    break
-                more = self._play_everywhere(fresh, len(taken), seed)
-                taken += fresh
-                episodes += more
-                new_returns, new_groups, new_sources = _returns(more)
-                returns, groups, sources = returns + new_returns, groups + new_groups, sources + new_sources
-                refill.add(informative_groups(new_returns, new_groups), drawn=len(fresh))
-            kept = set(refill.kept)
-            metrics["rollout/refills"].append(refill.rounds - 1)
+            episodes += self._refill(seed, returns, source_of)
+            kept = set(informative_groups(returns)[: args.batch_tasks])
         if args.keep_groups < 1.0:
-            chosen = [i for i, group in enumerate(groups) if group in kept]
-            found, of, origins = ([column[i] for i in chosen] for column in (returns, groups, sources))
-            kept = set(keep_groups(found, of, args.keep_groups, origins))
+            kept = set(keep_groups({group: returns[group] for group in kept}, args.keep_groups, source_of))
         if trainer.estimator.needs_baseline:
-            kept &= _with_baseline(episodes)
-        metrics["rollout/groups_kept"].append(len(kept) / len(set(groups)))
+            greedy = gather_object([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
+            kept &= {group for group, reward in greedy if reward == reward}
+        self._log({"rollout/groups_kept": len(kept) / len(returns)})
         if args.overlap:
             self._play_next(len(rows))
         return episodes, kept
+
+    def _refill(self, seed: int, returns: dict[int, list[float]], source_of: dict[int, int]) -> list[Episode]:
+        """Play further tasks in place of those that agree (DAPO), each process its share of every round.
+
+        Too few groups after the last round are not made up for: a batch that is filled with groups that agree has the
+        same gradient and costs more.
+
+        Args:
+            seed: of the rollout.
+            returns: of the groups so far; those of the new ones are added.
+            source_of: their environments, likewise.
+        """
+        trainer, args, size = self.trainer, self.trainer.args, self.trainer.num_generations
+        rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        taken = list(trainer.sampler.batch(trainer._rollout_number))
+        played: list[Episode] = []
+        rounds = 0
+        while rounds < args.max_refills:
+            count = tasks_to_draw(args.batch_tasks, len(informative_groups(returns)), len(taken))
+            fresh = trainer.sampler.fresh_tasks(taken, count, derive_seed(seed, rounds + 1)) if count else []
+            if not fresh:
+                break
+            rounds += 1
+            rows = [trainer.train_dataset[place] for place in fresh for _ in range(size)]
+            start, stop = len(rows) * rank // processes, len(rows) * (rank + 1) // processes
+            more = trainer.rollout(self._specs(rows[start:stop], len(taken) * size + start, seed), trainer.temperature)
+            new_returns, new_sources, _ = _returns(more)
+            returns.update(new_returns)
+            source_of.update(new_sources)
+            taken, played = taken + fresh, played + more
+        self._log({"rollout/refills": rounds})
+        return played
 
     # The engine.
 
@@ -137,12 +148,12 @@ class RolloutScheduler:
         runner.budget, runner.version = self._budget, trainer.state.global_step
         if self._curriculum is not None and trainer.model.training:
             turns = self._curriculum.turns(trainer.state.global_step)
-            trainer._metrics["train"]["rollout/max_turns"].append(turns)
+            self._log({"rollout/max_turns": turns})
             most = min(turns, self._budget.max_turns or turns)
             runner.budget = dataclasses.replace(self._budget, max_turns=most)
         if isinstance(runner.policy, Engine):
             runner.policy.wake()
-            # Every time, even twice in a step: the step says little about the weights (a second `train()`, the best
+            # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
             # checkpoint loaded at the end), and an engine that slept has none.
             runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
         trainer._metrics[trainer._mode]["time/sync"].append(time.perf_counter() - started)
@@ -164,8 +175,7 @@ class RolloutScheduler:
         if isinstance(self.runner.policy, Engine):
             self.runner.policy.sleep()
         trainer.model.train(training)
-        self._log_times()
-        check_failures_everywhere(episodes)
+        self._finish(episodes)
         return episodes
 
     def play_ahead(self, specs: Sequence[EpisodeSpec]) -> None:
@@ -177,7 +187,7 @@ class RolloutScheduler:
         def play() -> None:
             try:
                 future.set_result(self.runner.run_share(specs, temperature=self.trainer.temperature))
-            except BaseException as error:  # raised again where the result is asked for
+            except BaseException as error:  # raised again where the result is read
                 future.set_exception(error)
 
         # A daemon, so that an interrupted run does not wait for episodes that it does not need any more.
@@ -192,7 +202,7 @@ class RolloutScheduler:
         if self._begun_ahead is not None:
             started = time.perf_counter()
             self._begun_ahead[1].exception()
-            self.trainer._metrics["train"]["time/rollout_awaited"].append(time.perf_counter() - started)
+            self._log({"time/rollout_awaited": time.perf_counter() - started})
 
     def _take_ahead(self, specs: Sequence[EpisodeSpec]) -> list[Episode] | None:
         """Return the episodes, or None if these were not played ahead; warns if others were.
@@ -206,8 +216,7 @@ class RolloutScheduler:
         (begun, future), self._begun_ahead = self._begun_ahead, None
         with barrier_on_error(self.trainer.accelerator.num_processes > 1):
             episodes = future.result()
-        check_failures_everywhere(episodes)
-        self._log_times()
+        self._finish(episodes)
         if begun == list(specs):
             return episodes
         warn_discarded(f"{len(episodes)} episodes that were played ahead")
@@ -219,26 +228,22 @@ class RolloutScheduler:
         if number == self.rollouts:
             return
         first = trainer.accelerator.process_index * count
-        tasks = trainer.sampler.batch(number)
-        tasks = [task for task in tasks for _ in range(trainer.num_generations)][first : first + count]
-        rows = [trainer.train_dataset[task] for task in tasks]
+        tasks = [task for task in trainer.sampler.batch(number) for _ in range(trainer.num_generations)]
+        rows = [trainer.train_dataset[task] for task in tasks[first : first + count]]
         self.play_ahead(self._specs(rows, first, derive_seed(trainer.args.seed, number)))
 
-    def _play_everywhere(self, places: Sequence[int], first_group: int, seed: int) -> list[Episode]:
-        """Play further tasks, each process its share of them."""
-        trainer, size = self.trainer, self.trainer.num_generations
-        rows = [trainer.train_dataset[place] for place in places for _ in range(size)]
-        rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
-        start, stop = len(rows) * rank // processes, len(rows) * (rank + 1) // processes
-        return trainer.rollout(self._specs(rows[start:stop], first_group * size + start, seed), trainer.temperature)
+    def _finish(self, episodes: Sequence[Episode]) -> None:
+        """Log where the time of a rollout went, and stop all processes if every episode of all of them failed.
+
+        One process whose few episodes all failed is no reason: the others' are trained on, as one process would.
+        """
+        for name, value in self.runner.stats.metrics().items():
+            self.trainer._metrics[self.trainer._mode][name].append(value)
+        failures = gather_object([episode.failure for episode in episodes])
+        if all(failures):
+            check_failures(failures)
 
     # Tasks.
-
-    @functools.cached_property
-    def _place(self) -> dict[tuple[Any, ...], int]:
-        """Where each task stands in the data set, so that a fresh one can be told from one of the batch."""
-        dataset = self.trainer.train_dataset
-        return {key: i for i, key in enumerate(zip(*(dataset[name] for name in COLUMNS), strict=True))}
 
     @property
     def rollouts(self) -> int:
@@ -260,7 +265,7 @@ class RolloutScheduler:
             batch, place = divmod(number, trainer.args.batch_tasks)
             row = trainer.train_dataset[trainer.sampler.batch(batch)[place]]
             seed = derive_seed(trainer.args.seed, batch)
-            specs += [replace(s, group=number) for s in self._specs([row] * size, place * size, seed)]
+            specs += [dataclasses.replace(s, group=number) for s in self._specs([row] * size, place * size, seed)]
         return specs
 
     def _specs(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[EpisodeSpec]:
@@ -268,28 +273,39 @@ class RolloutScheduler:
         size = self.trainer.num_generations
         specs = group_specs(rows, first=first, group_size=size, sampling_seed=seed)
         if self.trainer.estimator.needs_baseline:
-            specs += [replace(spec, greedy=True, member=size) for spec in specs if spec.member == 0]
+            specs += [dataclasses.replace(spec, greedy=True, member=size) for spec in specs if spec.member == 0]
         return specs
 
     # Logs.
 
-    def _log_times(self) -> None:
-        """Log where the time of the last rollout went."""
-        for name, value in self.runner.stats.metrics().items():
-            self.trainer._metrics[self.trainer._mode][name].append(value)
+    def _log(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.trainer._metrics["train"][name].append(value)
 
-    def _log(self, returns: Sequence[float], groups: Sequence[int], sources: Sequence[int]) -> None:
-        """Log the rewards of the sampler's tasks; refills are drawn because of what these earned."""
-        metrics = self.trainer._metrics["train"]
-        scored = [value for value in returns if value == value]
-        # Groups of one have no spread of their own; then that of the environment says whether there is anything to
-        # learn.
-        compared = sources if self.trainer.num_generations == 1 else groups
-        spreads = list(group_spreads(returns, compared).values())
-        metrics["reward"].append(sum(scored) / max(1, len(scored)))
-        metrics["reward_std"].append(sum(spreads) / len(spreads))
-        metrics["frac_reward_zero_std"].append(sum(spread < 1e-6 for spread in spreads) / len(spreads))
-        metrics["rollout/failed"].append(1 - len(scored) / len(returns))
+    def _log_rewards(self, episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int]]:
+        """Log what the sampler's tasks earned, and return the returns of each group, and its environment.
+
+        Refills do not count here: they are drawn because of what these earned.
+        """
+        returns, source_of, played = _returns(episodes)
+        scored = [value for values in returns.values() for value in values]
+        compared = returns
+        if self.trainer.num_generations == 1:
+            # Groups of one have no spread. That of their environment shows whether there is anything to learn from.
+            compared = {source: [] for source in source_of.values()}
+            for group, values in returns.items():
+                compared[source_of[group]] += values
+        spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in compared.values()]
+        self._log(
+            staleness(sampled(episodes), self.trainer.state.global_step)
+            | {
+                "reward": sum(scored) / max(1, len(scored)),
+                "reward_std": sum(spreads) / len(spreads),
+                "frac_reward_zero_std": sum(spread < 1e-6 for spread in spreads) / len(spreads),
+                "rollout/failed": 1 - len(scored) / played,
+            }
+        )
+        return returns, source_of
 
 
 def group_specs(
@@ -323,24 +339,29 @@ def group_specs(
     ]
 
 
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in COLUMNS)
-
-
-def _returns(episodes: Sequence[Episode]) -> tuple[list[float], list[int], list[int]]:
-    """Return, group and environment of each sampled episode of all processes, in the order of the tasks."""
-    mine = [(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in sampled(episodes)]
-    found = gather_object(mine)
-    found = sorted(found, key=lambda one: one[:2])
-    return [reward for _, _, reward, _ in found], [one[0] for one in found], [one[3] for one in found]
-
-
-def _with_baseline(episodes: Sequence[Episode]) -> set[int]:
-    """Return the groups of all processes whose greedy episode did not fail."""
-    found = gather_object([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
-    return {group for group, reward in found if reward == reward}
-
-
 def sampled(episodes: Iterable[Episode]) -> list[Episode]:
-    """Leave out the greedy episodes: they are baselines, and say nothing about the policy that samples."""
+    """Leave out the greedy episodes: they are baselines, and not samples of the policy."""
     return [episode for episode in episodes if not episode.spec.greedy]
+
+
+def _returns(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int], int]:
+    """Return each group's rewards, over all processes and without failed episodes, its environment, and all played."""
+    mine = [(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in sampled(episodes)]
+    played = sorted(gather_object(mine), key=lambda one: one[:2])
+    returns: dict[int, list[float]] = {group: [] for group, *_ in played}
+    for group, _, reward, _ in played:
+        if reward == reward:  # an episode whose machinery broke has NaN
+            returns[group].append(reward)
+    return returns, {group: source for group, _, _, source in played}, len(played)
+
+
+def staleness(episodes: Sequence[Episode], step: int) -> dict[str, float]:
+    """How old the weights were that sampled the tokens of all processes, in optimizer steps: mean over tokens and most.
+
+    Args:
+        episodes: this process's episodes, also failed ones.
+        step: the optimizer steps made so far.
+    """
+    runs = gather_object([run for episode in episodes for made in episode.steps for run in made.versions])
+    age = sum((step - version) * count for version, count in runs) / max(1, sum(count for _, count in runs))
+    return {"rollout/staleness": age, "rollout/staleness_max": max((step - version for version, _ in runs), default=0)}

@@ -1,139 +1,82 @@
 """Which groups of episodes are trained on, and how long they may be.
 
-A group whose members all earned the same says nothing about what to do differently: its advantages are zero, or noise
-where a critic or a normaliser makes them something else. Two papers act on it. RAGEN ranks the groups of a rollout by
-the spread of their returns and trains on the top (`keep_groups`). DAPO drops the groups that agree and plays further
-tasks until the batch is full again (`informative_groups`, `Refill`, `fresh_tasks`).
+A group whose members all earned the same does not say what to do differently: its advantages are zero, or noise where a
+critic or a normaliser makes them something else. Two papers act on it. RAGEN ranks the groups of a rollout by the
+spread of their returns and trains on the top (`keep_groups`). DAPO drops the groups that agree and plays further tasks
+until the batch is full again (`informative_groups`, `tasks_to_draw`, `fresh_tasks`).
 
-Everything here is a pure function of numbers that all processes share, so that they agree without talking. Shapes: N
-episodes, each with the number of its group. A return is NaN where the episode could not be scored (its machinery
-broke); such an episode is skipped.
+Everything here is a pure function of numbers that all processes share, so that they agree without talking. The returns
+of a rollout are those of its scored episodes, by group; an episode whose machinery broke has none.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Collection, Sequence
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.metrics import group_spreads, scored_by_group
+
+Returns = Mapping[int, Sequence[float]]
+"""By number of the group: the total reward of each of its scored episodes, in any order."""
 
 
-def keep_groups(returns: Any, groups: Any, fraction: float, sources: Any = None) -> list[int]:
+def keep_groups(returns: Returns, fraction: float, source_of: Mapping[int, int]) -> list[int]:
     """Choose the groups with the largest spread of returns: StarPO-S's uncertainty filter (RAGEN, arXiv:2504.20073).
 
     Which groups those are depends on the returns of this rollout, so that the choice biases the gradient towards tasks
     of middling difficulty. That is the point, as in prioritised replay.
 
     Args:
-        returns: (N,) total reward per episode, array or tensor.
-        groups: (N,) number of each episode's group.
+        returns: of the groups to choose from.
         fraction: in (0, 1], the share of groups to keep, rounded down as in RAGEN (0.25 of 8 are 2, and of 7 it is 1),
             but never fewer than one.
-        sources: (N,) environment of each episode. The groups of each are ranked among themselves: spreads are in units
-            of reward, so that in one ranking the environment of larger rewards would take all places. None for one
-            environment.
+        source_of: environment of each group. The groups of each are ranked among themselves: spreads are in units of
+            reward, so that in one ranking the environment of larger rewards would take all places.
 
     Returns:
         The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower group
         number. Where no group has a spread, it is a group that agrees: training on it is training on zeros.
-
-    Raises:
-        ConfigError: for a fraction outside (0, 1].
     """
-    if not 0.0 < fraction <= 1.0:
-        raise ConfigError(f"the share of groups to keep is {fraction}; it must be above 0 and at most 1 (1 keeps all)")
-    if sources is not None:
-        values = torch.as_tensor(returns, dtype=torch.float64, device="cpu")
-        numbers, origins = torch.as_tensor(groups, device="cpu"), torch.as_tensor(sources, device="cpu")
-        parts = [origins == source for source in origins.unique()]
-        return sorted(group for part in parts for group in keep_groups(values[part], numbers[part], fraction))
-    spreads = group_spreads(returns, groups)
-    ranked = sorted(spreads, key=lambda group: (-spreads[group], group))
-    # The small allowance is for products that fall short by rounding alone: 0.29 of 100 groups are 29.
-    return sorted(ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))])
+    # `stdev` is exact, so that neither rounding nor the order of members makes a difference where there is none.
+    spreads = {group: statistics.stdev(values) if len(values) > 1 else 0.0 for group, values in returns.items()}
+    kept: list[int] = []
+    for source in {source_of[group] for group in returns}:
+        ranked = sorted((g for g in returns if source_of[g] == source), key=lambda group: (-spreads[group], group))
+        # The small allowance is for products that fall short by rounding alone: 0.29 of 100 groups are 29.
+        kept += ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))]
+    return sorted(kept)
 
 
-def informative_groups(returns: Any, groups: Any, eps: float = 1e-6) -> list[int]:
-    """List the groups whose scored episodes did not all earn the same, ascending (DAPO, arXiv:2503.14476, eq. 11).
-
-    Args:
-        returns: (N,) total reward per episode.
-        groups: (N,) number of each episode's group.
-        eps: returns closer than this are the same.
-    """
-    return [group for group, values in scored_by_group(returns, groups).items() if len(values) and np.ptp(values) > eps]
+def informative_groups(returns: Returns) -> list[int]:
+    """List the groups whose scored episodes did not all earn the same, ascending (DAPO, arXiv:2503.14476, eq. 11)."""
+    return [group for group, values in sorted(returns.items()) if values and max(values) - min(values) > 1e-6]
 
 
-class Refill:
-    """Counts the groups of DAPO's dynamic sampling (arXiv:2503.14476, section 3.2): draw, keep what informs, draw more.
+def tasks_to_draw(wanted: int, informative: int, drawn: int) -> int:
+    """Return how many tasks the next round of DAPO's dynamic sampling plays (arXiv:2503.14476, section 3.2).
 
-    Add each round, play `tasks_to_draw` further tasks while that is not 0, then train on `kept`:
-
-        refill = Refill(wanted=8, max_refills=3)
-        refill.add(informative_groups(returns, groups), drawn=8)
-        while count := refill.tasks_to_draw:
-            ...
-
-    Too few groups after the last round are not made up for: a batch that is filled with groups that agree has the same
-    gradient and costs more.
+    As many as should fill the batch at the rate seen so far. More would mostly be thrown away, fewer would cost another
+    round, and a round takes as long as its slowest episode; a full batch is the most at a time.
 
     Args:
         wanted: groups of a full batch.
-        max_refills: rounds after the first one.
+        informative: groups found so far.
+        drawn: tasks played for them, at least 1.
 
-    Raises:
-        ConfigError: if no group is wanted, or the number of refills is negative.
+    Returns:
+        0 when the batch is full.
     """
-
-    def __init__(self, wanted: int, max_refills: int) -> None:
-        """Start before the first round."""
-        if wanted < 1:
-            raise ConfigError(f"{wanted} groups are wanted; a batch needs at least 1")
-        if max_refills < 0:
-            raise ConfigError(f"the number of refills is {max_refills}; it must be at least 0 (0 never draws again)")
-        self.wanted, self.max_refills = wanted, max_refills
-        self.rounds = self.drawn = 0
-        self._found: list[int] = []
-
-    def add(self, informative: Sequence[int], drawn: int) -> None:
-        """Take in a round.
-
-        Args:
-            informative: its groups that inform, under numbers that no other round uses.
-            drawn: how many tasks it played.
-        """
-        self.rounds += 1
-        self.drawn += drawn
-        self._found += informative
-
-    @property
-    def kept(self) -> list[int]:
-        """The groups to train on: the first `wanted` that informed, in the order they came."""
-        return self._found[: self.wanted]
-
-    @property
-    def tasks_to_draw(self) -> int:
-        """Tasks of the next round, 0 when the batch is full or the rounds are used up.
-
-        As many as should fill the batch at the rate seen so far. More would mostly be thrown away, fewer would cost
-        another round, and a round takes as long as its slowest episode; a full batch is the most at a time.
-        """
-        missing = self.wanted - len(self._found)
-        if missing <= 0 or self.rounds > self.max_refills:
-            return 0
-        if not self._found:
-            return self.wanted
-        return min(self.wanted, math.ceil(missing * self.drawn / len(self._found)))
+    if not informative:
+        return wanted
+    return min(wanted, math.ceil(max(0, wanted - informative) * drawn / informative))
 
 
-def fresh_tasks(pool: Sequence[int], taken: Collection[int], count: int, seed: int) -> list[int]:
+def fresh_tasks(pool: Sequence[int], taken: Iterable[int], count: int, seed: int) -> list[int]:
     """Draw tasks that the batch does not have yet.
 
     Args:
@@ -145,9 +88,9 @@ def fresh_tasks(pool: Sequence[int], taken: Collection[int], count: int, seed: i
     Returns:
         Distinct tasks, fewer than `count` where the pool has no more.
     """
-    taken = set(taken)
+    known: Collection[int] = set(taken)
     order = np.random.default_rng(seed).permutation(len(pool))
-    return [pool[int(i)] for i in order if pool[int(i)] not in taken][:count]
+    return [pool[int(i)] for i in order if pool[int(i)] not in known][:count]
 
 
 @dataclass(frozen=True, slots=True)

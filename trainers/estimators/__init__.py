@@ -1,7 +1,7 @@
 """Advantage estimators: from what the steps of an episode earned to how much better each token was than expected.
 
-Each is a short pure function over tensors, and an adapter that takes what the function needs from an `Experience`
-(trainers/credit.py). groups.py holds those without a critic, gae.py those with one.
+Each is a pure function of an `Experience` (trainers/credit.py): groups.py holds those without a critic, gae.py those
+with one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.credit import Credit, Estimate, Experience
 from agent_gym.trainers.estimators import gae, groups
-from agent_gym.trainers.estimators.groups import SCALES
-from agent_gym.trainers.estimators.process import PROCESS_NORMS, normalize_process
+from agent_gym.trainers.estimators.groups import PROCESS_NORMS, SCALES, normalize_process
 
 __all__ = [
     "ESTIMATORS",
@@ -51,30 +50,26 @@ class Estimator:
 
 _ALL = (
     Estimator("grpo", groups.estimate_grpo, "return against the group's mean, by its spread", needs_groups=True),
-    Estimator("dr_grpo", groups.estimate_dr_grpo, "return against the group's mean", needs_groups=True),
-    Estimator("rloo", groups.estimate_rloo, "return against the mean of the others", needs_groups=True),
-    Estimator("remax", groups.estimate_remax, "return against that of a greedy episode", needs_baseline=True),
-    Estimator("reinforce_pp", groups.estimate_reinforce_pp, "discounted return of each token, whitened"),
+    Estimator("dr_grpo", groups.dr_grpo, "return against the group's mean", needs_groups=True),
+    Estimator("rloo", groups.rloo, "return against the mean of the others", needs_groups=True),
+    Estimator("remax", groups.remax, "return against that of a greedy episode", needs_baseline=True),
+    Estimator("reinforce_pp", groups.reinforce_pp, "discounted return of each token, whitened"),
     Estimator(
         "reinforce_pp_baseline",
-        groups.estimate_reinforce_pp_baseline,
+        groups.reinforce_pp_baseline,
         "return against the group's mean, whitened over the batch",
         needs_groups=True,
     ),
-    Estimator("gigpo", groups.estimate_gigpo, "grpo, plus steps against others from the same state", needs_groups=True),
+    Estimator("gigpo", groups.gigpo, "grpo, plus steps against others from the same state", needs_groups=True),
     Estimator("gae", gae.estimate_gae, "critic; credit by tokens", needs_critic=True),
     Estimator("step_gae", gae.estimate_step_gae, "critic; credit by steps", needs_critic=True),
-    Estimator("bilevel_gae", gae.estimate_bilevel_gae, "critic; credit by steps, then by tokens", needs_critic=True),
+    Estimator("bilevel_gae", gae.bilevel_gae, "critic; credit by steps, then by tokens", needs_critic=True),
 )
 ESTIMATORS: dict[str, Estimator] = {estimator.name: estimator for estimator in _ALL}
 
 
 def get_estimator(name: str) -> Estimator:
-    """Look up an estimator.
-
-    Raises:
-        ConfigError: for a name that is not in `ESTIMATORS`.
-    """
+    """Look up an estimator; raises `ConfigError` for a name that is not in `ESTIMATORS`."""
     if name not in ESTIMATORS:
         raise ConfigError(f"no advantage estimator is called {name!r}; allowed: {', '.join(ESTIMATORS)}")
     return ESTIMATORS[name]

@@ -30,8 +30,8 @@ def gae(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the recursion above from the end to the beginning over the moments in the mask.
 
-    PPO, arXiv:1707.06347; GAE, arXiv:1506.02438. What is masked out is jumped over and does not exist: the next value
-    and the next advantage are carried along until the mask is True again. So tokens of the world cost no discount, and
+    PPO, arXiv:1707.06347; GAE, arXiv:1506.02438. What is masked out is jumped over: the next value and the
+    next advantage are carried along until the mask is True again. So tokens of the environment cost no discount, and
     the last token before a tool's answer looks to the value of the first token after it.
 
     Args:
@@ -45,7 +45,7 @@ def gae(
         lam: lambda.
 
     Returns:
-        Advantages and returns = advantages + values, what the critic should have said; (N, T), 0 outside the mask.
+        Advantages and returns = advantages + values, the targets of the critic; (N, T), 0 outside the mask.
     """
     discounts = torch.as_tensor(gamma, dtype=values.dtype).expand_as(values)
     advantages = torch.zeros_like(values)
@@ -59,49 +59,6 @@ def gae(
     return advantages, torch.where(mask, advantages + values, 0.0)
 
 
-def bilevel_gae(
-    rewards: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor,
-    ends: torch.Tensor,
-    futures: torch.Tensor,
-    gamma: float,
-    lam: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run GAE over the tokens of each step by itself, with all that comes after the step as one last reward.
-
-    The lower level of VAGEN's bi-level GAE, arXiv:2510.16907, which RAGEN's code has, too. The upper level is `gae`
-    over steps. Its target for a step, R_k = A_k + V_k, becomes the return of the step's last token here, and no value
-    crosses the border of a step: discounts can be mild between steps and strong between tokens, or the other way round.
-
-    R_k is made of what the step earned and of a future. What it earned stays where it was earned, so a token's own KL
-    penalty charges it and the tokens before it, not those after, and counts once; only the future,
-    R_k - (rewards of the step), is added on the last token.
-
-    RAGEN's code differs: it takes the value of a step at its last token, where most of the step is already decided, and
-    finds the ends of steps by looking for rewards that are not 0, so steps without a reward melt into the next one.
-
-    Args:
-        rewards: (N, T) per token.
-        values: (N, T) V of the state before each token.
-        mask: (N, T) True where there is a token.
-        ends: (N, T) True at the last token of each step.
-        futures: (N, T) read where `ends` is True: what the steps after this one are worth, seen from the upper level.
-        gamma: discount per token.
-        lam: lambda over tokens.
-
-    Returns:
-        Advantages and returns, as `gae`.
-    """
-    walls = torch.where(ends, 0.0, torch.full_like(values, gamma))
-    return gae(rewards + torch.where(ends, futures, 0.0), values, mask, values.new_zeros(len(values)), walls, lam)
-
-
-def _bootstrap(experience: Experience) -> torch.Tensor:
-    """(N,) value after the last token, 0 where the task itself ended."""
-    return torch.where(experience.terminated, 0.0, required(experience.last_values, "last_values"))
-
-
 def _over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, K) advantages and returns of the steps that sampled tokens; the value of a step is that of its first token.
 
@@ -113,6 +70,11 @@ def _over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, t
     return gae(rewards, values, mask, _bootstrap(experience), credit.step_gamma, credit.step_lam)
 
 
+def _bootstrap(experience: Experience) -> torch.Tensor:
+    """(N,) value after the last token, 0 where the task itself ended."""
+    return torch.where(experience.terminated, 0.0, required(experience.last_values, "last_values"))
+
+
 def estimate_gae(experience: Experience, credit: Credit) -> Estimate:
     """`gae` over the policy's own tokens, whitened over tokens."""
     values, mask = required(experience.values, "values"), experience.token_mask
@@ -122,23 +84,36 @@ def estimate_gae(experience: Experience, credit: Credit) -> Estimate:
 
 
 def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
-    """`gae` over steps, as in StepPO (arXiv:2604.18401): a step is one action, however many tokens it took to say it.
+    """`gae` over steps, as in StepPO (arXiv:2604.18401): a step is one action, however many tokens it took.
 
-    All tokens of a step share its advantage, and the critic is asked only where a step begins. Whitening counts each
+    All tokens of a step share its advantage, and values are trained only where a step begins. Whitening counts each
     step once; counted by tokens, wordy steps would set the mean for all others.
     """
     advantages, returns = _over_steps(experience, credit)
     if credit.whiten:
         advantages = whiten(advantages, experience.acting_steps, experience.sources)
-    asked = experience.first_token_mask
-    return Estimate(experience.to_tokens(advantages), torch.where(asked, experience.to_tokens(returns), 0.0), asked)
+    first = experience.first_token_mask
+    return Estimate(experience.to_tokens(advantages), torch.where(first, experience.to_tokens(returns), 0.0), first)
 
 
-def estimate_bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
-    """`gae` over steps, then `bilevel_gae` over the tokens inside each, whitened over tokens."""
-    values, mask = required(experience.values, "values"), experience.token_mask
+def bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
+    """`gae` over steps, then over the tokens of each step by itself, with what comes after the step as a last reward.
+
+    VAGEN's bi-level GAE, arXiv:2510.16907, which RAGEN's code has, too. The target of a step from the upper level,
+    R_k = A_k + V_k, becomes the return of the step's last token, and no value crosses the border of a step: discounts
+    can be mild between steps and strong between tokens, or the other way round. Whitened over tokens.
+
+    R_k is made of what the step earned and of a future. What it earned stays where it was earned, so a token's own KL
+    penalty charges it and the tokens before it, not those after, and counts once; only the future,
+    R_k - (rewards of the step), is added on the last token.
+
+    RAGEN's code differs: it takes the value of a step at its last token, where most of the step is already decided, and
+    finds the ends of steps by looking for rewards that are not 0, so steps without a reward melt into the next one.
+    """
+    values, mask, ends = required(experience.values, "values"), experience.token_mask, experience.last_token_mask
     _, targets = _over_steps(experience, credit)
     futures = experience.to_tokens(targets - experience.acting_rewards)
-    ends, rewards = experience.last_token_mask, experience.token_rewards
-    advantages, returns = bilevel_gae(rewards, values, mask, ends, futures, credit.gamma, credit.lam)
+    rewards = experience.token_rewards + torch.where(ends, futures, 0.0)
+    walls = torch.where(ends, 0.0, torch.full_like(values, credit.gamma))
+    advantages, returns = gae(rewards, values, mask, values.new_zeros(len(values)), walls, credit.lam)
     return Estimate(whiten(advantages, mask, experience.sources) if credit.whiten else advantages, returns, mask)

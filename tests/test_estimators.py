@@ -1,0 +1,356 @@
+"""What holds for every estimator, and those that compare episodes or steps, against oracles that never see a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from estimator_tools import (  # noqa: E402
+    CREDITS,
+    Played,
+    Step,
+    batches,
+    mean_and_std,
+    numbers,
+    pack,
+    process_to_go,
+    reward_of_tokens,
+    same,
+    step_of_tokens,
+    total,
+    whitened,
+    whitened_rows,
+)
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers.estimators import (  # noqa: E402
+    ESTIMATORS,
+    SCALES,
+    Credit,
+    Estimate,
+    Experience,
+    get_estimator,
+)
+from agent_gym.trainers.estimators.groups import grpo, returns_to_go, whiten  # noqa: E402
+
+# The discounts are powers of two here, so that sums are the same in every order and rounding cannot be blown up.
+EXACT = CREDITS.map(lambda credit: replace(credit, gamma=0.5, lam=1.0, step_gamma=1.0, step_lam=0.5))
+SILENT = Step(penalties=(), values=())
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def single(returns: list[float], groups: list[int]) -> Experience:
+    """Episodes of one step and one token."""
+    return pack([Played((Step(outcome=r),), group) for r, group in zip(returns, groups, strict=True)])
+
+
+def parts(episodes: list[Played], estimate: Estimate) -> list[list[list[float]]]:
+    tensors = (estimate.advantages, estimate.returns, estimate.value_mask)
+    return [numbers(episodes, tensor) for tensor in tensors if tensor is not None]
+
+
+# What an estimator sees.
+
+
+def test_rewards_stand_on_the_last_token_and_none_vanishes() -> None:
+    long = Step(outcome=1.0, process=0.5, penalties=(-0.25, -0.5), values=(3.0, 4.0))
+    silent = Step(outcome=8.0, process=2.0, penalties=(), values=())
+    short = Step(outcome=16.0, penalties=(-1.0,), values=(5.0,))
+    seen = pack([Played((long, silent, short)), Played((silent, short))], extra_steps=1, extra_tokens=1)
+    assert seen.token_rewards.tolist() == [[-0.25, 11.0, 15.0, 0.0], [25.0, 0.0, 0.0, 0.0]]
+    assert seen.acting_rewards.tolist() == [[10.75, 0.0, 15.0, 0.0], [0.0, 25.0, 0.0, 0.0]]
+    assert seen.step_rewards.tolist() == [[0.75, 10.0, 15.0, 0.0], [10.0, 15.0, 0.0, 0.0]]
+    assert seen.episode_returns.tolist() == [23.25, 23.0]  # process rewards are left out
+    assert seen.first_token_mask.tolist() == [[True, False, True, False], [True, False, False, False]]
+    assert seen.last_token_mask.tolist() == [[False, True, True, False], [True, False, False, False]]
+    assert seen.acting_steps.tolist() == [[True, False, True, False], [False, True, False, False]]
+    assert seen.to_steps(seen.values).tolist() == [[3.0, 0.0, 5.0, 0.0], [0.0, 5.0, 0.0, 0.0]]
+    per_step = torch.tensor([[1.0, 2.0, 3.0, 9.0], [4.0, 5.0, 6.0, 9.0]])
+    assert seen.to_tokens(per_step).tolist() == [[1.0, 1.0, 3.0, 0.0], [5.0, 0.0, 0.0, 0.0]]
+    assert pack([Played((silent,))], extra_tokens=2).token_rewards.tolist() == [[0.0, 0.0]]
+    rounded = replace(seen, **{name: getattr(seen, name).float() for name in ("outcome", "process", "penalty")})
+    assert rounded.outcome.dtype == torch.float64 and torch.equal(rounded.token_rewards, seen.token_rewards)
+
+
+# Every estimator.
+
+
+@given(batches(), EXACT, st.randoms(), st.integers(0, 3), st.integers(0, 3))
+def test_order_and_padding_do_not_matter(
+    episodes: list[Played], credit: Credit, random: Random, steps: int, tokens: int
+) -> None:
+    order = random.sample(range(len(episodes)), len(episodes))
+    shuffled = [episodes[i] for i in order]
+    for estimator in ESTIMATORS.values():
+        plain = parts(episodes, estimator.estimate(pack(episodes), credit))
+        mixed = parts(shuffled, estimator.estimate(pack(shuffled, steps, tokens), credit))
+        for one, other in zip(plain, mixed, strict=True):
+            same(other, [one[i] for i in order], 1e-12)
+
+
+def in_sources(mine: list[Played], others: list[Played]) -> Experience:
+    """Lay out the episodes of two environments, with tasks of their own."""
+    others = [replace(episode, group=episode.group + 100) for episode in others]
+    return replace(pack(mine + others), sources=torch.tensor([7] * len(mine) + [3] * len(others)))
+
+
+@given(batches(), batches(), CREDITS)
+def test_company_does_not_matter_unless_it_is_the_unit(
+    mine: list[Played], others: list[Played], credit: Credit
+) -> None:
+    alike = replace(credit, whiten=False, scale="none" if credit.scale == "batch" else credit.scale)
+    for estimator in ESTIMATORS.values():
+        # Another environment never does; other tasks of the same one do where the batch is the unit.
+        for together, setting in ((in_sources(mine, others), credit), (in_sources(mine, others), alike)):
+            together.sources = together.sources if setting is credit else None
+            alone = estimator.estimate(pack(mine), setting)
+            both = parts([*mine, *others], estimator.estimate(together, setting))
+            for one, other in zip(parts(mine, alone), both, strict=True):
+                same(other[: len(mine)], one, 1e-7)
+        one_source = replace(pack(mine), sources=torch.full((len(mine),), 5))
+        advantages = estimator.estimate(pack(mine), credit).advantages
+        assert torch.equal(estimator.estimate(one_source, credit).advantages, advantages)
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"dr_grpo", "rloo", "remax"}))
+def test_environments_of_unlike_rewards_have_advantages_of_equal_size(name: str) -> None:
+    def play(unit: float) -> list[Played]:
+        """Two tasks in three attempts: rewards of 0 and of `unit`, and a critic that expects a half."""
+        wins = [(0, 1), (0, 0), (0, 0), (1, 1), (1, 1), (1, 0)]
+        value = (unit / 2,)
+        return [Played((Step(values=value), Step(outcome=unit * win, values=value)), task) for task, win in wins]
+
+    experience = in_sources(play(1.0), play(100.0))
+    found = get_estimator(name).estimate(experience, Credit(scale="batch")).advantages
+    assert found[:6].abs().max() > 0.5
+    assert torch.allclose(found[:6], found[6:], rtol=1e-3)
+
+
+SMALL = {
+    "no episodes": [],
+    "no steps": [Played(()), Played(())],
+    "no tokens": [Played((replace(SILENT, outcome=1.0),)), Played((SILENT, SILENT))],
+    "one token": [Played((Step(outcome=1.0),))],
+    "one episode": [Played((Step(), Step(outcome=1.0, penalties=(0.1, 0.2), values=(0.3, 0.4))))],
+    "no rewards": [Played((Step(), Step())), Played((Step(),), terminated=False)],
+    "equal": [Played((Step(outcome=0.7),)), Played((Step(outcome=0.7),)), Played((Step(outcome=0.7),), group=1)],
+    "one without tokens": [Played((Step(outcome=1.0),)), Played((replace(SILENT, outcome=1.0),))],
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("credit", [Credit(), Credit(scale="batch"), Credit(scale="none", whiten=False)])
+def test_small_batches_are_finite_and_keep_their_shape(name: str, credit: Credit) -> None:
+    for case, episodes in SMALL.items():
+        for padding in ((0, 0), (1, 0), (1, 2)):
+            experience = pack(episodes, *padding)
+            estimate = get_estimator(name).estimate(experience, credit)
+            for found in (estimate.advantages, estimate.returns):
+                assert found is None or (found.shape == experience.step_of.shape and found.isfinite().all())
+            if case == "no rewards" or (case == "equal" and credit.whiten and name != "remax"):
+                assert not estimate.advantages.any()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_needs_what_it_declares(name: str) -> None:
+    estimator, credit = get_estimator(name), Credit()
+    needs = {
+        "values": estimator.needs_critic,
+        "last_values": estimator.needs_critic,
+        "baselines": estimator.needs_baseline,
+        "anchors": name == "gigpo",
+    }
+    for field, needed in needs.items():
+        lacking = replace(pack([Played((Step(),))]), **{field: None})
+        if needed:
+            with pytest.raises(ConfigError, match=f"Experience.{field}, which is None"):
+                estimator.estimate(lacking, credit)
+        else:
+            estimator.estimate(lacking, credit)
+    alone = estimator.estimate(pack([Played((Step(outcome=1.0), Step(anchor=1)))]), replace(credit, whiten=False))
+    assert estimator.needs_groups == (not alone.advantages.any())
+
+
+def test_an_unknown_name_is_named_with_what_is_allowed() -> None:
+    with pytest.raises(ConfigError, match="'gea'; allowed: grpo, dr_grpo, .*, bilevel_gae"):
+        get_estimator("gea")
+    with pytest.raises(ConfigError, match="'groups'; allowed: group, batch, none"):
+        grpo(torch.zeros(4), torch.zeros(4).long(), "groups")
+
+
+# Episodes against episodes.
+
+GROUPED = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp_baseline")
+
+
+def in_units(number: float, peers: list[float], everybody: list[float], scale: str) -> float:
+    mean, std = mean_and_std(peers)
+    unit = {"group": std + 1e-4, "batch": mean_and_std(everybody)[1] + 1e-4, "none": 1.0}[scale]
+    return (number - mean) / unit
+
+
+def of_episodes(name: str, episodes: list[Played], credit: Credit) -> list[float]:
+    """One number per episode, each looked at by itself."""
+    result = []
+    for me in episodes:
+        siblings = [total(other) for other in episodes if other.group == me.group]
+        if name == "remax":
+            result.append(total(me) - me.baseline)
+        elif name == "rloo":
+            others = [total(other) for other in episodes if other.group == me.group and other is not me]
+            result.append(total(me) - sum(others) / len(others) if others else 0.0)
+        else:
+            scale = credit.scale if name == "grpo" else "none"
+            result.append(in_units(total(me), siblings, [total(other) for other in episodes], scale))
+    return whitened(result) if name == "reinforce_pp_baseline" and credit.whiten else result
+
+
+@settings(max_examples=500)
+@given(batches(), CREDITS)
+def test_the_estimators_of_episodes_are_their_oracles(episodes: list[Played], credit: Credit) -> None:
+    for name in GROUPED:
+        estimate = get_estimator(name).estimate(pack(episodes), credit)
+        expected = []
+        for episode, advantage in zip(episodes, of_episodes(name, episodes, credit), strict=True):
+            later = process_to_go(episode, credit.step_gamma)
+            expected.append([advantage + later[k] for k in step_of_tokens(episode)])
+        # Returns that differ by rounding alone are blown up by the whitening to something still small.
+        same(numbers(episodes, estimate.advantages), expected, 1e-6)
+        assert estimate.returns is None and estimate.value_mask is None
+
+
+def test_grpo_by_hand_with_groups_of_different_sizes_in_any_order() -> None:
+    returns, groups = tensor(1.0, 3.0, 0.0, 0.0, 9.0), torch.tensor([4, 2, 4, 2, 7])
+    assert grpo(returns, groups, "none").tolist() == [0.5, 1.5, -0.5, -1.5, 0.0]
+    by_group = [0.5 / (0.5**0.5 + 1e-4), 1.5 / (4.5**0.5 + 1e-4)]
+    assert grpo(returns, groups).tolist() == pytest.approx([*by_group, -by_group[0], -by_group[1], 0.0])
+    by_batch = grpo(returns, groups, "batch")
+    assert torch.allclose(by_batch, tensor(0.5, 1.5, -0.5, -1.5, 0.0) / (returns.std() + 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dr_grpo", [3.0, -3.0, 0.0, 0.0]),
+        ("rloo", [4.5, -4.5, 0.0, 0.0]),
+        ("reinforce_pp_baseline", [3 / 6**0.5, -3 / 6**0.5, 0.0, 0.0]),
+    ],
+)
+def test_other_comparisons_by_hand(name: str, expected: list[float]) -> None:
+    found = get_estimator(name).estimate(single([6.0, 0.0, 3.0, 8.0], [1, 1, 1, 0]), Credit()).advantages
+    assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7, -1 / 3, 1e6 + 0.1])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"])
+def test_groups_with_nothing_to_compare_get_exactly_zero(name: str, value: float) -> None:
+    # Three times 0.7 sum up to something else than 2.1; that rounding must not be divided by a spread of zero.
+    experience = single([value] * 11, [0, 0, 0, 1, 2, 2, 2, 2, 2, 2, 2])
+    for scale in SCALES:
+        assert not get_estimator(name).estimate(experience, Credit(scale=scale)).advantages.any()
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_process_reward_credits_its_step_and_those_before(name: str) -> None:
+    def advantages(process: float) -> list[list[float]]:
+        long = Step(penalties=(0.0, 0.0), values=(0.0, 0.0))
+        paid = Played((long, Step(process=process), Step(outcome=1.0)))
+        batch = pack([paid, Played((Step(),))])
+        return get_estimator(name).estimate(batch, Credit(step_gamma=0.5)).advantages.tolist()
+
+    (paid, other), (unpaid, same_other) = advantages(0.8), advantages(0.0)
+    assert [a - b for a, b in zip(paid, unpaid, strict=True)] == pytest.approx([0.4, 0.4, 0.8, 0.0])
+    assert other == same_other
+
+
+# REINFORCE++ and whitening.
+
+
+@settings(max_examples=500)
+@given(batches(), CREDITS)
+def test_reinforce_pp_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
+    estimate = get_estimator("reinforce_pp").estimate(pack(episodes), credit)
+    expected = []
+    for rewards in map(reward_of_tokens, episodes):
+        n = len(rewards)
+        expected.append([sum(credit.gamma ** (s - t) * rewards[s] for s in range(t, n)) for t in range(n)])
+    same(numbers(episodes, estimate.advantages), whitened_rows(expected) if credit.whiten else expected, 1e-6)
+
+
+def test_only_what_comes_later_counts() -> None:
+    assert returns_to_go(torch.tensor([[1.0, 0.0, 2.0, 0.0]]), 0.5).tolist() == [[1.5, 1.0, 2.0, 0.0]]
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3, width=32), st.booleans()), max_size=20))
+def test_whitening_gives_mean_zero_and_deviation_one(pairs: list[tuple[float, bool]]) -> None:
+    values = torch.tensor([value for value, _ in pairs], dtype=torch.float64)
+    mask = torch.tensor([inside for _, inside in pairs], dtype=torch.bool)
+    white = whiten(values, mask)
+    assert white.isfinite().all() and not white[~mask].any()
+    if mask.sum() > 1 and values[mask].std() > 1e-2:
+        assert white[mask].mean().item() == pytest.approx(0.0, abs=1e-9)
+        assert white[mask].std().item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -0.7, 1e9 + 0.1])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_whitening_numbers_that_agree_gives_exactly_zero(value: float, count: int) -> None:
+    mask = torch.arange(14).view(2, 7) < count
+    assert not whiten(torch.full((2, 7), value, dtype=torch.float64), mask).any()
+
+
+# GiGPO: steps against steps from the same state.
+
+
+def score(episode: Played, k: int, gamma: float) -> float:
+    later = enumerate(episode.steps[k:])
+    return sum(gamma**j * (step.outcome + step.process + sum(step.penalties)) for j, step in later)
+
+
+@settings(max_examples=500)
+@given(batches(), CREDITS)
+def test_gigpo_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
+    scores = [(e, k, score(e, k, credit.step_gamma)) for e in episodes for k in range(len(e.steps))]
+    everybody = [points for _, _, points in scores]
+    expected = []
+    for me, whole in zip(episodes, of_episodes("grpo", episodes, credit), strict=True):
+        later, row = process_to_go(me, credit.step_gamma), []
+        for k in step_of_tokens(me):
+            here = me.steps[k].anchor
+            peers = [points for e, j, points in scores if e.group == me.group and e.steps[j].anchor == here]
+            of_step = in_units(score(me, k, credit.step_gamma), peers, everybody, credit.scale)
+            row.append(whole + credit.step_weight * of_step + later[k])
+        expected.append(row)
+    same(numbers(episodes, get_estimator("gigpo").estimate(pack(episodes), credit).advantages), expected)
+
+
+@given(batches(), CREDITS)
+def test_without_common_states_or_without_their_weight_it_is_grpo(episodes: list[Played], credit: Credit) -> None:
+    expected = get_estimator("grpo").estimate(pack(episodes), credit).advantages
+    weightless = get_estimator("gigpo").estimate(pack(episodes), replace(credit, step_weight=0.0))
+    lonely = pack(episodes)
+    lonely.anchors = torch.arange(lonely.outcome.numel()).view_as(lonely.outcome)
+    for found in (weightless, get_estimator("gigpo").estimate(lonely, credit)):
+        assert torch.equal(found.advantages, expected)
+
+
+def test_two_ways_out_of_a_state_and_a_circle_by_hand() -> None:
+    left = Played((Step(anchor=1), Step(anchor=2, outcome=1.0)))
+    right = Played((Step(anchor=1), Step(anchor=3)))
+    credit = Credit(step_gamma=0.5, scale="none", step_weight=2.0)
+    # Episodes: 1 against 0. From state 1: 0.5 against 0. States 2 and 3 were met once.
+    found = get_estimator("gigpo").estimate(pack([left, right]), credit).advantages
+    assert found.tolist() == [[0.5 + 2.0 * 0.25, 0.5], [-0.5 - 2.0 * 0.25, -0.5]]
+    # The step into a circle is worse than the step out of it.
+    circle = Played((Step(anchor=1), Step(anchor=2), Step(anchor=1), Step(anchor=4, outcome=1.0)))
+    found = get_estimator("gigpo").estimate(pack([circle]), replace(credit, step_weight=1.0)).advantages
+    assert found.tolist() == [[-0.1875, 0.0, 0.1875, 0.0]]

@@ -1,0 +1,298 @@
+"""GAE over tokens, over steps and over both, against the defining sum; and process rewards on one scale."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from estimator_tools import (  # noqa: E402
+    CREDITS,
+    DISCOUNTS,
+    Played,
+    Step,
+    batches,
+    explicit_gae,
+    numbers,
+    pack,
+    reward_of_tokens,
+    same,
+    step_of_tokens,
+    value_of_tokens,
+    whitened,
+    whitened_rows,
+)
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.trainers.estimators import PROCESS_NORMS, Credit, get_estimator, normalize_process  # noqa: E402
+from agent_gym.trainers.estimators.gae import gae  # noqa: E402
+
+SEEDS = st.integers(0, 2**32 - 1)
+TWO = (Step(penalties=(0.0, 0.0), values=(0.5, 0.25)), Step(outcome=1.0, values=(0.75,)))
+
+
+def acting(episode: Played) -> list[list[int]]:
+    """The tokens of each step that has any."""
+    of = step_of_tokens(episode)
+    return [[t for t in range(len(of)) if of[t] == k] for k in range(len(episode.steps)) if k in of]
+
+
+def over_steps(episode: Played, credit: Credit) -> tuple[list[float], list[float], list[float]]:
+    """Advantages, returns and rewards of the steps with tokens."""
+    per_token, values = reward_of_tokens(episode), value_of_tokens(episode)
+    rewards = [sum(per_token[t] for t in tokens) for tokens in acting(episode)]
+    firsts = [values[tokens[0]] for tokens in acting(episode)]
+    last = 0.0 if episode.terminated else episode.last_value
+    return *explicit_gae(rewards, firsts, last, credit.step_gamma, credit.step_lam), rewards
+
+
+@settings(max_examples=500)
+@given(batches(), CREDITS)
+def test_gae_and_bilevel_gae_are_their_oracles(episodes: list[Played], credit: Credit) -> None:
+    experience = pack(episodes)
+    for name in ("gae", "bilevel_gae"):
+        advantages: list[list[float]] = []
+        returns: list[list[float]] = []
+        for episode in episodes:
+            rewards, values = reward_of_tokens(episode), value_of_tokens(episode)
+            last = 0.0 if episode.terminated else episode.last_value
+            if name == "gae":
+                better, targets = explicit_gae(rewards, values, last, credit.gamma, credit.lam)
+            else:
+                better, targets = [], []
+                for tokens, target, earned in zip(acting(episode), *over_steps(episode, credit)[1:], strict=True):
+                    of_step = [rewards[t] for t in tokens]
+                    of_step[-1] += target - earned
+                    inside = explicit_gae(of_step, [values[t] for t in tokens], 0.0, credit.gamma, credit.lam)
+                    better, targets = better + inside[0], targets + inside[1]
+            advantages.append(better)
+            returns.append(targets)
+        estimate = get_estimator(name).estimate(experience, credit)
+        same(numbers(episodes, estimate.advantages), whitened_rows(advantages) if credit.whiten else advantages, 1e-6)
+        same(numbers(episodes, estimate.returns), returns)
+        assert torch.equal(estimate.value_mask, experience.token_mask)
+
+
+@settings(max_examples=500)
+@given(batches(), CREDITS)
+def test_step_gae_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
+    experience = pack(episodes)
+    estimate = get_estimator("step_gae").estimate(experience, credit)
+    advantages, returns = [], []
+    levels = [over_steps(episode, credit) for episode in episodes]
+    every_step = [a for better, _, _ in levels for a in better]
+    votes = iter(whitened(every_step) if credit.whiten else every_step)  # one per step, however many words it has
+    for episode, (_, targets, _) in zip(episodes, levels, strict=True):
+        advantages.append([a for tokens in acting(episode) for a in [next(votes)] * len(tokens)])
+        steps = zip(acting(episode), targets, strict=True)
+        returns.append([x for tokens, target in steps for x in [target] + [0.0] * (len(tokens) - 1)])
+    same(numbers(episodes, estimate.advantages), advantages, 1e-6)
+    same(numbers(episodes, estimate.returns), returns)
+    assert torch.equal(estimate.value_mask, experience.first_token_mask)
+
+
+@settings(max_examples=500)
+@given(st.integers(1, 4), st.integers(0, 10), SEEDS, DISCOUNTS, DISCOUNTS)
+def test_masked_moments_do_not_exist(n: int, t: int, seed: int, gamma: float, lam: float) -> None:
+    random = np.random.default_rng(seed)
+    rewards, values, last = random.normal(size=(n, t)), random.normal(size=(n, t)), random.normal(size=n)
+    mask = random.random((n, t)) < random.random()
+    # Whatever stands outside the mask must not be read, not even multiplied by 0.
+    values[~mask], rewards[~mask] = np.nan, np.inf
+    given_ = (torch.from_numpy(array) for array in (rewards, values, mask, last))
+    advantages, returns = gae(*given_, gamma, lam)
+    assert advantages.shape == returns.shape == (n, t)
+    for row in range(n):
+        here = mask[row]
+        expected = explicit_gae(rewards[row, here].tolist(), values[row, here].tolist(), last[row], gamma, lam)
+        assert advantages[row, here].tolist() == pytest.approx(expected[0], abs=1e-9)
+        assert returns[row, here].tolist() == pytest.approx(expected[1], abs=1e-9)
+        assert not advantages[row, ~here].any() and not returns[row, ~here].any()
+
+
+@settings(max_examples=500)
+@given(SEEDS, DISCOUNTS, DISCOUNTS)
+def test_episodes_of_single_tokens_are_the_usual_arrays_of_ppo(seed: int, gamma: float, lam: float) -> None:
+    # As CleanRL stores rollouts: environments that restart by themselves, side by side, `dones` telling where.
+    random = np.random.default_rng(seed)
+    moments, envs = 8, 3
+    rewards, values = random.normal(size=(moments, envs)), random.normal(size=(moments, envs))
+    ended, next_value = random.random((moments, envs)) < 0.3, random.normal(size=envs)
+    expected = np.zeros((moments, envs))
+    carried = np.zeros(envs)
+    for t in range(moments - 1, -1, -1):
+        nonterminal = 1.0 - ended[t]
+        following = next_value if t == moments - 1 else values[t + 1]
+        carried = rewards[t] + gamma * following * nonterminal - values[t] + gamma * lam * nonterminal * carried
+        expected[t] = carried
+
+    episodes, cut = [], []
+    for e in range(envs):
+        start = 0
+        for t in range(moments):
+            if ended[t, e] or t == moments - 1:
+                steps = tuple(Step(outcome=rewards[s, e], values=(values[s, e],)) for s in range(start, t + 1))
+                episodes.append(Played(steps, terminated=bool(ended[t, e]), last_value=next_value[e]))
+                cut.append(expected[start : t + 1, e].tolist())
+                start = t + 1
+    credit = Credit(gamma=gamma, lam=lam, whiten=False)
+    same(numbers(episodes, get_estimator("gae").estimate(pack(episodes), credit).advantages), cut)
+
+
+@given(batches(), CREDITS)
+def test_with_one_token_a_step_all_three_are_one(episodes: list[Played], credit: Credit) -> None:
+    episodes = [
+        replace(e, steps=tuple(replace(s, penalties=(s.outcome / 2,), values=(s.process,)) for s in e.steps))
+        for e in episodes
+    ]
+    credit = replace(credit, step_gamma=credit.gamma, step_lam=credit.lam)
+    names = ("gae", "step_gae", "bilevel_gae")
+    token, step, both = (get_estimator(name).estimate(pack(episodes), credit) for name in names)
+    for other in (step, both):
+        torch.testing.assert_close(other.advantages, token.advantages, rtol=0, atol=1e-6)
+        torch.testing.assert_close(other.returns, token.returns, rtol=0, atol=1e-9)
+        assert torch.equal(other.value_mask, token.value_mask)
+
+
+PENALISED = (Step(penalties=(-1.0, 0.0), values=(0.0, 0.0)), Step(outcome=4.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "credit", "advantages", "returns"),
+    [
+        # Second step: 1 - 0.75. First: 0.5 x 0.75 - 0.5 + 0.5 x 0.25 = 0. The value of the second token is never read.
+        ("step_gae", TWO, Credit(step_gamma=0.5), [0.0, 0.0, 0.25], [0.5, 0.0, 1.0]),
+        # The steps' targets are 0.5 and 1, as above. Inside the first step: 0.5 - 0.25, then half of what is to come.
+        ("bilevel_gae", TWO, Credit(gamma=0.5, step_gamma=0.5), [-0.25, 0.25, 0.25], [0.25, 0.5, 1.0]),
+        # A penalty counts once, and not against later tokens.
+        ("bilevel_gae", PENALISED, Credit(step_gamma=0.5), [1.0, 2.0, 4.0], [1.0, 2.0, 4.0]),
+    ],
+)
+def test_steps_by_hand(name: str, steps: tuple[Step, ...], credit: Credit, advantages: list, returns: list) -> None:
+    estimate = get_estimator(name).estimate(pack([Played(steps)]), replace(credit, whiten=False))
+    assert (estimate.advantages.tolist(), estimate.returns.tolist()) == ([advantages], [returns])
+    white = get_estimator(name).estimate(pack([Played(steps)]), credit)
+    assert torch.equal(white.returns, estimate.returns), "returns are not whitened"
+
+
+def test_by_hand_where_the_task_ended_and_where_we_stopped_it() -> None:
+    steps = (Step(values=(0.5,)), Step(outcome=1.0, values=(0.25,)))
+    episodes = [Played(steps, terminated=True, last_value=8.0), Played(steps, terminated=False, last_value=8.0)]
+    estimate = get_estimator("gae").estimate(pack(episodes), Credit(gamma=0.5, lam=0.5, whiten=False))
+    # Ended: 1 - 0.25 = 0.75, then 0.5 x 0.25 - 0.5 + 0.25 x 0.75. Stopped: 0.5 x 8 more, a quarter of it before.
+    assert estimate.advantages.tolist() == [[-0.1875, 0.75], [0.8125, 4.75]]
+    assert estimate.returns.tolist() == [[0.3125, 1.0], [1.3125, 5.0]]
+
+
+@pytest.mark.parametrize("name", ["gae", "step_gae", "bilevel_gae"])
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_the_reward_of_a_step_without_tokens_does_not_vanish(name: str, silent: int) -> None:
+    steps = [Step(), Step()]
+    steps.insert(silent, Step(outcome=1.0, penalties=(), values=()))
+    estimate = get_estimator(name).estimate(pack([Played(tuple(steps))]), Credit(whiten=False))
+    # It goes to the step before, and to the one after where none is before; so it is the last token's once.
+    assert estimate.advantages.tolist() == [[1.0, 1.0 if silent == 2 else 0.0]]
+
+
+# Process rewards on one scale.
+
+REWARDS = st.lists(st.just(0.0) | st.floats(-1e6, 1e6, width=32), max_size=4)
+PAID = st.lists(st.just(0.0) | st.floats(0, 1e6, width=32), max_size=4)
+GAMMAS = st.sampled_from([0.0, 0.5, 0.95, 1.0])
+COMPANY = st.lists(st.tuples(REWARDS, st.integers(0, 2), st.booleans()), max_size=4)
+Row = tuple[list[float], int, bool]
+
+
+def normalised(
+    rows: list[Row], norm: str, gamma: float = 1.0, extra: int = 0, sources: torch.Tensor | None = None
+) -> list[list[float]]:
+    """Rows of (process rewards, group, truncated), through tensors and back."""
+    width = max([len(rewards) for rewards, _, _ in rows], default=0) + extra
+    process = torch.tensor([r + [0.0] * (width - len(r)) for r, _, _ in rows], dtype=torch.float64)
+    process = process.view(len(rows), width)
+    mask = torch.arange(width) < torch.tensor([len(r) for r, _, _ in rows], dtype=torch.long)[:, None]
+    groups = torch.tensor([group for _, group, _ in rows], dtype=torch.long)
+    truncated = torch.tensor([stopped for _, _, stopped in rows], dtype=torch.bool)
+    # What stands in padding does not count, whatever it is.
+    got = normalize_process(torch.where(mask, process, 7.0), mask, groups, truncated, norm, gamma, sources)
+    assert got.shape == (len(rows), width) and not got[~mask].any()
+    return [row[: len(r)].tolist() for row, (r, _, _) in zip(got, rows, strict=True)]
+
+
+def to_go(rewards: list[float], gamma: float) -> list[float]:
+    return [sum(gamma ** (j - k) * rewards[j] for j in range(k, len(rewards))) for k in range(len(rewards))]
+
+
+def oracle(rows: list[Row], norm: str, gamma: float) -> list[list[float]]:
+    kept = [[min(x, 0.0) if stopped else x for x in rewards] for rewards, _, stopped in rows]
+    result = []
+    for me, (_, group, _) in zip(kept, rows, strict=True):
+        siblings = [other for other, (_, theirs, _) in zip(kept, rows, strict=True) if theirs == group]
+        scope = {"trajectory": [me], "group": siblings, "batch": kept}.get(norm, [])
+        paid = [x for row in scope for x in row if x]
+        size = math.sqrt(sum(x * x for x in paid) / len(paid)) if paid else 0.0
+        if norm == "prime":
+            size = max([abs(x) for x in to_go(me, gamma)], default=0.0)
+        result.append(me if norm == "none" else [x / (size + 1e-8) for x in me])
+    return result
+
+
+@settings(max_examples=500)
+@given(COMPANY, GAMMAS, st.integers(0, 3))
+def test_each_norm_is_its_oracle(rows: list[Row], gamma: float, extra: int) -> None:
+    for norm in PROCESS_NORMS:
+        got, expected = normalised(rows, norm, gamma, extra), oracle(rows, norm, gamma)
+        assert [len(row) for row in got] == [len(row) for row in expected]
+        assert sum(got, []) == pytest.approx(sum(expected, []), rel=1e-9, abs=1e-12)
+        for (before, _, stopped), after in zip(rows, got, strict=True):  # signs stay, and zero stays zero
+            kept = [0.0 if stopped and x > 0 else x for x in before]
+            assert all(math.isfinite(y) and (y > 0) == (x > 0) for x, y in zip(kept, after, strict=True))
+        if norm == "prime":
+            assert all(abs(x) <= 1.0 + 1e-12 for row in got for x in to_go(row, gamma))
+
+
+@settings(max_examples=500)
+@given(PAID, PAID, COMPANY, GAMMAS)
+def test_going_on_until_we_stop_it_never_beats_answering_now(
+    so_far: list[float], more: list[float], company: list[Row], gamma: float
+) -> None:
+    for norm in PROCESS_NORMS:
+        now = normalised([(so_far, 0, False), *company], norm, gamma)[0]
+        later = normalised([(so_far + more, 0, True), *company], norm, gamma)[0]
+        for answered, stalled in zip(to_go(now, gamma), to_go(later, gamma), strict=False):
+            assert stalled <= answered
+
+
+@given(st.lists(st.floats(2**-10, 1e6, width=32), min_size=1, max_size=3), st.integers(0, 3), COMPANY)
+def test_steps_that_earn_nothing_pay_nothing(paid: list[float], idle: int, company: list[Row]) -> None:
+    for norm in PROCESS_NORMS:
+        short = normalised([(paid, 0, False), *company], norm)
+        long = normalised([(paid + [0.0] * idle, 0, False), *company], norm)
+        assert long[0][: len(paid)] == pytest.approx(short[0], rel=1e-12)
+        assert long[0][len(paid) :] == [0.0] * idle
+
+
+@given(REWARDS, COMPANY, GAMMAS, st.sampled_from(PROCESS_NORMS))
+def test_the_rewards_of_another_environment_are_no_measure(
+    mine: list[float], others: list[Row], gamma: float, norm: str
+) -> None:
+    rows = [(mine, 0, False), *((rewards, group + 1, stopped) for rewards, group, stopped in others)]
+    sources = torch.tensor([4, *[9] * len(others)])
+    assert normalised(rows, norm, gamma, sources=sources)[0] == normalised(rows[:1], norm, gamma)[0]
+
+
+def test_process_norms_by_hand() -> None:
+    row, unit = ([0.0, 3.0, -4.0, 0.0], 0, False), math.sqrt(12.5)
+    assert normalised([row], "trajectory")[0] == pytest.approx([0.0, 3 / unit, -4 / unit, 0.0])
+    # Returns-to-go with a discount of 0.5: 0.5, 1, -4, 0.
+    assert normalised([row], "prime", 0.5)[0] == pytest.approx([0.0, 0.75, -1.0, 0.0])
+    assert normalised([([1.0, -0.5, 2.0], 0, True)], "none") == [[0.0, -0.5, 0.0]]  # it was stopped
+    empty = torch.zeros(0, 0)
+    with pytest.raises(ConfigError, match="'Prime'; allowed: none, trajectory, group, batch, prime"):
+        normalize_process(empty, empty.bool(), torch.zeros(0).long(), torch.zeros(0).bool(), "Prime", 1.0)
