@@ -6,7 +6,6 @@ protocol from file descriptor 3 and writes answers to 4, each ended by a zero by
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -124,9 +123,9 @@ class Browser:
     def press(self, *keys: str) -> None:
         """Press keys one after the other."""
         for key in keys:
-            said = {} if key in NAMED_KEYS else {"text": key}
+            typed = {} if key in NAMED_KEYS else {"text": key}
             code = {"windowsVirtualKeyCode": NAMED_KEYS[key]} if key in NAMED_KEYS else {}
-            self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **said, **code)
+            self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **typed, **code)
             self.send("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
             self.js("0")
 
@@ -140,8 +139,3 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
         self.js("0")
-
-    def screenshot(self, path: Path) -> Path:
-        """Write what is seen as a PNG."""
-        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
-        return path

@@ -69,3 +69,12 @@ def tokenizer() -> Any:
     from tiny import make_tiny_tokenizer
 
     return make_tiny_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model with random weights, for tests that only read it."""
+    pytest.importorskip("transformers")
+    from tiny import make_tiny_model
+
+    return str(make_tiny_model(tmp_path_factory.mktemp("tiny")))

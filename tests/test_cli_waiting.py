@@ -1,4 +1,4 @@
-"""What takes long says so, and what is interrupted leaves something to go on with."""
+"""What takes long is announced, and what is interrupted leaves something to go on with."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("trl")
 
-from tiny import make_tiny_model
-
+from agent_gym.cli.main import main
 from agent_gym.rollout import read_trajectories, replay
 
 GSM8K = "AgentR1/GSM8K-v0"
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
 def at_a_terminal(folder: Path, *arguments: str, until: str | None = None) -> tuple[int, str]:
@@ -63,9 +58,9 @@ def at_a_terminal(folder: Path, *arguments: str, until: str | None = None) -> tu
     return code, ESCAPES.sub(b"", shown).decode(errors="replace")
 
 
-def test_a_rollout_that_is_interrupted_keeps_what_was_finished(model: str, tmp_path: Path) -> None:
+def test_a_rollout_that_is_interrupted_keeps_what_was_finished(tiny_model: str, tmp_path: Path) -> None:
     # More than anybody waits for, of a world that answers at once.
-    words = ["rollout", GSM8K, "--expert", "--tokenizer", model, "--episodes", "20000", "--output", "some.jsonl"]
+    words = ["rollout", GSM8K, "--expert", "--tokenizer", tiny_model, "--episodes", "20000", "--output", "some.jsonl"]
     code, shown = at_a_terminal(tmp_path, *words, until=r"episodes: .*\| [1-9]\d*/20000")
     assert code == 130 and shown.rstrip().endswith("agent-gym: interrupted")
     finished = int(re.search(r"agent-gym: (\d+) of 20000 episodes were finished; they are in some.jsonl", shown)[1])  # type: ignore[index]
@@ -75,8 +70,8 @@ def test_a_rollout_that_is_interrupted_keeps_what_was_finished(model: str, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["grpo", "sft"])
-def test_training_that_is_interrupted_says_what_to_resume_from(command: str, model: str, tmp_path: Path) -> None:
-    words = [command, GSM8K, "--model_name_or_path", model, "--output_dir", "out", "--report_to", "none"]
+def test_training_that_is_interrupted_says_what_to_resume_from(command: str, tiny_model: str, tmp_path: Path) -> None:
+    words = [command, GSM8K, "--model_name_or_path", tiny_model, "--output_dir", "out", "--report_to", "none"]
     words += ["--per_device_train_batch_size", "4", "--train_tasks", "8", "--max_steps", "500", "--save_steps", "2"]
     if command == "grpo":
         words += ["--num_generations", "2", "--max_turn_tokens", "8", "--max_episode_tokens", "900"]
@@ -92,13 +87,10 @@ def test_training_that_is_interrupted_says_what_to_resume_from(command: str, mod
     assert state["global_step"] == int(step) + 1
 
 
-def test_loading_a_model_is_announced_to_a_terminal_only(model: str, tmp_path: Path) -> None:
-    words = ["rollout", GSM8K, "--model", model, "--engine", "transformers", "--episodes", "1"]
-    words += ["--max_turn_tokens", "4"]
-    code, shown = at_a_terminal(tmp_path, *words)
-    assert code == 0 and shown.startswith(f"agent-gym: loading {model} into transformers")
-    words = [sys.executable, "-m", "agent_gym", *words, "--output", "other.jsonl"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0 and "agent-gym:" not in done.stderr
-    code, shown = at_a_terminal(tmp_path, "view", "trajectories.jsonl")
-    assert code == 0 and shown.rstrip().endswith("trajectories.html")
+def test_loading_a_model_is_announced_to_a_terminal_only(tiny_model: str, tmp_path: Path, capsys: Any) -> None:
+    words = ["rollout", GSM8K, "--model", tiny_model, "--engine", "transformers", "--episodes", "1"]
+    words += ["--max_turn_tokens", "4", "--output"]
+    code, shown = at_a_terminal(tmp_path, *words, "some.jsonl")
+    assert code == 0 and shown.startswith(f"agent-gym: loading {tiny_model} into transformers")
+    assert main([*words, str(tmp_path / "other.jsonl")]) == 0
+    assert "agent-gym:" not in capsys.readouterr().err

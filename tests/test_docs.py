@@ -174,7 +174,7 @@ def flags_of(command: str) -> set[str]:
 
         from agent_gym.cli.train import TrainingParser
 
-        parsers = TrainingParser(TRAINING[command]), launch_command_parser()
+        parsers = TrainingParser(command), launch_command_parser()
         return {flag for parser in parsers for flag in parser._option_string_actions} | {"--help-all"}
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
         main([command, "--help"])

@@ -134,7 +134,7 @@ def test_activations_of_a_layer_are_those_that_autograd_saves(shape: ModelShape,
 TOKENS = 61  # no width of the models above
 
 
-def test_plan_orders_layouts_and_says_what_does_not_fit() -> None:
+def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
     def fitting(gpus: int, gib: int, name: str = "Qwen/Qwen2.5-7B") -> list[tuple[str, str, int]]:
         sizes = {"episode_tokens": 4096, "micro_batch_tokens": 8192, "lora_rank": 16}
         found = plan(KNOWN[name], gpus, gib * GIB, **sizes)
@@ -155,10 +155,9 @@ def test_a_server_spreads_a_model_that_does_not_fit_on_one_card() -> None:
 
 def test_cli_names_a_command_that_the_trainer_understands(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("trl")
-    from agent_gym.cli.flags import TRAINING
     from agent_gym.cli.train import TrainingParser
 
-    known = {*TrainingParser(TRAINING["grpo"])._option_string_actions, "--num_processes"}
+    known = {*TrainingParser("grpo")._option_string_actions, "--num_processes"}
     for gpus in ("4x80", "2x48", "1x80"):
         assert main(["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--gpus", gpus, "--json"]) == 0
         command = json.loads(capsys.readouterr().out)["command"]
@@ -180,19 +179,19 @@ def test_cli_reads_a_folder_without_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--model", "Qwen/Qwen2.5-7B", "--gpus", "four"], "4x80"),
         (["--model", "./nowhere", "--gpus", "1x80"], "nowhere/config.json"),
         (["--model", "some/where", "--gpus", "1x80"], "Qwen/Qwen2.5-7B"),
     ],
 )
-def test_cli_says_what_is_wrong(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_cli_names_what_is_wrong(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(["plan", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_other_families_are_refused() -> None:

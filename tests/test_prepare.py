@@ -27,8 +27,6 @@ from agent_gym.errors import ConfigError
 from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, forecast, prepare
 from agent_gym.search import Corpus, Document
 
-NO_INDEX = Options(index="none")
-
 
 def questions(env: Any, split: str) -> list[str]:
     tasks = env.unwrapped.tasks[split]
@@ -168,8 +166,8 @@ def test_shards_are_one_split_and_other_files_are_not(tmp_path):
     write_lines(tmp_path / "a" / "train-00000-of-00002.jsonl", rows[:3])
     prepare("gsm8k", source=[str(tmp_path / "a")], output=tmp_path / "out")
     assert read_table(tmp_path / "out" / "data" / "train.parquet") == rows
-    write_lines(tmp_path / "b" / "train_old.jsonl", rows)
-    write_lines(tmp_path / "b" / "train_new.jsonl", rows)
+    for name in ("train_old.jsonl", "train_new.jsonl"):
+        write_lines(tmp_path / "b" / name, rows)
     with pytest.raises(ConfigError, match=r"train_new.*train_old.* would be the same split \(train\)"):
         prepare("gsm8k", source=[str(tmp_path / "b")], output=tmp_path / "out2")
 
@@ -185,7 +183,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"question": "x"}', "no column 'answer'"),
         ('{"question": "x", "answer": 3}', "answer is '3'; it must be a text"),
@@ -194,12 +192,12 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
         ("[]", "must be an object"),
     ],
 )
-def test_a_row_that_is_wrong_is_told_with_its_line(tmp_path, line, said):
+def test_a_row_that_is_wrong_is_named_with_its_line(tmp_path, line, message):
     source = write_lines(tmp_path / "train.jsonl", word_problems(2))
     source.write_text(source.read_text() + line + "\n")
     with pytest.raises(ConfigError) as caught:
         prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
-    assert str(caught.value).startswith(f"{source}, line 3: ") and said in str(caught.value)
+    assert str(caught.value).startswith(f"{source}, line 3: ") and message in str(caught.value)
     assert not (tmp_path / "out" / "data" / "train.parquet").exists()
 
 
@@ -214,7 +212,7 @@ def test_a_row_that_is_wrong_is_told_with_its_line(tmp_path, line, said):
         {"answer": ["a"]},
     ],
 )
-def test_a_question_of_another_form_is_told_with_its_place(tmp_path, change):
+def test_a_question_of_another_form_is_named_with_its_place(tmp_path, change):
     source = write_list(tmp_path / "train.json", [*multi_hop_rows(1), {**multi_hop_rows(1)[0], **change}])
     with pytest.raises(ConfigError, match=r"train\.json, example 1: .*; expected the official JSON"):
         prepare("hotpotqa", source=[str(source)], output=tmp_path / "out")
@@ -222,27 +220,29 @@ def test_a_question_of_another_form_is_told_with_its_place(tmp_path, change):
 
 def test_files_that_are_nothing_of_the_recipe(tmp_path):
     problems = write_lines(tmp_path / "train.jsonl", word_problems(1))
-    with pytest.raises(ConfigError, match=r"is nothing that hotpotqa is made of: it has the columns answer, question"):
-        prepare("hotpotqa", source=[str(problems)], output=tmp_path / "out")
-    with pytest.raises(ConfigError, match="holds nothing that hotpotqa is made of; expected the official JSON"):
-        prepare("hotpotqa", source=[str(tmp_path)], output=tmp_path / "out")
-    with pytest.raises(ConfigError, match="no such file"):
-        prepare("gsm8k", source=[str(tmp_path / "none")], output=tmp_path / "out")
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="it has no rows"):
-        prepare("gsm8k", source=[str(tmp_path / "empty.jsonl")], output=tmp_path / "out")
-    write_lines(tmp_path / "more.jsonl", word_problems(1))
-    with pytest.raises(ConfigError, match="cannot tell which split .*more.jsonl is"):
-        prepare("gsm8k", source=[str(problems), str(tmp_path / "more.jsonl")], output=tmp_path / "out")
+    empty, more = tmp_path / "empty.jsonl", tmp_path / "more.jsonl"
+    empty.write_text("")
+    for recipe, source, message in (
+        ("hotpotqa", [problems], "is nothing that hotpotqa is made of: it has the columns answer, question"),
+        ("hotpotqa", [tmp_path], "holds nothing that hotpotqa is made of; expected the official JSON"),
+        ("gsm8k", [tmp_path / "none"], "no such file"),
+        ("gsm8k", [empty], "it has no rows"),
+        ("gsm8k", [problems, write_lines(more, word_problems(1))], "cannot tell which split .*more.jsonl is"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            prepare(recipe, source=[str(path) for path in source], output=tmp_path / "out")
 
 
-def test_names_and_indexes_that_do_not_exist(tmp_path):
-    with pytest.raises(ConfigError, match="no recipe 'gsm'; known: gsm8k, hotpotqa"):
-        prepare("gsm", output=tmp_path)
-    with pytest.raises(ConfigError, match="gsm8k has nothing to search"):
-        prepare("gsm8k", output=tmp_path, options=Options(index="bm25"))
-    with pytest.raises(ConfigError, match="index is 'lucene'; it must be one of bm25, auto, flat"):
-        prepare("hotpotqa", output=tmp_path, options=Options(index="lucene"))
+@pytest.mark.parametrize(
+    ("recipe", "index", "message"),
+    [
+        ("gsm", None, "no recipe 'gsm'; known: gsm8k, hotpotqa"),
+        ("hotpotqa", "lucene", "index is 'lucene'; it must be one of bm25, auto, flat"),
+    ],
+)
+def test_names_and_indexes_that_do_not_exist(tmp_path, recipe, index, message):
+    with pytest.raises(ConfigError, match=message):
+        prepare(recipe, output=tmp_path, options=Options(index=index))
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch):

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
-from tiny import make_tiny_tokenizer
 
 import agent_gym
 from agent_gym import ConfigError
@@ -30,18 +29,14 @@ from agent_gym.viewer.page import compact
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)> <!-- \u2028 — 思考"
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tiny_tokenizer()
-
-
-def play(tokenizer: Any, episodes: int, act: Any = None) -> list[Episode]:
-    policy = ScriptedPolicy(
-        act or (lambda episode: episode.env.unwrapped.expert_action()), ChatRenderer.of(tokenizer).encode_action
-    )
-    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=256), workers=2)
+def play(
+    tokenizer: Any, episodes: int, act: Any = None, env_kwargs: Any = None, *limits: Any, **options: Any
+) -> list[Episode]:
+    act = act or (lambda episode: episode.env.unwrapped.expert_action())
+    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+    runner = Runner(policy, tokenizer, Budget(*limits or (256,)), workers=2, **options)
     try:
-        return runner.run(make_specs("AgentR1/GSM8K-v0", split="train", episodes=episodes))
+        return runner.run(make_specs("AgentR1/GSM8K-v0", env_kwargs, split="train", episodes=episodes))
     finally:
         runner.close()
 
@@ -120,10 +115,10 @@ def test_a_text_is_a_place_in_its_tokens_unless_they_split_its_characters(tokeni
     (record,) = records(tokenizer, played)
     data = compact([record], "t")
     first, second = data["episodes"][0]["steps"]
-    for name, is_said in (("action", True), ("observation", False)):
+    for name, of_policy in (("action", True), ("observation", False)):
         at, length = first[name]
         row = record["rows"][0]
-        spans = [s for s in row["spans"] if s[3] == 0 and (s[2] == "agent") == is_said]
+        spans = [s for s in row["spans"] if s[3] == 0 and (s[2] == "agent") == of_policy]
         spelled = "".join(text for start, stop, *_ in spans for text in row["tokens"][start:stop])
         assert spelled[at : at + length] == record["steps"][0][name]
     assert data["texts"][second["action"]].startswith("思考")
@@ -155,16 +150,11 @@ def rewritten(tokenizer: Any) -> list[dict[str, Any]]:
     def act(episode: Any) -> str:
         return "<tool_call>{</tool_call>" if episode.asked == "act" else "nothing worked"
 
-    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
-    runner = Runner(policy, tokenizer, Budget(40, 800), context="summarize")
-    played = runner.run(
-        make_specs("AgentR1/GSM8K-v0", {"system_prompt": "", "max_turns": 9}, split="train", episodes=1)
-    )
-    runner.close()
-    return records(tokenizer, played)
+    kwargs = {"system_prompt": "", "max_turns": 9}
+    return records(tokenizer, play(tokenizer, 1, act, kwargs, 40, 800, context="summarize"))
 
 
-def test_summaries_are_told_from_turns_and_old_files_have_none(tokenizer: Any) -> None:
+def test_summaries_differ_from_turns_and_old_files_have_none(tokenizer: Any) -> None:
     (record,) = rewritten(tokenizer)
     kinds = [step["kind"] for step in record["steps"]]
     assert kinds.count("act") == 9 and "summary" in kinds and len(record["rows"]) > 1
@@ -174,12 +164,23 @@ def test_summaries_are_told_from_turns_and_old_files_have_none(tokenizer: Any) -
     assert {step["kind"] for step in compact([record], "t")["episodes"][0]["steps"]} == {"act"}
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+
+
+def node(*words: Any) -> str:
+    return subprocess.run(["node", *map(str, words)], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def draw(page: Path) -> str:
+    """Run the page's script without a browser, with tokens shown, and return what it drew."""
+    return node(Path(__file__).with_name("viewer_dom.js"), page, "t")
+
+
+@needs_node
 def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path) -> None:
     (record,) = rewritten(tokenizer)
     page = write_html(tmp_path / "page.html", [record])
-    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page), "t"]
-    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    drawn = draw(page)
     n, summaries = len(record["rows"]), sum(step["kind"] == "summary" for step in record["steps"])
     assert re.findall(r'h3\.context "(.*)"', drawn) == [f"context {i + 1} of {n}" for i in range(n)]
     assert re.findall(r'h3 "(turn \d+)"', drawn) == [f"turn {k + 1}" for k in range(9)]
@@ -193,35 +194,19 @@ def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path)
     assert drawn.count("span.token.agent") == sampled
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+@needs_node
 def test_marks_that_mirror_text_are_shown_as_signs(tokenizer: Any, tmp_path: Path) -> None:
     """In the viewer, the chat and the shop: 42 behind U+202E would look like 24."""
     (record,) = rewritten(tokenizer)
     record["task_id"], record["categories"] = "a\u202e42", {"kind": "b\u2066"}
     page = write_html(tmp_path / "page.html", [record])
-    drawn = subprocess.run(
-        ["node", str(Path(__file__).with_name("viewer_dom.js")), str(page), "t"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    drawn = draw(page)
     assert "a\u27e8U+202E\u27e942" in drawn and not re.search("[\u202a-\u202e\u2066-\u2069]", drawn)
     package = Path(agent_gym.__file__).parent
-    for script, call in (
-        (package / "serve/page.js", "plain('', text)"),
-        (package / "envs/webshop/page.js", "plain(text)"),
-    ):
-        source = script.read_text(encoding="utf-8")
-        (function,) = re.findall(r"^function plain.*?^}", source, re.M | re.S)
-        said = subprocess.run(
-            ["node", "-e", f"{function}\nconst text = 'x\u202ey\u2069\u05d0';\nconsole.log({call})"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
-        assert said == "x\u27e8U+202E\u27e9y\u27e8U+2069\u27e9\u05d0\n"
+    for script, call in (("serve/page.js", "plain('', text)"), ("envs/webshop/page.js", "plain(text)")):
+        (function,) = re.findall(r"^function plain.*?^}", (package / script).read_text(encoding="utf-8"), re.M | re.S)
+        shown = node("-e", f"{function}\nconst text = 'x\u202ey\u2069\u05d0';\nconsole.log({call})")
+        assert shown == "x\u27e8U+202E\u27e9y\u27e8U+2069\u27e9\u05d0\n"
 
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
@@ -318,8 +303,8 @@ def test_a_browser_is_steered_by_keys_alone(browser: Browser, page: Path) -> Non
 @needs_browser
 def test_a_browser_draws_the_rewards_of_each_turn(browser: Browser, page: Path) -> None:
     browser.open(page)
-    said = browser.js("document.querySelector('.timeline svg').getAttribute('aria-label')")
-    assert re.fullmatch(r"rewards: (turn \d+ \S+, sum \S+; )*turn \d+ \+1\.1, sum \+1\.1", said)
+    label = browser.js("document.querySelector('.timeline svg').getAttribute('aria-label')")
+    assert re.fullmatch(r"rewards: (turn \d+ \S+, sum \S+; )*turn \d+ \+1\.1, sum \+1\.1", label)
     assert browser.texts(".timeline figcaption")[0].split("\n")[-1] == "process reward"
     assert not browser.errors
 

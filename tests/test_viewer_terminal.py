@@ -27,16 +27,14 @@ HOSTILE = "[bold]\x1b]0;owned\x07\x1b[2J\x9b5A\u202e\u2066</answer>"
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four episodes: the expert's, and every second one with a bad call and hostile words."""
-    from tiny import make_tiny_tokenizer
 
     def act(episode: Any) -> str:
         if episode.spec.group % 2 == 0:
             return str(episode.env.unwrapped.expert_action())
         return HOSTILE if episode.steps else "<tool_call>{</tool_call>"
 
-    tokenizer = make_tiny_tokenizer()
     runner = Runner(ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action), tokenizer, workers=2)
     records = [to_record(e) for e in runner.run(make_specs("AgentR1/GSM8K-v0", split="train", episodes=4))]
     runner.close()
@@ -78,23 +76,17 @@ def test_the_prompt_goes_on_back_searches_and_ends(file: Path) -> None:
     )
     browse(records, console, lambda prompt: next(lines))
     assert next(lines) == "never read"
-    said = console.file.getvalue()
-    assert re.findall(r"^episode (\d) of 4", said, re.MULTILINE) == ["1", "2", "1", "3", "2", "4"]
-    for words in (
-        "that was the first one",
-        "what is '9'?",
-        "that was the last one",
-        "nothing holds",
-        "what is 'what'?",
-    ):
-        assert words in said
+    screen = console.file.getvalue()
+    assert re.findall(r"^episode (\d) of 4", screen, re.MULTILINE) == ["1", "2", "1", "3", "2", "4"]
+    for words in ("was the first one", "what is '9'?", "was the last one", "nothing holds", "what is 'what'?"):
+        assert words in screen
 
 
-def test_a_pipe_gets_words_without_colours(file: Path) -> None:
-    command = [sys.executable, "-m", "agent_gym", "view", "--terminal", str(file)]
+def test_a_pipe_gets_words_without_colours(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more, words in (([], "question"), (["--episode", "2"], "episode 2 of 4")):
-        done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120, check=True)
-        assert words in done.stdout and "\x1b" not in done.stdout
+        assert main(["view", "--terminal", str(file), *more]) == 0
+        shown = capsys.readouterr().out
+        assert words in shown and "\x1b" not in shown
     assert not file.with_suffix(".html").exists()
 
 
@@ -103,28 +95,28 @@ def test_a_terminal_gets_a_prompt(file: Path) -> None:
     command = [sys.executable, "-m", "agent_gym", "view", "--terminal", str(file)]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
-    said = b""
+    seen = b""
 
     def read_until(words: bytes) -> None:
-        nonlocal said
-        while words not in said:
-            assert select.select([ours], [], [], 60)[0], said
-            said += os.read(ours, 4096)
+        nonlocal seen
+        while words not in seen:
+            assert select.select([ours], [], [], 60)[0], seen
+            seen += os.read(ours, 4096)
 
     read_until(b"q quit: ")
     os.write(ours, b"1\n")
     read_until(b"turn 1")
-    assert b"\x1b[" in said
+    assert b"\x1b[" in seen
     os.write(ours, b"q\n")
     assert process.wait(60) == 0
     os.close(ours)
 
 
-def test_what_cannot_be_shown_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_shown_is_an_error(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(file), "--terminal", "--episode", "5"]) == 2
     assert main(["view", str(file), "--episode", "1"]) == 2
-    said = capsys.readouterr().err
-    assert "there are 4 episodes" in said and "--episode belongs to --terminal" in said
+    errors = capsys.readouterr().err
+    assert "there are 4 episodes" in errors and "--episode belongs to --terminal" in errors
 
 
 def test_two_files_are_two_runs(file: Path, tmp_path: Path) -> None:

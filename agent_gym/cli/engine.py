@@ -32,6 +32,10 @@ _PLAIN_TEMPLATE = """\
 {% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
 
 
+def _expert(episode: Any) -> str:
+    return str(episode.env.unwrapped.expert_action())
+
+
 def _random(episode: Any) -> str:
     act = getattr(episode.env.unwrapped, "random_action", None)
     if act is None:
@@ -40,10 +44,7 @@ def _random(episode: Any) -> str:
     return str(act(np.random.default_rng(derive_seed(episode.spec.sampling_seed or 0, len(episode.steps)))))
 
 
-SCRIPTS: dict[str, Callable[[Any], str]] = {
-    "expert": lambda episode: str(episode.env.unwrapped.expert_action()),
-    "random": _random,
-}
+SCRIPTS: dict[str, Callable[[Any], str]] = {"expert": _expert, "random": _random}
 """Policies that need no model."""
 
 
@@ -53,7 +54,7 @@ class Player:
 
     name: str  # in the report and in the records
     engine: str  # "model", or the name of a script
-    env_ids: dict[str, str]  # what it plays for each environment that was asked for
+    env_ids: dict[str, str]  # what it plays for each environment of the command line
 
 
 def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
@@ -76,19 +77,19 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
 
 def variant(env_id: str, policy: str) -> str:
     """Return the id of an environment's variant: `AgentR1/HotpotQA-v0` and `naive-rag` give `...-NaiveRAG-v0`."""
+
+    def plain(name: str) -> str:
+        return name.lower().replace("-", "").replace("_", "")
+
     base, _, version = env_id.rpartition("-")
     variants = {
-        _plain(other[len(base) + 1 : -len(version) - 1]): other
+        plain(other[len(base) + 1 : -len(version) - 1]): other
         for other in list_envs()
         if other.startswith(base + "-") and other.endswith("-" + version) and other != env_id
     }
-    if _plain(policy) not in variants:
+    if plain(policy) not in variants:
         raise ConfigError(f"{env_id} has no policy {policy!r}; {nearest(policy, [*SCRIPTS, 'model', *variants])}")
-    return variants[_plain(policy)]
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    return variants[plain(policy)]
 
 
 def scripted(
@@ -98,17 +99,16 @@ def scripted(
     tokenizer = load_tokenizer(model) if model else _small_tokenizer(shows_images(env_id, env_kwargs))
 
     def write(episode: Any) -> str:
-        # A script knows how to act. Asked for a summary, it tells what happened.
+        # A script knows how to act. As a summary it gives the history.
         return act(episode) if episode.asked == "act" else episode.env.unwrapped.history()
 
     return tokenizer, ScriptedPolicy(write, ChatRenderer.of(tokenizer).encode_action)
 
 
 def _small_tokenizer(images: bool) -> Any:
-    """Train a tokenizer on the sources of this package's environments, which hold the words of their worlds.
+    """Train a tokenizer, or a processor where there are images, on the sources of this package's environments.
 
-    It needs two to three characters a token there, and writes any other text in shorter pieces. For environments that
-    show images it is a processor.
+    They hold the words of their worlds. It has two to three characters a token there, and fewer in other texts.
     """
     require("transformers", "train")
     from agent_gym.examples.tiny import make_tiny_processor, make_tiny_tokenizer
@@ -174,26 +174,22 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
         return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, vision=renderer.vision, seed=seed)
     from agent_gym.policies.transformers import TransformersPolicy
 
-    pad = renderer.tokenizer.pad_token_id
-    return tokenizer, TransformersPolicy(
-        _load_model(model),
-        renderer.eos_token_ids,
-        min(renderer.eos_token_ids) if pad is None else pad,
-        renderer.decode_action,
-        vision=renderer.vision,
-        seed=seed,
-    )
-
-
-def _load_model(model: str) -> Any:
-    torch, transformers = require("torch", "train"), require("transformers", "train")
+    torch = require("torch", "train")
     gpu = torch.cuda.is_available()
     try:
         kind = transformers.AutoModelForCausalLM if _is_adapter(model) else model_class(model)
         loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32)
     except (OSError, ValueError) as error:
         raise ConfigError(_cannot_load(model, error)) from error
-    return loaded.to("cuda" if gpu else "cpu")
+    ends, pad = renderer.eos_token_ids, renderer.tokenizer.pad_token_id
+    return tokenizer, TransformersPolicy(
+        loaded.to("cuda" if gpu else "cpu"),
+        ends,
+        min(ends) if pad is None else pad,
+        renderer.decode_action,
+        vision=renderer.vision,
+        seed=seed,
+    )
 
 
 def _is_adapter(model: str) -> bool:

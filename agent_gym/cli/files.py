@@ -6,18 +6,16 @@ import dataclasses
 import json
 import sys
 import webbrowser
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.parser import Kind, Parser, announce, check_output, json_object, positive, run_kind
+from agent_gym.cli.parser import Parser, announce, check_output, json_object, positive, run_kind
 from agent_gym.errors import ConfigError, require, writing
-from agent_gym.evaluate import EvalResult, summarize
+from agent_gym.evaluate import summarize
 from agent_gym.evaluate.compare import Comparison, Run, read_runs, same_kind
 from agent_gym.evaluate.compare import compare as compare_runs
 from agent_gym.evaluate.report import align, number
@@ -42,8 +40,14 @@ def _read(files: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
     def warn(text: str) -> None:
         tqdm.write(f"agent-gym: {text}", file=sys.stderr)
 
-    records = chain.from_iterable(map(partial(read_trajectories, left_out=warn), files))
+    records = chain.from_iterable(read_trajectories(file, left_out=warn) for file in files)
     return iter(tqdm(records, desc="reading", unit=" episodes", leave=False, disable=None, file=sys.stderr))
+
+
+def _named(files: Sequence[str]) -> list[tuple[str, str]]:
+    """Name each file by its stem, or by its path where two have one stem."""
+    stems = [Path(file).stem for file in files]
+    return [(stem if stems.count(stem) == 1 else file, file) for stem, file in zip(stems, files, strict=True)]
 
 
 # view
@@ -54,17 +58,14 @@ def view(argv: Sequence[str]) -> int:
     summary = "Turn trajectories into one HTML page that opens anywhere, without a server or a network."
     parser = Parser("view", summary, config=False)
     help_text = "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task"
-    parser.add_argument("files", metavar="FILE", nargs="+", help=help_text)
-    parser.add_argument("--output", metavar="FILE", help="the page; default: beside the first input, ending in .html")
-    parser.add_argument("--title", help="heading of the page; default: the name of the input")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--terminal", action="store_true", help="show the episodes here and write no page")
-    parser.add_argument("--episode", type=positive, metavar="N", help="with --terminal: show the Nth episode and end")
+    parser.flag("files FILE", help_text, nargs="+")
+    parser.flag("--output FILE", "the page; default: beside the first input, ending in .html")
+    parser.flag("--title", "heading of the page; default: the name of the input")
+    parser.flag("--open", "open the page in the browser", action="store_true")
+    parser.flag("--terminal", "show the episodes here and write no page", action="store_true")
+    parser.flag("--episode N", "with --terminal: show the Nth episode and end", type=positive)
     arguments = parser.parse(argv)
-    # A run is named after its file, or by its path where two files have one name.
-    stems = [Path(name).stem for name in arguments.files]
-    names = [stem if stems.count(stem) == 1 else name for stem, name in zip(stems, arguments.files, strict=True)]
-    runs = {name: _jsonl_files(Path(path)) for name, path in zip(names, arguments.files, strict=True)}
+    runs = {name: _jsonl_files(Path(path)) for name, path in _named(arguments.files)}
     if arguments.terminal:
         _show([path for files in runs.values() for path in files], arguments.episode)
         return 0
@@ -119,8 +120,8 @@ def compare(argv: Sequence[str]) -> int:
     summary = "Compare runs on the tasks that they share: differences with 95% intervals and paired tests."
     parser = Parser("compare", summary, config=False)
     help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
-    parser.add_argument("files", metavar="FILE.jsonl", nargs="+", help=help_text)
-    parser.add_argument("--json", action="store_true", help="print the comparisons as JSON")
+    parser.flag("files FILE.jsonl", help_text, nargs="+")
+    parser.flag("--json", "print the comparisons as JSON", action="store_true")
     arguments = parser.parse(argv)
     found = [(a, b, compare_runs(a, b)) for a, b in _pairs(_read_runs(arguments.files))]
     if not found:
@@ -140,14 +141,12 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def _read_runs(files: Sequence[str]) -> list[Run]:
-    stems = [Path(file).stem for file in files]
-    names = stems if len(set(stems)) == len(stems) else list(files)
-    parts = [read_runs(_read([file]), name) for file, name in zip(files, names, strict=True)]
-    policies = [policy for part in parts for policy in {run.policy for run in part}]
+    parts = [(name, read_runs(_read([file]), name)) for name, file in _named(files)]
+    policies = [policy for _, part in parts for policy in {run.policy for run in part}]
     # A policy that several files have is named with the file.
     return [
         dataclasses.replace(run, policy=f"{run.policy} in {name}") if policies.count(run.policy) > 1 else run
-        for part, name in zip(parts, names, strict=True)
+        for name, part in parts
         for run in part
     ]
 
@@ -203,43 +202,48 @@ def rescore(argv: Sequence[str]) -> int:
         "otherwise than then or, where no other rewards were asked for, scores otherwise."
     )
     parser = Parser("rescore", summary)
-    parser.add_argument("file", metavar="FILE.jsonl", help="trajectories of `eval`, `rollout` or a training run")
-    help_text = "other weights of the reward's terms"
-    parser.add_argument("--reward_weights", type=json_object, default={}, metavar="JSON", help=help_text)
+    parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
+    parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
     parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
-    parser.add_argument("--output", metavar="FILE.jsonl", help="write the episodes with their new scores")
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.flag("--output FILE.jsonl", "write the episodes with their new scores")
+    parser.flag("--json", "print the outcome as JSON", action="store_true")
     arguments = parser.parse(argv)
-    if arguments.output:
-        check_output(arguments.output)
     changes = {**arguments.env_kwargs}
     if arguments.reward_weights:
         changes["reward_weights"] = arguments.reward_weights
+    if arguments.output:
+        check_output(arguments.output)
     records = list(_read([arguments.file]))
     replays = list(_replay(records, changes))
     if arguments.output:
         with writing(arguments.output):
             write_trajectories(arguments.output, (replay.record for replay in replays))
-    before = [from_record({**record, "rows": []}) for record in records]
-    after = [from_record({**replay.record, "rows": []}) for replay in replays]
-    then, now = summarize(before), summarize(after)
-    world, scores = sum(bool(one.world) for one in replays), sum(bool(one.scores) for one in replays)
+    then, now = (
+        summarize([from_record({**record, "rows": []}) for record in some])
+        for some in (records, (replay.record for replay in replays))
+    )
+    changed = [replay for replay in replays if replay.world or replay.scores]
+    world, scores = sum(bool(one.world) for one in changed), sum(bool(one.scores) for one in changed)
     if arguments.json:
         counts = {"episodes": len(replays), "world_differs": world, "scores_differ": scores}
-        changed = [
+        differences = [
             {"task_id": one.record["task_id"], "spec": one.record["spec"], "world": one.world, "scores": one.scores}
-            for one in replays
-            if one.world or one.scores
+            for one in changed
         ]
-        print(json.dumps({**counts, "stored": then.metrics, "now": now.metrics, "differences": changed}, indent=2))
+        print(json.dumps({**counts, "stored": then.metrics, "now": now.metrics, "differences": differences}, indent=2))
     else:
         print(f"{then.episodes} episodes played again, {then.failed} failed ones left as they are")
         print(f"the world answers otherwise in {world} of them, the score is another in {scores}")
-        found = [(episode.task_id, one.world or one.scores) for episode, one in zip(before, replays, strict=True)]
-        for task_id, lines in [(task_id, lines) for task_id, lines in found if lines][:_SHOWN]:
-            print(f"  {task_id}: {lines[0][:200]}")
-        _print_changes(then, now)
-    return 1 if any(replay.world or replay.scores and not changes for replay in replays) else 0
+        for one in changed[:_SHOWN]:
+            print(f"  {one.record['task_id']}: {(one.world or one.scores)[0][:200]}")
+        rows = [["measure", "stored", "now"]]
+        for name in {**then.measures, **now.measures}:
+            old, new = (result.measures[name].value if name in result.measures else 0.0 for result in (then, now))
+            if old != new and not name.endswith("/latency"):  # how long a tool takes is no score
+                rows.append([name, number(name, old), number(name, new)])
+        if len(rows) > 1:
+            print(align(rows))
+    return 1 if any(one.world or one.scores and not changes for one in changed) else 0
 
 
 def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
@@ -266,45 +270,29 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
             close_env(env)
 
 
-def _print_changes(then: EvalResult, now: EvalResult) -> None:
-    rows = [["measure", "stored", "now"]]
-    for name in {**then.measures, **now.measures}:
-        old, new = (result.measures[name].value if name in result.measures else 0.0 for result in (then, now))
-        if old != new and not name.endswith("/latency"):  # how long a tool takes is no score
-            rows.append([name, number(name, old), number(name, new)])
-    if len(rows) > 1:
-        print(align(rows))
-
-
 # export
 
 
 def export(argv: Sequence[str]) -> int:
     """Export a model or trajectories, as the first word says."""
-    kinds: dict[str, Kind] = {
-        "model": (_model_parser, _export_model),
-        "trajectories": (_trajectories_parser, _export_trajectories),
-    }
+    kinds = {"model": _export_model, "trajectories": _export_trajectories}
     return run_kind("export", "Export a trained model or trajectories.", kinds, argv)
 
 
-def _model_parser() -> Parser:
+def _export_model(argv: Sequence[str]) -> int:
     summary = (
         "Write a trained model as a plain Hugging Face folder with a model card, for transformers, vLLM and the hub."
     )
     parser = Parser("export model", summary, config=False)
-    help_text = "folder of a run (its last checkpoint counts) or a checkpoint"
-    parser.add_argument("checkpoint", metavar="RUN", help=help_text)
-    parser.add_argument("out", metavar="OUT", help="a new folder")
-    parser.add_argument("--merge_adapter", action="store_true", help="merge a LoRA adapter into its base model")
-    parser.add_argument("--critic", action="store_true", help="also copy the critic of agent-gym ppo, to OUT/critic")
-    help_text = "episodes of `agent-gym eval --output`, for the card's table"
-    parser.add_argument("--eval", nargs="+", default=[], metavar="FILE.jsonl", help=help_text)
-    parser.add_argument("--push_to_hub", metavar="NAME", help="also upload it, for example as user/model")
-    return parser
-
-
-def _export_model(arguments: Namespace) -> int:
+    parser.flag("checkpoint RUN", "folder of a run (its last checkpoint counts) or a checkpoint")
+    parser.flag("out OUT", "a new folder")
+    parser.flag("--merge_adapter", "merge a LoRA adapter into its base model", action="store_true")
+    parser.flag("--critic", "also copy the critic of agent-gym ppo, to OUT/critic", action="store_true")
+    parser.flag(
+        "--eval FILE.jsonl", "episodes of `agent-gym eval --output`, for the card's table", nargs="+", default=[]
+    )
+    parser.flag("--push_to_hub NAME", "also upload it, for example as user/model")
+    arguments = parser.parse(argv)
     announce("importing torch and transformers")
     require("transformers", "train")
     from agent_gym.trainers.checkpoints import read_provenance
@@ -327,23 +315,19 @@ def _export_model(arguments: Namespace) -> int:
     return 0
 
 
-def _trajectories_parser() -> Parser:
+def _export_trajectories(argv: Sequence[str]) -> int:
     summary = "Write trajectories as a data set: a folder with parquet and a card."
     parser = Parser("export trajectories", summary, config=False)
-    help_text = "trajectory files (.jsonl), and last the new folder OUT"
-    parser.add_argument("files", metavar="FILE", nargs="+", help=help_text)
+    parser.flag("files FILE", "trajectory files (.jsonl), and last the new folder OUT", nargs="+")
     help_text = (
         "trajectories: an episode per row, with all that happened; sft: token ids with a mask of the policy's tokens, "
         "for trl.SFTTrainer; messages: the conversations as text"
     )
-    parser.add_argument("--format", choices=("trajectories", "sft", "messages"), default="trajectories", help=help_text)
-    parser.add_argument("--min_reward", type=float, metavar="R", help="only episodes with at least this reward")
-    parser.add_argument("--successful", action="store_true", help="only episodes that solved their task")
-    parser.add_argument("--push_to_hub", metavar="NAME", help="also upload it, for example as user/data")
-    return parser
-
-
-def _export_trajectories(arguments: Namespace) -> int:
+    parser.flag("--format", help_text, choices=("trajectories", "sft", "messages"), default="trajectories")
+    parser.flag("--min_reward R", "only episodes with at least this reward", type=float)
+    parser.flag("--successful", "only episodes that solved their task", action="store_true")
+    parser.flag("--push_to_hub NAME", "also upload it, for example as user/data")
+    arguments = parser.parse(argv)
     require("datasets", "train")
     from agent_gym.trainers.export_hub import check_name, push
     from agent_gym.trainers.export_trajectories import export_trajectories

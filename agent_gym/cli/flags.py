@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module, resources
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from agent_gym.cli.parser import as_text, json_object
 from agent_gym.errors import ConfigError
+from agent_gym.trainers.settings import GROUPS, AgentSettings, CriticSettings, choices
 
 PRESETS = "agent_gym.trainers.accelerate_configs"
 COMMON = {
@@ -52,11 +53,10 @@ def _argument(default: Any, text: str) -> Any:
 class Environment:
     """What to train on."""
 
-    env_id: str = field(
-        metadata={
-            "help": "Environment id, for example AgentR1/GSM8K-v0; may also be the first word. grpo and ppo take "
-            "several with their weights: id=2,id=1."
-        }
+    env_id: str = _argument(
+        MISSING,
+        "Environment id, for example AgentR1/GSM8K-v0; may also be the first word. grpo and ppo take several with "
+        "their weights: id=2,id=1.",
     )
     env_kwargs: str = _argument(
         "{}",
@@ -96,11 +96,6 @@ class SFTArguments(Environment):
         False, "Start from a fresh tiny model, made in <output_dir>/tiny, instead of model_name_or_path."
     )
 
-    @property
-    def shares(self) -> dict[str, float] | None:
-        """The styles, None for the expert's default."""
-        return mapping("styles", self.styles) or None
-
 
 def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Give each environment its arguments.
@@ -138,66 +133,40 @@ class TrainingCommand:
     """A command that trains.
 
     Attributes:
-        name: what the user types.
         summary: what it does, for `--help`.
         arguments: which tasks or demonstrations, one of the dataclasses above.
-        own: dataclasses of our settings, as "module:Class", that import without torch.
-        config: dataclass of all settings of the trainer, TRL's included, which takes seconds to import.
-        defaults: those that differ from TRL's.
+        own: dataclasses of our settings of the trainer.
     """
 
-    name: str
     summary: str
     arguments: type
-    own: tuple[str, ...]
-    config: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def classes(self) -> list[Any]:
-        """Import the dataclasses whose fields are flags."""
-        return [self.arguments, load(self.config), load("trl:ModelConfig")]
-
-    def layout(self) -> dict[str, Any]:
-        """Return what both parsers, of the help and of the command line, are made with."""
-        # The usage that argparse would write lists two hundred flags before it says what the command does.
-        usage = f"agent-gym {self.name} ENV [--config FILE] [--accelerate_config NAME] [any argument below]"
-        return {"prog": f"agent-gym {self.name}", "usage": usage, "description": self.summary, "allow_abbrev": False}
+    own: tuple[type, ...]
 
 
-_SETTINGS = "agent_gym.trainers.settings"
 TRAINING = {
     "grpo": TrainingCommand(
-        "grpo",
         "Train a model on environments by reinforcement learning that compares episodes (GRPO and its relatives).",
         RLArguments,
-        (f"{_SETTINGS}:AgentSettings",),
-        "agent_gym.trainers:AgentGRPOConfig",
+        (AgentSettings,),
     ),
     "ppo": TrainingCommand(
-        "ppo",
         "Train a model on environments by reinforcement learning with a critic (PPO).",
         RLArguments,
-        (f"{_SETTINGS}:AgentSettings", f"{_SETTINGS}:CriticSettings"),
-        "agent_gym.trainers:AgentPPOConfig",
+        (AgentSettings, CriticSettings),
     ),
     "sft": TrainingCommand(
-        "sft",
-        "Train a model on the episodes of an environment's own expert (supervised warm start).",
-        SFTArguments,
-        (),
-        "trl:SFTConfig",
-        # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of
-        # searches for papers have 2,400, so that the model's own limit is the one that counts.
-        {"max_length": None},
+        "Train a model on the episodes of an environment's own expert (supervised warm start).", SFTArguments, ()
     ),
 }
 """The commands by name."""
 
 
-def load(place: str) -> Any:
-    """Import what "module:name" names."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+def layout(name: str) -> dict[str, Any]:
+    """Return what both parsers of a command, of the help and of the command line, are made with."""
+    # The usage that argparse would write lists two hundred flags before it says what the command does.
+    usage = f"agent-gym {name} ENV [--config FILE] [--accelerate_config NAME] [any argument below]"
+    about = {"prog": f"agent-gym {name}", "usage": usage, "description": TRAINING[name].summary}
+    return {**about, "add_help": False, "allow_abbrev": False}
 
 
 def add_launcher(parser: argparse.ArgumentParser) -> None:
@@ -214,42 +183,38 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def short_help(command: TrainingCommand) -> str:
+def short_help(name: str) -> str:
     """Return the help of a training command: our settings by group, and the common ones of TRL."""
-    look: dict[str, Any] = {
-        "formatter_class": argparse.ArgumentDefaultsHelpFormatter,
-        "argument_default": argparse.SUPPRESS,
-    }
-    parser = argparse.ArgumentParser(**command.layout(), add_help=False, **look)
-    own = {one.name: (one, hint) for place in command.own for one, hint in _fields(load(place))}
+    parser = argparse.ArgumentParser(
+        **layout(name),
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    command = TRAINING[name]
+    own = {one.name: (kind, one) for kind in command.own for one in dataclasses.fields(kind)}
     group = parser.add_argument_group("what to train on")
-    for setting, hint in _fields(command.arguments):
-        _add(group, setting, hint)
+    for setting in dataclasses.fields(command.arguments):
+        _show(group, command.arguments, setting)
     group = parser.add_argument_group("TRL's settings that every run needs (--help-all shows the others)")
-    for name, (metavar, text) in COMMON.items():
-        if name not in own and (command.own or name not in _RL_ONLY):
-            group.add_argument(f"--{name}", metavar=metavar, help=text)
-    for key, title in load(f"{_SETTINGS}:GROUPS").items():
+    for common, (metavar, text) in COMMON.items():
+        if common not in own and (own or common not in _RL_ONLY):
+            group.add_argument(f"--{common}", metavar=metavar, help=text)
+    for key, title in GROUPS.items():
         group = parser.add_argument_group(title)
-        for setting, hint in own.values():
+        for kind, setting in own.values():
             if setting.metadata["group"] == key:
-                _add(group, setting, hint)
+                _show(group, kind, setting)
     add_launcher(parser)
     return parser.format_help()
 
 
-def _fields(settings: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    hints = get_type_hints(settings)
-    return ((one, hints[one.name]) for one in dataclasses.fields(settings))
-
-
-def _add(group: argparse._ArgumentGroup, setting: dataclasses.Field[Any], hint: Any) -> None:
+def _show(group: argparse._ArgumentGroup, settings: type, setting: dataclasses.Field[Any]) -> None:
     """Show a field of a dataclass as the flag that it becomes."""
+    hint = get_type_hints(settings)[setting.name]
     kinds = (hint, *get_args(hint))
-    allowed = [str(value) for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
     letter = next((name for kind, name in ((bool, "BOOL"), (int, "N"), (float, "X")) if kind in kinds), "TEXT")
-    default = argparse.SUPPRESS if setting.default in (dataclasses.MISSING, None) else setting.default
-    metavar = "|".join(allowed) or letter
+    metavar = "|".join(str(value) for value in choices(settings, setting.name) if value is not None) or letter
+    default = argparse.SUPPRESS if setting.default in (MISSING, None) else setting.default
     group.add_argument(f"--{setting.name}", metavar=metavar, default=default, help=setting.metadata["help"])
 
 

@@ -1,13 +1,9 @@
 """How a training command starts: here, or as several processes of `accelerate launch`.
 
 What none of the settings knows belongs to the launcher, from the command line and from the yaml file alike, as with the
-command `trl`:
-
-    agent-gym grpo AgentR1/GSM8K-v0 --config run.yaml --accelerate_config zero2 --num_processes 2
-
-Two things differ from `trl`. Without any launcher argument nothing is launched: training runs in this process. And an
-argument that `accelerate launch` does not know either is an error of one line, before any process starts. Each process
-runs this module, which trains without launching anything further.
+command `trl`. Two things differ from `trl`: without any launcher argument nothing is launched, and training runs in
+this process; and an argument that `accelerate launch` does not know either is an error of one line, before any process
+starts. Each process of the launcher runs this module.
 """
 
 from __future__ import annotations
@@ -17,9 +13,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
-from agent_gym.cli.flags import TRAINING, short_help
+from agent_gym.cli.flags import short_help
 from agent_gym.cli.main import guarded
 from agent_gym.cli.parser import announce
 from agent_gym.errors import require
@@ -29,45 +25,32 @@ LAUNCHER = "AGENT_GYM_LAUNCHER"
 _PR_SET_PDEATHSIG = 1
 
 
-def grpo(argv: Sequence[str]) -> int:
-    """Train with `AgentGRPOTrainer`."""
-    return _train("grpo", argv)
-
-
-def ppo(argv: Sequence[str]) -> int:
-    """Train with `AgentPPOTrainer`."""
-    return _train("ppo", argv)
-
-
-def sft(argv: Sequence[str]) -> int:
-    """Train on the expert's episodes with `trl.SFTTrainer`."""
-    return _train("sft", argv)
-
-
-def _train(name: str, argv: Sequence[str]) -> int:
+def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
+    """Train as a command line says, or show the help; a process of the launcher trains without checking again."""
     if {"-h", "--help"}.intersection(argv):
-        print(short_help(TRAINING[name]), end="")
+        print(short_help(name), end="")
         return 0
-    announce("importing torch and TRL")
-    parser, check, train = _trainer(name)
-    parsed, launch, own = parser.read(argv)
-    check(*parsed)
-    if launch:
-        return run([*launch, "--module", "agent_gym.cli.launch", name, *own])
-    train(*parsed)
-    return 0
-
-
-def _trainer(name: str) -> Any:
-    """Import TRL, and return what reads the arguments of a command, finds its cheap mistakes, and trains."""
+    if not launched:
+        announce("importing torch and TRL")
     if name != "sft":
         from agent_gym.policies.vllm import set_environment
 
         set_environment()
     require("trl", "train")
-    from agent_gym.cli.train import CHECKS, TRAINERS, TrainingParser
+    from agent_gym.cli.train import COMMANDS, TrainingParser
 
-    return TrainingParser(TRAINING[name]), CHECKS[name], TRAINERS[name]
+    check, run_training = COMMANDS[name]
+    # The yaml file still holds the launcher's keys where the parent has used them.
+    parsed, launch, own = TrainingParser(name).read(argv)
+    if not launched:
+        check(*parsed)
+        if launch:
+            return run([*launch, "--module", "agent_gym.cli.launch", name, *own])
+    run_training(*parsed)
+    return 0
+
+
+grpo, ppo, sft = (partial(train, name) for name in ("grpo", "ppo", "sft"))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -106,16 +89,8 @@ def end_with(parent: int) -> None:
 
 
 def worker(argv: Sequence[str]) -> int:
-    """Train in a process of the launcher, as the command line says."""
-
-    def work() -> int:
-        parser, _, train = _trainer(argv[0])
-        # The yaml file still holds the launcher's keys; the parent has used them.
-        parsed, _, _ = parser.read(argv[1:])
-        train(*parsed)
-        return 0
-
-    return guarded(work)
+    """Train in a process of the launcher."""
+    return guarded(lambda: train(argv[0], argv[1:], launched=True))
 
 
 if __name__ == "__main__":

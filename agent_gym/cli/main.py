@@ -40,17 +40,6 @@ COMMANDS = {
 """Command to the function that runs it, as module of this package and name, and what it does."""
 
 
-def usage() -> str:
-    """Return the help of the command itself."""
-    commands = "\n".join(f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items())
-    return (
-        "usage: agent-gym COMMAND [arguments]\n\n"
-        "Environments for LLM agents that speak text, and trainers that learn only from the policy's own tokens.\n\n"
-        f"commands:\n{commands}\n\n"
-        "agent-gym COMMAND --help explains the flags of a command; --version prints the version."
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -91,8 +80,16 @@ def _reader_is_gone() -> bool:
 
 def _run(argv: Sequence[str]) -> int:
     command, *arguments = argv or ["--help"]
-    if command in ("-h", "--help", "help", "--version"):
-        print(f"agent-gym {__version__}" if command == "--version" else usage())
+    if command == "--version":
+        print(f"agent-gym {__version__}")
+        return 0
+    if command in ("-h", "--help", "help"):
+        commands = "\n".join(f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items())
+        print(
+            "usage: agent-gym COMMAND [arguments]\n\nEnvironments for LLM agents that speak text, and trainers that "
+            f"learn only from the policy's own tokens.\n\ncommands:\n{commands}\n\n"
+            "agent-gym COMMAND --help explains the flags of a command; --version prints the version."
+        )
         return 0
     if command not in COMMANDS:
         raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")

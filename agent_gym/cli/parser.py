@@ -1,4 +1,4 @@
-"""What the commands share: an argument parser that reports in one line and reads `--config file.yaml`.
+"""What the commands share: an argument parser whose errors are one line, and that reads `--config file.yaml`.
 
 The training commands use TRL's parser (flags.py), which behaves the same way; this one does not import TRL.
 """
@@ -10,10 +10,14 @@ import difflib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, require, writing
+
+Flag = Callable[..., None]
+"""What adds a flag; see `Parser.group`."""
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -30,33 +34,52 @@ class Parser(argparse.ArgumentParser):
         command: the command's name.
         summary: what it does, for `--help`.
         config: whether to offer `--config`.
-        formatter: lays out the help.
     """
 
-    def __init__(self, command: str, summary: str, *, config: bool = True, formatter: Any = _HelpFormatter) -> None:
+    def __init__(self, command: str, summary: str, *, config: bool = True) -> None:
         super().__init__(
-            prog=f"agent-gym {command}", description=summary, allow_abbrev=False, formatter_class=formatter
+            prog=f"agent-gym {command}", description=summary, allow_abbrev=False, formatter_class=_HelpFormatter
         )
         self.command = command
+        self.flag = self.group()
         if config:
             help_text = "a yaml file with any of these arguments; the command line wins over it"
-            self.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=help_text)
+            self.flag("--config FILE", help_text, default=argparse.SUPPRESS)
+
+    def group(self, title: str | None = None) -> Flag:
+        """Return what adds flags, under a title of their own if there is one.
+
+        A flag is named as in a usage line, with its value: `flag("--output FILE", "where to write")`. A name without
+        dashes is positional. All else is given to `add_argument`.
+        """
+        group = self.add_argument_group(title) if title else self
+
+        def flag(usage: str, help_text: str, **options: Any) -> None:
+            names = usage.split()
+            if len(names) > 1 and not names[-1].startswith("-"):
+                options["metavar"] = names.pop()
+            group.add_argument(*names, help=help_text, **options)
+
+        return flag
+
+    def add_env(self) -> None:
+        """Add the environment's id."""
+        self.flag("env_id ENV", "environment id, for example AgentR1/GSM8K-v0")
 
     def add_env_kwargs(self, help_text: str = "arguments of the environment") -> None:
         """Add the flag for the environment's arguments."""
-        self.add_argument("--env_kwargs", type=json_object, default={}, metavar="JSON", help=help_text)
+        self.flag("--env_kwargs JSON", help_text, type=json_object, default={})
 
-    def add_model(self, title: str) -> argparse._ArgumentGroup:
-        """Add and return the group of flags for the model that plays."""
-        group = self.add_argument_group(title)
-        help_text = "model folder or hub id, or the model's name at an endpoint"
-        group.add_argument("--model", "--model_name_or_path", metavar="PATH", help=help_text)
+    def add_model(self, title: str) -> Flag:
+        """Add the group of flags for the model that plays, and return what adds more to it."""
+        flag = self.group(title)
+        flag("--model --model_name_or_path PATH", "model folder or hub id, or the model's name at an endpoint")
         help_text = "an OpenAI-compatible server, for example http://127.0.0.1:8000/v1; its key: $OPENAI_API_KEY"
-        group.add_argument("--endpoint", metavar="URL", help=help_text)
+        flag("--endpoint URL", help_text)
         help_text = "folder or hub id of the tokenizer, where the endpoint names none; for the expert that of a model"
-        group.add_argument("--tokenizer", metavar="PATH", help=help_text)
-        add_engine(group)
-        return group
+        flag("--tokenizer PATH", help_text)
+        add_engine(flag)
+        return flag
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the command line over the yaml file that it names, if any.
@@ -96,26 +119,26 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
 
-def add_engine(group: Any) -> None:
-    """Add the flag for what samples to a parser or a group of it."""
+def add_engine(flag: Flag) -> None:
+    """Add the flag for what samples."""
     help_text = "what samples; auto takes vLLM where it is installed"
-    group.add_argument("--engine", choices=("auto", "vllm", "transformers"), default="auto", help=help_text)
+    flag("--engine", help_text, choices=("auto", "vllm", "transformers"), default="auto")
 
 
-Kind = tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]
-"""What makes the parser of one kind of a command, and what runs it."""
-
-
-def run_kind(command: str, summary: str, kinds: Mapping[str, Kind], argv: Sequence[str]) -> int:
-    """Run a command whose first word says which of several kinds is meant, each with flags of its own."""
+def run_kind(
+    command: str, summary: str, kinds: Mapping[str, Callable[[Sequence[str]], int]], argv: Sequence[str]
+) -> int:
+    """Run a command whose first word tells which of several kinds is meant, each with flags of its own."""
     if argv and argv[0] in kinds:
-        make_parser, run = kinds[argv[0]]
-        return run(make_parser().parse(argv[1:]))
+        return kinds[argv[0]](argv[1:])
     if argv and argv[0] in ("-h", "--help"):
-        print("\n".join(make_parser().format_help() for make_parser, _ in kinds.values()), end="")
+        for number, run in enumerate(kinds.values()):
+            print(end="\n" if number else "")
+            with suppress(SystemExit):
+                run(["--help"])
         return 0
     parser = Parser(command, summary, config=False)
-    parser.add_argument("what", choices=list(kinds), help=f"what to {command}; --help explains the flags of each")
+    parser.flag("what", f"what to {command}; --help explains the flags of each", choices=list(kinds))
     parser.parse(argv)
     raise AssertionError("the parser accepts nothing else")
 

@@ -11,14 +11,13 @@ import json
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.parser import Flag, Parser, positive
 from agent_gym.errors import ConfigError, require
 from agent_gym.images import text_of
 from agent_gym.registry import check_env_id
@@ -38,32 +37,27 @@ write your turn and press Enter; a turn without a tool call is usually the answe
 _FENCE = '"""'
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a game ended: `success` is None if the person left before the end."""
-
-    success: bool | None
-    reward: float
-    turns: int
-
-
 def play(argv: Sequence[str]) -> int:
     """Play one episode on stdin and stdout."""
     summary = "Play one episode yourself: read the task, write your turns, see the rewards."
     parser = Parser("play", summary, config=False)
-    parser.add_argument("env_id", metavar="ENV", help="environment id, for example AgentR1/GSM8K-v0")
+    parser.add_env()
     parser.add_env_kwargs()
-    parser.add_argument("--split", help="split to take the task from; default: the environment's own")
-    parser.add_argument("--index", type=int, help="which task of the split; default: drawn by the seed")
-    parser.add_argument("--seed", type=int, help="seed of the episode; default: a new one each time")
+    _add_task(parser.flag, "split to take the task from; default: the environment's own")
+    parser.flag("--seed", "seed of the episode; default: a new one each time", type=int)
     arguments = parser.parse(argv)
     wanted = {"split": arguments.split, "index": arguments.index}
     options = {key: value for key, value in wanted.items() if value is not None}
     env = make_env(arguments.env_id, arguments.env_kwargs)
     print(arguments.env_id)
-    play_episode(env, _ask, lambda text: print(text, flush=True), seed=arguments.seed, options=options)
+    _game(env, arguments.seed, options)
     env.close()
     return 0
+
+
+def _add_task(flag: Flag, split_text: str) -> None:
+    flag("--split", split_text)
+    flag("--index", "which task of the split; default: drawn by the seed", type=int)
 
 
 def _ask() -> str | None:
@@ -78,81 +72,66 @@ def _ask() -> str | None:
     return line
 
 
-def play_episode(
-    env: gymnasium.Env[str, str],
-    ask: Callable[[], str | None],
-    say: Callable[[str], None],
-    *,
-    seed: int | None = None,
-    options: dict[str, Any] | None = None,
-) -> Outcome:
-    """Play one episode.
-
-    Args:
-        env: the environment.
-        ask: returns the next line that the person typed, None at the end of the input.
-        say: shows a text.
-        seed: see `TextEnv.reset`.
-        options: see `TextEnv.reset`.
-    """
+def _game(env: gymnasium.Env[str, str], seed: int | None, options: dict[str, Any]) -> None:
+    """Play one episode on stdin and stdout."""
     _, info = env.reset(seed=seed, options=options)
-    say(f"task {info['task_id']}")
-    for message in info["messages"]:
-        say(_block(message["role"], text_of(message["content"])))
-    say(_block("help", "\n".join([HELP, *map(_tool_line, info["tools"])])))
     tools = {schema["function"]["name"]: schema["function"] for schema in info["tools"]}
-    total, turns = 0.0, 0
-    while True:
-        action = _next_action(env, tools, ask, say)
+    help_text = "\n".join([HELP, *map(_tool_line, tools.values())])
+    print(f"task {info['task_id']}")
+    for message in info["messages"]:
+        print(f"--- {message['role']}\n{text_of(message['content'])}")
+    print(f"--- help\n{help_text}", flush=True)
+    total, turns, over = 0.0, 0, ""
+    while not over:
+        action = _next_action(env, tools, help_text)
         if action is None:
-            say(f"left after {_count(turns, 'turn')}, reward so far {total:+.2f}")
-            return Outcome(None, total, turns)
+            print(f"left after {_turns(turns)}, reward so far {total:+.2f}")
+            return
         observation, reward, terminated, truncated, info = env.step(action)
         total, turns = total + float(reward), turns + 1
         if observation:
-            say(_block("world", observation))
-        say(_reward_line(float(reward), info["reward_terms"]))
-        if terminated or truncated:
-            success = bool(info["is_success"])
-            cause = "out of turns" if truncated else "done"
-            say(f"{cause}: {'solved' if success else 'not solved'}, reward {total:+.2f}, {_count(turns, 'turn')}")
-            return Outcome(success, total, turns)
+            print(f"--- world\n{observation}")
+        terms = ", ".join(f"{name} {value:+.2f}" for name, value in info["reward_terms"].items())
+        print(f"reward {reward:+.2f}" + (f" ({terms})" if terms else ""), flush=True)
+        over = "out of turns" if truncated else "done" if terminated else ""
+    print(f"{over}: {'solved' if info['is_success'] else 'not solved'}, reward {total:+.2f}, {_turns(turns)}")
 
 
-def _next_action(
-    env: gymnasium.Env[str, str],
-    tools: Mapping[str, Mapping[str, Any]],
-    ask: Callable[[], str | None],
-    say: Callable[[str], None],
-) -> str | None:
+def _next_action(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any]], help_text: str) -> str | None:
     """Read until there is a turn to play; None if the person leaves."""
-    while True:
-        line = ask()
-        if line is None:
-            return None
+    while (line := _ask()) is not None:
         text = line.strip()
         if text.startswith(_FENCE):
-            return _read_lines(line.partition(_FENCE)[2], ask)
-        if not text.startswith("/"):
-            if text:
-                return line
-            continue
+            return _read_lines(line.partition(_FENCE)[2])
+        if text and not text.startswith("/"):
+            return line
         command, _, rest = text[1:].partition(" ")
         if command == "quit":
             return None
         if command == "help":
-            say("\n".join([HELP, *(_tool_line({"function": tool}) for tool in tools.values())]))
-            continue
-        try:
-            if command == "expert":
-                action = env.unwrapped.expert_action()  # type: ignore[attr-defined]
+            print(help_text)
+        elif text:
+            try:
+                if command == "expert":
+                    action: str = env.unwrapped.expert_action()  # type: ignore[attr-defined]
+                else:
+                    action = tool_call(env, tools, command, rest.strip())
+            except ConfigError as error:
+                print(error)
             else:
-                action = tool_call(env, tools, command, rest.strip())
-        except ConfigError as error:
-            say(str(error))
-            continue
-        say(_block("you", action))
-        return action
+                print(f"--- you\n{action}")
+                return action
+    return None
+
+
+def _read_lines(text: str) -> str | None:
+    """Read up to the closing fence; None if the input ends before it."""
+    while not text.rstrip().endswith(_FENCE):
+        line = _ask()
+        if line is None:
+            return None
+        text = f"{text}\n{line}"
+    return text.rstrip().removesuffix(_FENCE).removeprefix("\n").removesuffix("\n")
 
 
 def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any]], name: str, argument: str) -> str:
@@ -191,57 +170,31 @@ def _arguments(name: str, schema: Mapping[str, Any], text: str) -> dict[str, Any
     return {candidates[0]: value}
 
 
-def _read_lines(first: str, ask: Callable[[], str | None]) -> str | None:
-    """Read up to the closing fence; None if the input ends before it."""
-    lines = [first] if first else []
-    if first.rstrip().endswith(_FENCE):
-        return first.rstrip()[: -len(_FENCE)]
-    while (line := ask()) is not None:
-        if line.rstrip().endswith(_FENCE):
-            last = line.rstrip()[: -len(_FENCE)]
-            return "\n".join([*lines, last] if last else lines)
-        lines.append(line)
-    return None
-
-
-def _block(title: str, text: str) -> str:
-    return f"--- {title}\n{text}"
-
-
-def _tool_line(schema: Mapping[str, Any]) -> str:
-    function = schema["function"]
-    arguments = " ".join(function["parameters"].get("properties", {}))
-    call = f"/{function['name']} {arguments}"
+def _tool_line(function: Mapping[str, Any]) -> str:
+    call = f"/{function['name']} {' '.join(function['parameters'].get('properties', {}))}"
     return f"  {call:<15}  {function['description']}"
 
 
-def _reward_line(reward: float, terms: Mapping[str, float]) -> str:
-    listed = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items())
-    return f"reward {reward:+.2f}" + (f" ({listed})" if listed else "")
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+def _turns(n: int) -> str:
+    return "1 turn" if n == 1 else f"{n} turns"
 
 
 def chat(argv: Sequence[str]) -> int:
     """Talk in the terminal or in a browser, until the person leaves."""
     parser = Parser("chat", "Talk to a policy that uses an environment's tools: your words take the place of its task.")
-    parser.add_argument("env_id", metavar="ENV", help="environment id, for example AgentR1/GSM8K-v0")
-    flag = parser.add_model("who answers").add_argument
-    flag("--temperature", type=float, default=0.0, help="of the sampling; 0 is greedy")
+    parser.add_env()
+    parser.add_model("who answers")("--temperature", "of the sampling; 0 is greedy", type=float, default=0.0)
     parser.add_env_kwargs()
-    flag = parser.add_argument_group("the world that the tools look into").add_argument
-    flag("--split", help="split of the task whose world it is; default: the environment's own")
-    flag("--index", type=int, help="which task of the split; default: drawn by the seed")
-    flag("--seed", type=int, default=0, help="seed of the world and of the sampling")
-    flag = parser.add_argument_group("limits").add_argument
-    flag("--max_turns", type=positive, metavar="N", default=16, help="turns of the policy per message")
-    flag("--max_turn_tokens", type=positive, metavar="N", default=1024, help="tokens sampled per turn")
-    flag("--max_tokens", type=positive, metavar="N", default=8192, help="tokens of the conversation")
-    flag = parser.add_argument_group("where").add_argument
-    flag("--web", action="store_true", help="serve a web page to this machine instead")
-    flag("--port", type=int, default=8070, help="its port; 0 takes a free one")
+    flag = parser.group("the world that the tools look into")
+    _add_task(flag, "split of the task whose world it is; default: the environment's own")
+    flag("--seed", "seed of the world and of the sampling", type=int, default=0)
+    flag = parser.group("limits")
+    flag("--max_turns N", "turns of the policy per message", type=positive, default=16)
+    flag("--max_turn_tokens N", "tokens sampled per turn", type=positive, default=1024)
+    flag("--max_tokens N", "tokens of the conversation", type=positive, default=8192)
+    flag = parser.group("where")
+    flag("--web", "serve a web page to this machine instead", action="store_true")
+    flag("--port", "its port; 0 takes a free one", type=int, default=8070)
     arguments = parser.parse(argv)
     check_env_id(arguments.env_id)
     if not (arguments.model or arguments.endpoint):

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,19 +29,19 @@ def prepare(argv: Sequence[str]) -> int:
 
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
     summary = f"Make a data set ready for its environment.\n\nrecipes:\n{recipes}"
-    parser = Parser("prepare", summary, config=False, formatter=argparse.RawDescriptionHelpFormatter)
-    flag = parser.add_argument
-    flag("recipe", choices=list(RECIPES), metavar="RECIPE", help="what to prepare")
+    parser = Parser("prepare", summary, config=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.flag("recipe RECIPE", "what to prepare", choices=list(RECIPES))
     help_text = "files, folders or https addresses of files to take instead of the hub, in the form of the source"
-    flag("--from", dest="source", nargs="+", default=(), metavar="PATH", help=help_text)
+    parser.flag("--from PATH", help_text, dest="source", nargs="+", default=())
     help_text = "folder to write to; else RECIPE in $AGENT_GYM_CACHE, $XDG_CACHE_HOME/agent-gym or ~/.cache/agent-gym"
-    flag("--output", metavar="DIR", help=help_text)
+    parser.flag("--output DIR", help_text)
     help_text = f"index of the corpus: {', '.join(INDEXES)}; default: bm25"
-    flag("--index", choices=INDEXES, metavar="INDEX", help=help_text)
+    parser.flag("--index INDEX", help_text, choices=INDEXES)
     help_text = f"model of an index that is not bm25, on the hub or in a folder; default: {ENCODER}"
-    flag("--encoder", default=ENCODER, metavar="MODEL", help=help_text)
-    flag("--device", default="cpu", help="where the encoder runs: cpu, cuda, cuda:1")
-    flag("--dry_run", action="store_true", help="only say what would be fetched and written, in bytes")
+    parser.flag("--encoder MODEL", help_text, default=ENCODER)
+    parser.flag("--device", "where the encoder runs: cpu, cuda, cuda:1", default="cpu")
+    parser.flag("--dry_run", "only say what would be fetched and written, in bytes", action="store_true")
     arguments = parser.parse(argv)
     options = Options(arguments.index, arguments.encoder, arguments.device)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
@@ -89,14 +90,13 @@ def _print_table(rows: Sequence[Sequence[str]], numbers: Container[int]) -> None
 def plan(argv: Sequence[str]) -> int:
     """Print the estimates and a command."""
     parser = Parser("plan", "Estimate the memory of a training run and name a layout that fits.", config=False)
-    flag = parser.add_argument
-    flag("--model", required=True, help="folder or hub id")
-    flag("--gpus", type=_gpus, required=True, metavar="NxGIB", help="for example 4x80")
-    flag("--max_episode_tokens", type=positive, default=4096, help="tokens of the longest context")
+    parser.flag("--model", "folder or hub id", required=True)
+    parser.flag("--gpus NxGIB", "for example 4x80", type=_gpus, required=True)
+    parser.flag("--max_episode_tokens", "tokens of the longest context", type=positive, default=4096)
     help_text = "tokens of a forward and backward pass; a longer episode is alone in its own"
-    flag("--micro_batch_tokens", type=positive, default=8192, help=help_text)
-    flag("--lora_r", type=positive, default=16, help="rank of the adapters, where there are any")
-    flag("--json", action="store_true", help="print JSON, in bytes")
+    parser.flag("--micro_batch_tokens", help_text, type=positive, default=8192)
+    parser.flag("--lora_r", "rank of the adapters, where there are any", type=positive, default=16)
+    parser.flag("--json", "print JSON, in bytes", action="store_true")
     arguments = parser.parse(argv)
     shape = find_shape(arguments.model)
     count, gib = arguments.gpus
@@ -130,14 +130,10 @@ def plan(argv: Sequence[str]) -> int:
 
 
 def _gpus(text: str) -> tuple[int, float]:
-    count, _, gib = text.lower().partition("x")
-    try:
-        gpus = int(count), float(gib)
-    except ValueError:
-        gpus = 0, 0.0
-    if gpus[0] < 1 or not 1 <= gpus[1] < 10_000:
+    found = re.fullmatch(r"0*([1-9]\d*)x(\d+\.?\d*)", text.lower())
+    if not found or not 1 <= float(found[2]) < 10_000:
         raise argparse.ArgumentTypeError(f"expected a number of GPUs and their GiB, such as 4x80, got {text!r}")
-    return gpus
+    return int(found[1]), float(found[2])
 
 
 def _row(one: Estimate) -> list[str]:

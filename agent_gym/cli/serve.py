@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from agent_gym.cli.engine import check_folder
-from agent_gym.cli.parser import Kind, Parser, positive, run_kind
+from agent_gym.cli.parser import Parser, positive, run_kind
 from agent_gym.policies.vllm import set_environment
 from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, key_file, server_command, server_key
 from agent_gym.rollout import make_env
 from agent_gym.sandbox import PROPERTIES, Limits, LocalSandbox
-from agent_gym.search.base import Document, Retriever
 from agent_gym.search.engines import CachedRetriever, HybridRetriever, MicroBatcher, open_index
 from agent_gym.search.sources import open_corpus
 
@@ -25,37 +23,24 @@ _WEBSHOP = "AgentR1/WebShop-v0"
 
 def serve(argv: Sequence[str]) -> int:
     """Serve until interrupted."""
-    kinds: dict[str, Kind] = {
-        "model": (_model_parser, _serve_model),
-        "search": (_search_parser, _serve_search),
-        "sandbox": (_sandbox_parser, _serve_sandbox),
-        "webshop": (_webshop_parser, _serve_webshop),
-    }
-    if argv[:1] == ["model"] and "--" in argv:
-        # What follows is vLLM's.
-        at = list(argv).index("--")
-        argv, further = argv[:at], list(argv[at + 1 :])
-        return _serve_model(_model_parser().parse(argv[1:]), further)
+    kinds = {"model": _model, "search": _search, "sandbox": _sandbox, "webshop": _webshop}
     return run_kind("serve", "Serve a model, a search engine, a sandbox or a shop over HTTP.", kinds, argv)
 
 
-def _model_parser() -> Parser:
+def _model(argv: Sequence[str]) -> int:
     parser = Parser(
         "serve model",
         "Serve a model by vLLM to trainers with --layout server, which replace its weights. Anything behind -- goes to "
         "`vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9",
     )
-    parser.add_argument("model", help="folder or hub id")
+    parser.flag("model", "folder or hub id")
     _add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
     help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
-    parser.add_argument("--context", type=positive, default=4096, help=help_text)
-    parser.add_argument("--max_num_seqs", type=positive, default=256, help="most requests decoded at once")
-    help_text = "GiB of key/value cache, on a CPU"
-    parser.add_argument("--kv_cache_gib", type=float, default=1.0, help=help_text)
-    return parser
-
-
-def _serve_model(arguments: Namespace, further: Sequence[str] = ()) -> int:
+    parser.flag("--context", help_text, type=positive, default=4096)
+    parser.flag("--max_num_seqs", "most requests decoded at once", type=positive, default=256)
+    parser.flag("--kv_cache_gib", "GiB of key/value cache, on a CPU", type=float, default=1.0)
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    arguments = parser.parse(argv[:end])
     check_folder(arguments.model)
     # vLLM takes this process over: signals, logs and exit status are its own.
     command = server_command(
@@ -65,7 +50,7 @@ def _serve_model(arguments: Namespace, further: Sequence[str] = ()) -> int:
         context=arguments.context,
         max_num_seqs=arguments.max_num_seqs,
         kv_cache_gib=arguments.kv_cache_gib,
-        further=further,
+        further=argv[end + 1 :],
     )
     set_environment()
     # It was set for an engine in this process; a server's runs in one of its own.
@@ -80,28 +65,27 @@ def _serve_model(arguments: Namespace, further: Sequence[str] = ()) -> int:
     os.execve(command[0], command, {**os.environ, **ENVIRONMENT})
 
 
-def _search_parser() -> Parser:
+def _search(argv: Sequence[str]) -> int:
     parser = Parser(
         "serve search", "Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."
     )
-    help_text = "a corpus folder, a .jsonl, .json or .parquet file, or a data set of the hub"
-    parser.add_argument("--corpus", required=True, help=help_text)
+    parser.flag(
+        "--corpus", "a corpus folder, a .jsonl, .json or .parquet file, or a data set of the hub", required=True
+    )
     help_text = "folders of indexes of the corpus, or bm25 to make that one now; the results of several are fused"
-    parser.add_argument("--index", nargs="+", default=["bm25"], metavar="INDEX", help=help_text)
-    parser.add_argument("--device", default="cpu", help="where a dense index encodes queries: cpu, cuda, cuda:1")
+    parser.flag("--index INDEX", help_text, nargs="+", default=["bm25"])
+    parser.flag("--device", "where a dense index encodes queries: cpu, cuda, cuda:1", default="cpu")
     _add_address(parser, 8000, "search")
-    parser.add_argument("--topk", type=positive, default=3, help="documents per query where a request does not say")
-    parser.add_argument("--cache", type=positive, default=10_000, help="results to keep for queries that come again")
-    return parser
-
-
-def _serve_search(arguments: Namespace) -> int:
+    parser.flag("--topk", "documents per query where a request does not say", type=positive, default=3)
+    parser.flag("--cache", "results to keep for queries that come again", type=positive, default=10_000)
+    arguments = parser.parse(argv)
     from agent_gym.serve.services import SearchServer, bind
 
     # Taken before an index is built for an hour.
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
-        engine = _open(arguments.index, corpus, arguments.device)
+        engines = [open_index(name, corpus, arguments.device) for name in arguments.index]
+        engine = engines[0] if len(engines) == 1 else HybridRetriever(engines)
         about = {"documents": len(corpus), "index": arguments.index}
         shared = CachedRetriever(MicroBatcher(engine), arguments.cache)
         with SearchServer(shared, listener, topk=arguments.topk, about=about) as server:
@@ -110,23 +94,20 @@ def _serve_search(arguments: Namespace) -> int:
     return 0
 
 
-def _sandbox_parser() -> Parser:
+def _sandbox(argv: Sequence[str]) -> int:
     usual = Limits()
     parser = Parser(
         "serve sandbox", "Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."
     )
     _add_address(parser, 8080, "run programs")
-    parser.add_argument("--slots", type=positive, help="programs at the same time; two per core unless given")
+    parser.flag("--slots", "programs at the same time; two per core unless given", type=positive)
     help_text = "CPU seconds of a program; a request can ask for less of this and of the next two"
-    parser.add_argument("--cpu_seconds", type=float, default=usual.cpu_seconds, help=help_text)
-    parser.add_argument("--wall_seconds", type=float, default=usual.wall_seconds, help="seconds of a program")
-    parser.add_argument("--memory_mb", type=positive, default=usual.memory_mb, help="MiB of a program")
+    parser.flag("--cpu_seconds", help_text, type=float, default=usual.cpu_seconds)
+    parser.flag("--wall_seconds", "seconds of a program", type=float, default=usual.wall_seconds)
+    parser.flag("--memory_mb", "MiB of a program", type=positive, default=usual.memory_mb)
     help_text = "what may go unenforced, if this machine cannot do better; see docs/sandbox.md"
-    parser.add_argument("--waive", nargs="+", default=[], choices=PROPERTIES, metavar="PROPERTY", help=help_text)
-    return parser
-
-
-def _serve_sandbox(arguments: Namespace) -> int:
+    parser.flag("--waive PROPERTY", help_text, nargs="+", default=[], choices=PROPERTIES)
+    arguments = parser.parse(argv)
     from agent_gym.serve.services import SandboxServer, bind
 
     limits = Limits(arguments.cpu_seconds, arguments.wall_seconds, arguments.memory_mb)
@@ -142,20 +123,17 @@ def _serve_sandbox(arguments: Namespace) -> int:
     return 0
 
 
-def _webshop_parser() -> Parser:
+def _webshop(argv: Sequence[str]) -> int:
     parser = Parser("serve webshop", f"Shop yourself: {_WEBSHOP} as a web page, with its reward and all parts of it.")
     _add_address(parser, 8090, "shop")
     parser.add_env_kwargs()
-    return parser
-
-
-def _serve_webshop(arguments: Namespace) -> int:
+    arguments = parser.parse(argv)
     from agent_gym.serve.server import bind
 
     def make() -> Any:
         return make_env(_WEBSHOP, arguments.env_kwargs).unwrapped
 
-    env = make()  # what is wrong with its arguments is said now, and not to the first visitor
+    env = make()  # wrong arguments are an error now, and not for the first visitor
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener, env.server(make, listener) as server:
         print(f"open {server.url} in a browser", file=sys.stderr, flush=True)
@@ -165,28 +143,22 @@ def _serve_webshop(arguments: Namespace) -> int:
 
 def _add_address(parser: Parser, port: int, deed: str) -> None:
     help_text = f"address to listen on; anyone who reaches it can {deed}, so beware of 0.0.0.0"
-    parser.add_argument("--host", default="127.0.0.1", help=help_text)
-    parser.add_argument("--port", type=int, default=port, help="port to listen on; 0 takes a free one")
+    parser.flag("--host", help_text, default="127.0.0.1")
+    parser.flag("--port", "port to listen on; 0 takes a free one", type=int, default=port)
 
 
 @contextmanager
 def until_stopped() -> Iterator[None]:
-    """End well when the user or a scheduler says so."""
+    """End well when the user or a scheduler stops the process: SIGTERM is treated like Ctrl-C."""
+
+    def stop(signum: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
     # Restored for those who call this from a program of their own.
-    before = signal.signal(signal.SIGTERM, _stop)
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _open(indexes: Sequence[str], corpus: Sequence[Document], device: str) -> Retriever:
-    engines = [open_index(name, corpus, device) for name in indexes]
-    return engines[0] if len(engines) == 1 else HybridRetriever(engines)
-
-
-def _stop(signum: int, frame: object) -> NoReturn:
-    """Treat the end that a scheduler sends like Ctrl-C."""
-    raise KeyboardInterrupt

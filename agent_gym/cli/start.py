@@ -30,9 +30,8 @@ _PLACES = {
 def list_envs(argv: Sequence[str]) -> int:
     """Print the environments."""
     parser = Parser("list", "Show the environments: id, what it is, tools, data.", config=False)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    arguments = parser.parse(argv)
-    if arguments.json:
+    parser.flag("--json", "print JSON instead of a table", action="store_true")
+    if parser.parse(argv).json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
         return 0
     rows = [("ID", "TASK", "TOOLS", "DATA")]
@@ -51,12 +50,17 @@ def new(argv: Sequence[str]) -> int:
     """Write the folder of a new environment and print what to do with it."""
     summary = "Write a folder with a small environment that works, its registration and its test: yours to change."
     parser = Parser("new", summary, config=False)
-    parser.add_argument("kind", choices=("env",), help="what to make")
-    parser.add_argument("name", help="name of the package, for example my_task")
-    parser.add_argument("--folder", help="where to; default: a folder of that name, here")
-    parser.add_argument("--namespace", default="Mine", help="first part of the environment's id")
+    parser.flag("kind", "what to make", choices=("env",))
+    parser.flag("name", "name of the package, for example my_task")
+    parser.flag("--folder", "where to; default: a folder of that name, here")
+    parser.flag("--namespace", "first part of the environment's id", default="Mine")
     arguments = parser.parse(argv)
-    name = _check_name(arguments.name)
+    name = arguments.name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"new: {name!r} cannot name a package: use small letters, digits and _, for example my_task")
+    installed = find_spec(name)
+    if installed is not None and installed.origin is not None:  # a mere folder has none, and hides nothing
+        raise ConfigError(f"new: a module {name!r} is installed already, and would hide yours; choose another name")
     if not re.fullmatch(r"[A-Za-z][\w-]*", arguments.namespace):
         raise ConfigError(f"new: --namespace is {arguments.namespace!r}; use letters and digits, for example Mine")
     folder = Path(arguments.folder or name)
@@ -79,32 +83,23 @@ def new(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check_name(name: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ConfigError(f"new: {name!r} cannot name a package: use small letters, digits and _, for example my_task")
-    found = find_spec(name)
-    if found is not None and found.origin is not None:  # a mere folder has none, and hides nothing
-        raise ConfigError(f"new: a module {name!r} is installed already, and would hide yours; choose another name")
-    return name
-
-
 def speedrun(argv: Sequence[str]) -> int:
     """Train a tiny model from nothing to a better policy."""
     summary = "Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."
     parser = Parser("speedrun", summary)
-    parser.add_argument(
+    parser.flag(
         "--preset",
-        choices=("cpu", "gpu", "alfworld", "hotpotqa", "maze", "retool", "webshop"),
-        default="cpu",
-        help="cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
+        "cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
         "GSM8K; alfworld: as cpu, learning to look for things; hotpotqa: as cpu, learning to search; maze: as cpu, "
         "with a model that reads images; retool: as cpu, learning to run programs; webshop: as cpu, learning to shop",
+        choices=("cpu", "gpu", "alfworld", "hotpotqa", "maze", "retool", "webshop"),
+        default="cpu",
     )
-    parser.add_argument("--env", metavar="ID", help="an environment of your own instead of a preset's, with an expert")
+    parser.flag("--env ID", "an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything")
-    parser.add_argument("--output_dir", default="runs/speedrun", metavar="DIR", help="where models and results go")
-    add_engine(parser)
+    parser.flag("--seed", "seed of everything", type=int, default=0)
+    parser.flag("--output_dir DIR", "where models and results go", default="runs/speedrun")
+    add_engine(parser.flag)
     arguments = parser.parse(argv)
     announce("importing torch and TRL")
     from agent_gym.policies.vllm import set_environment

@@ -1,12 +1,8 @@
 """What `grpo`, `ppo` and `sft` do: read the arguments, find the cheap mistakes, train, save.
 
-An environment is named by its id; several are named with weights, and become one mixture:
-
-    agent-gym grpo AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0=1 --model_name_or_path MODEL
-
-The weights hold in training. Evaluation plays as many tasks of each environment, in one set: one rollout fills the
-engine, `eval_success` stays a single number to choose a checkpoint by, and the metrics of each environment follow under
-its id (trainers/metrics.py). A set per environment would give neither.
+Several environments with weights (`AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0=1`) become one mixture. The weights
+hold in training. Evaluation plays as many tasks of each environment, in one set: one rollout fills the engine,
+`eval_success` stays one number to choose a checkpoint by, and the metrics of each environment follow under its id.
 """
 
 from __future__ import annotations
@@ -31,17 +27,19 @@ from trl import ModelConfig, SFTConfig, TrlParser, get_peft_config, get_quantiza
 from agent_gym import trainers
 from agent_gym.cli.engine import check_folder, load_tokenizer
 from agent_gym.cli.flags import (
+    TRAINING,
     RLArguments,
     SFTArguments,
-    TrainingCommand,
     add_launcher,
     kwargs_by_env,
+    layout,
+    mapping,
     preset_file,
 )
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError, writing
 from agent_gym.trainers.checkpoints import refuse_used, way_on
-from agent_gym.trainers.config import FIXED
+from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
 
 _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
 
@@ -50,16 +48,21 @@ class TrainingParser(TrlParser):
     """TRL's parser, with errors of one line, that parts our arguments from the launcher's.
 
     Args:
-        command: what is to be read.
+        command: grpo, ppo or sft.
     """
 
-    def __init__(self, command: TrainingCommand) -> None:
-        self.command = command.name
-        super().__init__(command.classes(), add_help=False, **command.layout())
-        self.set_defaults(**command.defaults)
+    def __init__(self, command: str) -> None:
+        self.command = command
+        config = {"grpo": AgentGRPOConfig, "ppo": AgentPPOConfig, "sft": SFTConfig}[command]
+        kinds: list[Any] = [TRAINING[command].arguments, config, ModelConfig]
+        super().__init__(kinds, **layout(command))
+        if command == "sft":
+            # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of
+            # searches for papers have 2,400, so that the model's own limit is the one that counts.
+            self.set_defaults(max_length=None)
         add_launcher(self)
         for action in self._actions:
-            if command.own and action.dest in FIXED:
+            if command != "sft" and action.dest in FIXED:
                 action.help = argparse.SUPPRESS  # it may hold one value only
             # The help must not depend on the machine.
             if action.dest in ("bf16", "dataloader_pin_memory") and action.help:
@@ -100,9 +103,9 @@ class TrainingParser(TrlParser):
             *parsed, _, extra = self.parse_args_and_config(
                 arguments, return_remaining_strings=True, separate_remaining_strings=True
             )
-        except ConfigError:
-            raise
         except ValueError as error:  # settings that contradict each other, found by TRL's dataclasses
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(f"{self.command}: {one_line(error)}") from error
         known = _launcher_flags() if extra else {}
         for word in extra:
@@ -112,7 +115,9 @@ class TrainingParser(TrlParser):
         if preset is not None:
             launch = ["--config_file", preset_file(preset), *launch]
         # Behind the three dataclasses there is a namespace with --config, which is in none of them.
-        return parsed[:3], launch + extra, _without(arguments, extra)
+        rest = list(extra)  # an ordered part of the arguments
+        own = [word for word in arguments if not (rest and word == rest[0] and rest.pop(0))]
+        return parsed[:3], launch + extra, own
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.command}: {message} (see {self.prog} --help)")
@@ -142,12 +147,6 @@ def _launcher_flags() -> dict[str, Any]:
     return launch_command_parser()._option_string_actions
 
 
-def _without(arguments: Sequence[str], removed: Sequence[str]) -> list[str]:
-    """Return the arguments without `removed`, which is an ordered part of them."""
-    rest = list(removed)
-    return [word for word in arguments if not (rest and word == rest[0] and rest.pop(0))]
-
-
 # Reinforcement learning.
 
 
@@ -169,14 +168,13 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
     from agent_gym.examples.dashboard import watch
 
     name = str(model.model_name_or_path)
-    tokenizer = load_tokenizer(name)
     train_dataset, eval_dataset = task_datasets(env, args)
     trainer = getattr(trainers, trainer_name)(
         name,
         args=args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
-        processing_class=tokenizer,
+        processing_class=load_tokenizer(name),
         **_use_model(args, model),
     )
     with _resume_hint(args), watch(trainer):
@@ -186,19 +184,20 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
 
 def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]:
     """Return the tasks to train on, and those to evaluate on if there is to be an evaluation."""
-    train = _tasks(env, env.train_split, env.train_tasks, args.seed)
-    if args.eval_strategy == "no" and not args.eval_on_start:
-        return train, None
-    return train, _tasks(env, env.eval_split, env.eval_tasks, args.seed)
-
-
-def _tasks(env: RLArguments, split: str, tasks: int | None, seed: int) -> Dataset:
     from agent_gym.trainers.tasks import mix_datasets, parse_mixture
 
     weights = dict(parse_mixture(env.env_id))
     kwargs = kwargs_by_env(list(weights), env.kwargs)
-    parts = [trainers.task_dataset(env_id, kwargs[env_id], split=split, tasks=tasks, seed=seed) for env_id in weights]
-    return mix_datasets(parts, list(weights.values())) if len(parts) > 1 else parts[0]
+
+    def mixed(split: str, tasks: int | None) -> Dataset:
+        parts = [
+            trainers.task_dataset(env_id, kwargs[env_id], split=split, tasks=tasks, seed=args.seed)
+            for env_id in weights
+        ]
+        return mix_datasets(parts, list(weights.values())) if len(parts) > 1 else parts[0]
+
+    evaluated = args.eval_strategy != "no" or args.eval_on_start
+    return mixed(env.train_split, env.train_tasks), mixed(env.eval_split, env.eval_tasks) if evaluated else None
 
 
 # Supervised warm start.
@@ -215,7 +214,7 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     if not env.tiny:
         _check_model(model)
     _check_run(args)
-    env.shares  # noqa: B018  (a bad value is found here)
+    mapping("styles", env.styles)
     make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
 
 
@@ -224,15 +223,9 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
 
     name = model.model_name_or_path or _make_tiny(env, args)
     tokenizer = load_tokenizer(name)
-    episodes = expert_episodes(
-        env.env_id,
-        env.kwargs,
-        tokenizer,
-        split=env.train_split,
-        episodes=env.train_tasks,
-        seed=args.seed,
-        styles=env.shares,
-    )
+    tasks: dict[str, Any] = {"split": env.train_split, "episodes": env.train_tasks, "seed": args.seed}
+    styles = mapping("styles", env.styles) or None  # None for the expert's default
+    episodes = expert_episodes(env.env_id, env.kwargs, tokenizer, styles=styles, **tasks)
     rows = [row for episode in episodes for row in episode.rows]
     with _resume_hint(args):
         resume = _resume_point(args)
@@ -256,18 +249,12 @@ def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
     return str(folder)
 
 
-CHECKS: dict[str, Callable[..., None]] = {
-    "grpo": partial(_check_rl, False),
-    "ppo": partial(_check_rl, True),
-    "sft": _check_sft,
+COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+    "grpo": (partial(_check_rl, False), partial(_train_rl, "AgentGRPOTrainer")),
+    "ppo": (partial(_check_rl, True), partial(_train_rl, "AgentPPOTrainer")),
+    "sft": (_check_sft, _train_sft),
 }
-"""What finds the cheap mistakes of a command, before processes are started or models loaded."""
-TRAINERS: dict[str, Callable[..., None]] = {
-    "grpo": partial(_train_rl, "AgentGRPOTrainer"),
-    "ppo": partial(_train_rl, "AgentPPOTrainer"),
-    "sft": _train_sft,
-}
-"""What trains and saves."""
+"""What finds the cheap mistakes of a command, before processes are started or models loaded; and what trains."""
 
 
 # What all of them need.
@@ -317,20 +304,16 @@ def _check_run(args: Any) -> None:
         with TemporaryFile(dir=args.output_dir):
             pass
     for name in args.report_to:
-        _check_tracker(name)
+        try:
+            (callback,) = get_reporting_integration_callbacks([name])
+            if name != "codecarbon":  # which begins to measure when it is made
+                callback()
+        except ValueError as error:
+            raise ConfigError(f"report_to: {one_line(error)}") from error
+        except (ImportError, RuntimeError) as error:
+            cure = "pip install 'agent-gym[trackers]', or --report_to none"
+            raise ConfigError(f"report_to {name}: {one_line(error)}; {cure}") from error
     _check_optimizer(args)
-
-
-def _check_tracker(name: str) -> None:
-    try:
-        (callback,) = get_reporting_integration_callbacks([name])
-        if name != "codecarbon":  # which begins to measure when it is made
-            callback()
-    except ValueError as error:
-        raise ConfigError(f"report_to: {one_line(error)}") from error
-    except (ImportError, RuntimeError) as error:
-        cure = "pip install 'agent-gym[trackers]', or --report_to none"
-        raise ConfigError(f"report_to {name}: {one_line(error)}; {cure}") from error
 
 
 def _check_optimizer(args: Any) -> None:
@@ -353,7 +336,7 @@ def _check_optimizer(args: Any) -> None:
 
 @contextmanager
 def _resume_hint(args: Any) -> Iterator[None]:
-    """Say what to resume from after Ctrl-C."""
+    """Name what to resume from after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

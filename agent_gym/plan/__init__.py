@@ -1,11 +1,9 @@
 """How much memory a training run needs, before anything is loaded: `agent-gym plan`.
 
 Arithmetic only, kept by hand: calculators elsewhere know neither the layouts of our trainer (an engine that shares its
-GPUs) nor TRL's tiles of logits. models.py has the shapes of models; here stand the bytes per GPU of training state,
-activations, head and cache, and which ways to lay a run out over GPUs have room for them. Nothing imports torch.
+GPUs) nor TRL's tiles of logits. models.py has the shapes of models. Nothing imports torch.
 
 P stands for the model's parameters, T for the trained ones (P, or those of the adapters), N for the training processes.
-Where a number is a library's default or its documented behaviour, it is named beside it; two are assumptions.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent_gym.errors import ConfigError
 from agent_gym.plan.models import ModelShape, find_shape
 
 __all__ = ["Estimate", "ModelShape", "find_shape", "plan"]
@@ -135,11 +132,6 @@ def cache_per_token(shape: ModelShape) -> int:
     return 2 * 2 * shape.layers * shape.kv_width
 
 
-def engine_weights(shape: ModelShape) -> int:
-    """Bytes of the engine's weights in bf16."""
-    return 2 * shape.parameters
-
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """One layout and its bytes per GPU."""
@@ -191,23 +183,16 @@ def plan(
         episode_tokens: longest episode.
         micro_batch_tokens: tokens of a forward and backward pass.
         lora_rank: rank of the adapters where there are any.
-
-    Raises:
-        ConfigError: for numbers with which nothing can run.
     """
-    numbers = {"gpus": gpus, "episode_tokens": episode_tokens, "micro_batch_tokens": micro_batch_tokens}
-    for name, value in {**numbers, "lora_rank": lora_rank}.items():
-        if value < 1:
-            raise ConfigError(f"{name} is {value}; it must be at least 1")
-    usable = gpu_bytes * (1 - RESERVED_SHARE)
+    usable, weights = gpu_bytes * (1 - RESERVED_SHARE), 2 * shape.parameters  # the engine's, in bf16
     tokens = max(micro_batch_tokens, episode_tokens)  # a longer row is alone in its pass
     estimates = []
     for config, rank, trainers, servers in _layouts(gpus, lora_rank):
         state = training_state(shape, config, trainers, rank)
         tensor_parallel = 1
-        while servers and engine_weights(shape) / tensor_parallel > usable and 2 * tensor_parallel <= servers:
+        while servers and weights / tensor_parallel > usable and 2 * tensor_parallel <= servers:
             tensor_parallel *= 2
-        engine = engine_weights(shape) / tensor_parallel + ENGINE_RESERVED
+        engine = weights / tensor_parallel + ENGINE_RESERVED
         cache = usable - engine - (0 if servers else state.total)
         samplers = servers // tensor_parallel * tensor_parallel if servers else trainers
         cache_tokens = int(max(0.0, cache) * samplers // cache_per_token(shape))

@@ -133,32 +133,24 @@ def find_shape(model: str) -> ModelShape:
     Raises:
         ConfigError: if there is no such folder, the hub cannot be asked, or the model is of another family.
     """
-    if (Path(model) / "config.json").is_file():
-        return _read(Path(model) / "config.json")
-    if model.startswith((".", "/")):
-        raise ConfigError(f"there is no {model}/config.json: give a model's folder, a hub id, or one of {_names()}")
-    base = model.removesuffix("-Instruct").removesuffix("-Base")
-    if base in KNOWN:
-        return KNOWN[base]
-    hub = require("huggingface_hub", "train")
-    try:
-        return _read(Path(hub.hf_hub_download(model, "config.json")))
-    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"cannot get config.json of {model!r} from the hub ({type(error).__name__}); give a local folder, or one "
-            f"of those known offline: {_names()}"
-        ) from error
-
-
-def _read(path: Path) -> ModelShape:
+    known = ", ".join(KNOWN)
+    path = Path(model) / "config.json"
+    if not path.is_file():
+        if model.startswith((".", "/")):
+            raise ConfigError(f"there is no {model}/config.json: give a model's folder, a hub id, or one of {known}")
+        base = model.removesuffix("-Instruct").removesuffix("-Base")
+        if base in KNOWN:
+            return KNOWN[base]
+        hub = require("huggingface_hub", "train")
+        try:
+            path = Path(hub.hf_hub_download(model, "config.json"))
+        except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+            raise ConfigError(
+                f"cannot get config.json of {model!r} from the hub ({type(error).__name__}); give a local folder, or "
+                f"one of those known offline: {known}"
+            ) from error
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
     return ModelShape.from_config(config)
-
-
-def _names() -> str:
-    return ", ".join(KNOWN)

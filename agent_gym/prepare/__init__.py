@@ -11,19 +11,5 @@ from agent_gym.prepare.recipes import RECIPES, Recipe
 from agent_gym.prepare.run import Prepared, env_kwargs, forecast, prepare, python_lines, shell_lines
 from agent_gym.prepare.sources import Forecast, source_names
 
-__all__ = [
-    "ENCODER",
-    "INDEXES",
-    "RECIPES",
-    "Forecast",
-    "Options",
-    "Prepared",
-    "Recipe",
-    "cache_folder",
-    "env_kwargs",
-    "forecast",
-    "prepare",
-    "python_lines",
-    "shell_lines",
-    "source_names",
-]
+__all__ = ["ENCODER", "INDEXES", "RECIPES", "Forecast", "Options", "Prepared", "Recipe", "cache_folder", "env_kwargs"]
+__all__ += ["forecast", "prepare", "python_lines", "shell_lines", "source_names"]

@@ -12,19 +12,19 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from tqdm import tqdm
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.recipes import Archive, Recipe
-from agent_gym.prepare.rows import converted_rows, count_rows, with_context, write_table
+from agent_gym.prepare.rows import converted_rows, with_context, write_table
 from agent_gym.prepare.sources import NO_SPLIT, Forecast, Inputs, Rows, files_in, size_of
 from agent_gym.search import bm25, build, corpus, files
 from agent_gym.search.base import Document
@@ -70,9 +70,16 @@ class Piece:
     make: Callable[[Path, bool], None]  # makes it in a folder, or goes on with it; with or without progress bars
     forecast: Callable[[], list[Forecast]]  # what making it will write
     argument: tuple[str, str]  # the argument of the environment that it is for, and the path to give as its value
-    done: Callable[[Path], bool]
+    marker: str = ""  # the file in it that is written last
     rows: Callable[[Path], int | None] = lambda folder: None  # or documents, or files
-    config: Mapping[str, Any] | None = None  # what was chosen for it, for the manifest
+    config: Mapping[str, Any] = field(default_factory=dict)  # what was chosen for it, for the manifest
+
+    def done(self, folder: Path) -> bool:
+        """Whether it is there completely, and as it was chosen."""
+        if not (folder / self.path / self.marker).exists():
+            return False
+        kind = self.config.get("index", "auto")
+        return kind in ("auto", "bm25") or kind == build.Manifest.read(folder / self.path).index
 
 
 def pieces_of(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
@@ -93,11 +100,9 @@ def index_pieces(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece
     """
     if options.index not in (None, *INDEXES):
         raise ConfigError(f"index is {options.index!r}; it must be one of {', '.join(INDEXES)}")
-    if recipe.corpus is None:
-        if options.index not in (None, "none"):
-            raise ConfigError(f"{recipe.name} has nothing to search, so it has no index; leave out --index")
-        return []
-    if options.index == "none":
+    if recipe.corpus is None and options.index not in (None, "none"):
+        raise ConfigError(f"{recipe.name} has nothing to search, so it has no index; leave out --index")
+    if recipe.corpus is None or options.index == "none":
         return []
     return [_words(inputs) if options.index in (None, "bm25") else _vectors(inputs, options)]
 
@@ -119,8 +124,7 @@ def _table(rows: Rows) -> Piece:
         forecast=forecast,
         # The folder, which holds one file per split; or the file, if its name holds no split.
         argument=("data", path if rows.split == NO_SPLIT else table.folder),
-        done=lambda folder: (folder / path).exists(),
-        rows=lambda folder: count_rows(folder / path),
+        rows=lambda folder: require("pyarrow.parquet", "train").read_metadata(folder / path).num_rows,
     )
 
 
@@ -144,7 +148,7 @@ def _corpus(inputs: Inputs) -> Piece:
         make,
         forecast,
         argument=("corpus", CORPUS),
-        done=lambda folder: (folder / CORPUS / corpus.MANIFEST).is_file(),
+        marker=corpus.MANIFEST,
         rows=lambda folder: len(Corpus(folder / CORPUS, verify=False)),
     )
 
@@ -172,7 +176,7 @@ def _words(inputs: Inputs) -> Piece:
         make=lambda folder, progress: bm25.BM25Retriever(Corpus(folder / CORPUS)).save(folder / "bm25"),
         forecast=forecast,
         argument=("retriever", "bm25"),
-        done=lambda folder: (folder / "bm25" / bm25.MANIFEST).is_file(),
+        marker=bm25.MANIFEST,
         config={"index": "bm25"},
     )
 
@@ -187,11 +191,6 @@ def _vectors(inputs: Inputs, options: Options) -> Piece:
         encoder = make_encoder(str(local.resolve()) if local.is_dir() else options.encoder, device=options.device)
         texts = Corpus(folder / CORPUS)
         build_index(texts, encoder, folder / path, kind=kind, device=options.device, progress=progress)
-
-    def done(folder: Path) -> bool:
-        if not (folder / path / build.MANIFEST).is_file():
-            return False
-        return kind in ("auto", build.Manifest.read(folder / path).index)
 
     def forecast() -> list[Forecast]:
         count, _ = _documents(inputs)
@@ -210,12 +209,14 @@ def _vectors(inputs: Inputs, options: Options) -> Piece:
             Forecast("write", f"{path}/vectors", planned.vectors, "may be deleted afterwards"),
         ]
 
-    return Piece(path, make, forecast, ("retriever", path), done, config={"index": kind, "encoder": options.encoder})
+    config = {"index": kind, "encoder": options.encoder}
+    return Piece(path, make, forecast, ("retriever", path), build.MANIFEST, config=config)
 
 
 def _built(recipe: Recipe, inputs: Inputs) -> Piece:
-    assert recipe.built
-    path, growth = recipe.built.folder, recipe.built
+    built = recipe.built
+    assert built
+    path = built.folder
 
     def make(folder: Path, progress: bool) -> None:
         spec = gymnasium.spec(recipe.env_id)
@@ -224,9 +225,9 @@ def _built(recipe: Recipe, inputs: Inputs) -> Piece:
 
     def forecast() -> list[Forecast]:
         size = sum(line.size or 0 for line in inputs.fetches)
-        return [Forecast("write", path, round(size * growth.growth), growth.growth_from)]
+        return [Forecast("write", path, round(size * built.growth), built.growth_from)]
 
-    return Piece(path, make, forecast, ("data", path), done=lambda folder: (folder / path).exists())
+    return Piece(path, make, forecast, ("data", path))
 
 
 def _unpacked(archive: Archive, sources: Sequence[Path]) -> Piece:
@@ -245,7 +246,6 @@ def _unpacked(archive: Archive, sources: Sequence[Path]) -> Piece:
         make,
         forecast=lambda: [Forecast("write", archive.folder, archive.unpacked, archive.size_from)],
         argument=("data", archive.folder),
-        done=lambda folder: (folder / archive.folder).exists(),
         rows=lambda folder: len(files_in(folder / archive.folder)),
     )
 
@@ -278,11 +278,12 @@ def unpack(archive: Archive, source: Path, target: Path, progress: bool) -> int:
     return count
 
 
-def _members(source: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+def _members(source: Path) -> Iterator[tuple[str, int, Callable[[], Any]]]:
     """Give the files of an archive or a folder: a name with slashes, the bytes, and what opens it."""
     if source.is_dir():
         for file in files_in(source):
-            yield f"{source.resolve().name}/{file.relative_to(source).as_posix()}", size_of(file), partial(_open, file)
+            name = f"{source.resolve().name}/{file.relative_to(source).as_posix()}"
+            yield name, size_of(file), partial(file.open, "rb")
     elif zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as zipped:
             for info in sorted(zipped.infolist(), key=lambda info: info.filename):
@@ -292,8 +293,4 @@ def _members(source: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]
         with tarfile.open(source) as tarred:
             for member in tarred:
                 if member.isfile():
-                    yield member.name, member.size, partial(tarred.extractfile, member)  # type: ignore[misc]
-
-
-def _open(file: Path) -> IO[bytes]:
-    return file.open("rb")
+                    yield member.name, member.size, partial(tarred.extractfile, member)

@@ -93,10 +93,10 @@ def with_context(row: Row) -> Row:
 def _columns(value: Any, second: str) -> dict[str, list[Any]]:
     """Make two columns of pairs; some copies hold either form as a JSON text."""
     value = json.loads(value) if isinstance(value, str) else value
-    if isinstance(value, Mapping):
-        return {"title": list(value["title"]), second: list(value[second])}
-    pairs = [(first, rest) for first, rest in value]
-    return {"title": [first for first, _ in pairs], second: [rest for _, rest in pairs]}
+    if not isinstance(value, Mapping):
+        pairs = [(first, rest) for first, rest in value]
+        value = {"title": [first for first, _ in pairs], second: [rest for _, rest in pairs]}
+    return {name: list(value[name]) for name in ("title", second)}
 
 
 def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, progress: bool = False) -> None:
@@ -118,20 +118,13 @@ def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, pr
     first = list(islice(rows, 1))  # where the source cannot be reached, no bar stands before the message
     bar = tqdm(chain(first, rows), desc=path.stem, unit=" rows", disable=not progress)
     converted = converted_rows(table, bar)
-    count = 0
     with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
         while group := list(islice(converted, ROWS_AT_ONCE)):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
-            count += len(group)
-    if not count:
+    if not first:
         partial.unlink()
         raise ConfigError(f"there are no rows for {path.name}; check the source")
     files.replace(partial, path)
-
-
-def count_rows(path: Path) -> int:
-    """Count the rows of a parquet file."""
-    return require("pyarrow.parquet", "train").read_metadata(path).num_rows
 
 
 def converted_rows(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:

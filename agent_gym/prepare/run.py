@@ -25,6 +25,7 @@ from agent_gym.prepare.sources import (
     Forecast,
     Inputs,
     download,
+    files_in,
     find,
     is_url,
     size_of_url,
@@ -35,7 +36,7 @@ from agent_gym.search import files
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _VECTORS = "vectors"  # of a dense index: they may be deleted, and are checked by what builds from them
-_EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first of them that there is
+_EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first one that there is
 _MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 _DEFAULTS = Options()
 _NOTHING = Inputs([], [])
@@ -148,26 +149,24 @@ def _make(
             piece.make(folder, progress)
             made.append(piece.path)
         if piece.path in made or piece.path not in described:
-            described[piece.path] = _describe(folder, piece)
+            path = folder / piece.path
+            inside = files_in(path) if path.is_dir() else [path]
+            kept = {file.relative_to(folder): file for file in inside}
+            described[piece.path] = {
+                "rows": piece.rows(folder),
+                "argument": list(piece.argument),
+                "config": dict(piece.config),
+                "files": {
+                    name.as_posix(): files.describe(file) for name, file in kept.items() if _VECTORS not in name.parts
+                },
+            }
             files.write_json(folder / MANIFEST, manifest | unfinished)
-    for path in sorted(described.keys() - set(made)):
+    for name in sorted(described.keys() - set(made)):
         again = "run the command that made it (with its --from) again; only this is made anew"
-        for name, file in described[path]["files"].items():
-            files.check(folder / name, file, f"delete {folder / path} and {again}")
+        for file, description in described[name]["files"].items():
+            files.check(folder / file, description, f"delete {folder / name} and {again}")
     files.write_json(folder / MANIFEST, manifest)
     return described, made
-
-
-def _describe(folder: Path, piece: Piece) -> dict[str, Any]:
-    path = folder / piece.path
-    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-    kept = [file for file in inside if file.is_file() and _VECTORS not in file.relative_to(folder).parts]
-    return {
-        "rows": piece.rows(folder),
-        "argument": list(piece.argument),
-        "config": dict(piece.config or {}),
-        "files": {file.relative_to(folder).as_posix(): files.describe(file) for file in kept},
-    }
 
 
 def _read(folder: Path, recipe: str) -> dict[str, Any] | None:
@@ -189,7 +188,7 @@ def _check_source(
     folder: Path, there: dict[str, Any] | None, origin: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """Return the manifest if the folder goes on from the same source, and None if it holds nothing yet."""
-    inside = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+    inside = [file.relative_to(folder) for file in files_in(folder)]
     if all(file.suffix == ".partial" or file.parts[0] in (MANIFEST, DOWNLOADS) for file in inside):
         return None  # what was only begun binds nobody: the hub may just have been out of reach
     if there is None:
@@ -207,16 +206,16 @@ def _check_source(
 
 def env_kwargs(prepared: Prepared) -> dict[str, Any]:
     """Return the arguments of the environment: paths, or lists of them where there are several of a kind."""
-    values: dict[str, list[str]] = {}
+    values: dict[str, dict[str, None]] = {}
     for piece in prepared.pieces.values():
         name, path = piece["argument"]
-        value = str(prepared.folder / path)
-        if value not in values.setdefault(name, []):
-            values[name].append(value)
-    kwargs: dict[str, Any] = {name: paths[0] if len(paths) == 1 else paths for name, paths in values.items()}
+        values.setdefault(name, {})[str(prepared.folder / path)] = None
+    kwargs: dict[str, Any] = {
+        name: next(iter(paths)) if len(paths) == 1 else list(paths) for name, paths in values.items()
+    }
     splits = _splits(prepared)
     if splits and "train" not in splits:  # else an environment begins with train
-        kwargs["split"] = _evaluated(splits)
+        kwargs["split"] = splits[0]
     return kwargs
 
 
@@ -229,19 +228,15 @@ def python_lines(prepared: Prepared) -> str:
 def shell_lines(prepared: Prepared) -> str:
     """Return the commands that play the first task in the terminal, and that measure a model."""
     kwargs = shlex.quote(json.dumps(env_kwargs(prepared), ensure_ascii=False))
-    where = f"--split {_evaluated(_splits(prepared))} --env_kwargs {kwargs}"
+    where = f"--split {(_splits(prepared) or _EVALUATED)[0]} --env_kwargs {kwargs}"
     env_id = prepared.recipe.env_id
     return f"agent-gym play {env_id} --index 0 {where}\nagent-gym eval {env_id} --model {_MODEL} {where}"
 
 
-def _splits(prepared: Prepared) -> set[str]:
-    """Return the splits that there are, by the names of the files, or of the folders of what was unpacked."""
-    tables = {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
+def _splits(prepared: Prepared) -> list[str]:
+    """Return the splits that there are, by the names of files or folders; the one to evaluate on first."""
+    names = {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
     archive = prepared.recipe.archive
-    unpacked = prepared.pieces[archive.folder]["files"] if archive and archive.folder in prepared.pieces else ()
-    splits = tables | {Path(name).parts[1] for name in unpacked}
-    return {"train" if split == NO_SPLIT else split for split in splits}
-
-
-def _evaluated(splits: set[str]) -> str:
-    return next((split for split in _EVALUATED if split in splits), _EVALUATED[0])
+    if archive and archive.folder in prepared.pieces:
+        names |= {Path(name).parts[1] for name in prepared.pieces[archive.folder]["files"]}
+    return [split for split in _EVALUATED if (NO_SPLIT if split == "train" else split) in names or split in names]

@@ -31,7 +31,6 @@ DOWNLOADS = "downloads"  # until what is made of them is finished
 
 _SPLITS = {"train": "train", "dev": "validation", "val": "validation", "validation": "validation", "test": "test"}
 _SHARD = re.compile(r"-\d+-of-\d+")  # as the hub names the parts of a large split
-_ROWS_AT_ONCE = 1_000
 _TIMEOUT_S = 20
 
 
@@ -42,7 +41,7 @@ class Forecast:
     action: str
     what: str
     size: int | None
-    note: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,25 +75,24 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inp
     """
     if recipe.tables:
         return _from_files(recipe, paths, urls) if paths else _from_hub(recipe)
-    if recipe.built and not paths:
-        hint = f"fetch it by hand, and give it: --from PATH, with {recipe.built.local}; {recipe.cure()}"
-        raise ConfigError(f"{recipe.name} cannot be fetched by a program: {recipe.built.why}; {hint}")
-    expected = recipe.accepted()[0]
+    built, (expected, *_) = recipe.built, recipe.accepted()
+    if built and not paths:
+        hint = f"fetch it by hand, and give it: --from PATH, with {built.local}; {recipe.cure()}"
+        raise ConfigError(f"{recipe.name} cannot be fetched by a program: {built.why}; {hint}")
     for path in paths:
         if not path.exists():
             raise ConfigError(f"no such file or folder: {str(path)!r}; expected {expected}")
         if recipe.archive and not (path.is_dir() or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
             raise ConfigError(f"{path} is neither a folder nor a zip or tar archive; expected {expected}")
     read, sources = list(paths), tuple(paths)
-    if recipe.built:
+    if built:
         # Of several files the first that is wanted stands for all: they lie side by side.
-        main = next((path for path in paths if path.is_dir() or path.match(recipe.built.names[0])), paths[0])
-        beside = sorted(path for path in (main if main.is_dir() else main.parent).iterdir() if path.is_file())
-        read, sources = [path for path in beside if any(map(path.match, recipe.built.names))], (main,)
+        main = next((path for path in paths if path.is_dir() or path.match(built.names[0])), paths[0])
+        near = sorted(path for path in (main if main.is_dir() else main.parent).iterdir() if path.is_file())
+        read, sources = [path for path in near if any(map(path.match, built.names))], (main,)
         if not read:
             raise ConfigError(f"{main} holds nothing that {recipe.name} is made of; expected {expected}")
-    origin = [_origin(path, urls) for path in read]
-    return Inputs(origin, [Forecast("read", str(path), size_of(path), "") for path in read], paths=sources)
+    return Inputs([_origin(path, urls) for path in read], _read_lines(read), paths=sources)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -110,6 +108,10 @@ def size_of(path: Path) -> int:
 def source_names(source: Sequence[Mapping[str, Any]]) -> str:
     """Name what something was made from."""
     return ", ".join(str(part.get("hub") or part.get("url") or part.get("file")) for part in source)
+
+
+def _read_lines(paths: Sequence[Path]) -> list[Forecast]:
+    return [Forecast("read", str(path), size_of(path)) for path in paths]
 
 
 def _origin(path: Path, urls: Mapping[Path, str]) -> dict[str, Any]:
@@ -139,31 +141,32 @@ def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool)
     paths: list[Path] = []
     urls: dict[Path, str] = {}
     for name in names:
-        path = Path(name).expanduser()
-        if is_url(name):
-            # By its address: others may end in the same name. What an environment itself reads lies side by side.
-            key = hashlib.sha256(("" if recipe.built else name).encode()).hexdigest()[:16]
-            path = folder / DOWNLOADS / key / (Path(urlsplit(name).path).name or "download")
-            if path in urls:
-                raise ConfigError(f"{name} and {urls[path]} are one file, or have one name; give one of them by --from")
-            import pooch
+        if not is_url(name):
+            paths.append(Path(name).expanduser())
+            continue
+        # By its address: others may end in the same name. What an environment itself reads lies side by side.
+        key = hashlib.sha256(("" if recipe.built else name).encode()).hexdigest()[:16]
+        path = folder / DOWNLOADS / key / (Path(urlsplit(name).path).name or "download")
+        if path in urls:
+            raise ConfigError(f"{name} and {urls[path]} are one file, or have one name; give one of them by --from")
+        import pooch
 
-            pooch.get_logger().setLevel("WARNING")  # else it prints the checksum of what has none beforehand
-            try:
-                pooch.retrieve(name, None, path.name, path.parent, progressbar=progress)
-            except OSError as error:
-                if error.errno is not None:  # of the disk; those of `requests` have none
-                    raise
-                hint = "A copy on this machine can be given instead of the address"
-                reason = f"cannot download {name} ({_reason(error)}); the same command tries it again. {hint}"
-                raise ConfigError("; ".join(filter(None, (reason, recipe.cure())))) from error
-            urls[path] = name
+        pooch.get_logger().setLevel("WARNING")  # else it prints the checksum of what has none beforehand
+        try:
+            pooch.retrieve(name, None, path.name, path.parent, progressbar=progress)
+        except OSError as error:
+            if error.errno is not None:  # of the disk; those of `requests` have none
+                raise
+            hint = "A copy on this machine can be given instead of the address"
+            reason = f"cannot download {name} ({_reason(error)}); the same command tries it again. {hint}"
+            raise ConfigError("; ".join(filter(None, (reason, recipe.cure())))) from error
+        urls[path] = name
         paths.append(path)
     return paths, urls
 
 
 def size_of_url(url: str) -> int | None:
-    """Ask a server how many bytes a file has; None if it does not say.
+    """Ask a server how many bytes a file has; None if it does not tell.
 
     Raises:
         ConfigError: if it cannot be reached or has no such file.
@@ -186,8 +189,11 @@ def _reason(error: OSError) -> Any:
 
 
 def _from_hub(recipe: Recipe) -> Inputs:
-    hubs = [table.hub for table in recipe.tables]
-    rows = [_split(recipe, table, split) for table in recipe.tables for split in table.hub.rows]
+    hubs, rows = [table.hub for table in recipe.tables], []
+    for table in recipe.tables:
+        for split, count in table.hub.rows.items():
+            read = partial(hub_rows, table.hub, split, recipe.cure(table.local))
+            rows.append(Rows(table, split, read, round(table.hub.size * count / table.hub.count), count))
     documents = known = None
     if isinstance(recipe.corpus, Hub):
         hubs.append(recipe.corpus)
@@ -196,12 +202,6 @@ def _from_hub(recipe: Recipe) -> Inputs:
     fetches = [Forecast("fetch", str(hub), hub.size, f"{hub.count:,} rows; {hub.size_from}") for hub in hubs]
     origin = [{"hub": hub.name, "config": hub.config, "revision": hub.revision} for hub in hubs]
     return Inputs(origin, fetches, tuple(rows), documents, known)
-
-
-def _split(recipe: Recipe, table: Table, split: str) -> Rows:
-    count, cure = table.hub.rows[split], recipe.cure(table.local)
-    size = round(table.hub.size * count / table.hub.count)
-    return Rows(table, split, lambda: hub_rows(table.hub, split, cure), size, count)
 
 
 def _documents(hub: Hub, cure: str) -> Iterator[tuple[str, Document]]:
@@ -225,12 +225,8 @@ def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
         raise
     except Exception as error:  # the hub client raises a different class for each way of being unreachable
         raise ConfigError(f"cannot load {hub} from the Hugging Face hub ({type(error).__name__}); {cure}") from error
-    number = 0
-    for batch in rows.iter(batch_size=_ROWS_AT_ONCE):
-        names = list(batch)
-        for values in zip(*batch.values(), strict=True):
-            yield f"{hub}, split {split}, row {number}", dict(zip(names, values, strict=True))
-            number += 1
+    for number, row in enumerate(rows):
+        yield f"{hub}, split {split}, row {number}", row
 
 
 @lru_cache(maxsize=1)
@@ -244,71 +240,34 @@ def load(name: str, config: str | None, revision: str) -> Any:
 
 # Local files.
 
-_Found = dict[tuple[str, str], tuple[Table, list[Path]]]  # a table's folder and a split, to the table and its files
-
 
 def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
-    found, corpora = _recognise(recipe, paths)
-    _check(recipe, found, corpora, paths, urls)
-    used = [path for _, group in found.values() for path in group] + corpora
-    rows = [
-        Rows(table, split, partial(_all, group), sum(map(size_of, group)))
-        for (_, split), (table, group) in found.items()
-    ]
-    fetches = [Forecast("read", str(path), size_of(path), "") for path in used]
-    documents = read_documents(corpora[0]) if corpora else None
-    return Inputs([_origin(path, urls) for path in used], fetches, tuple(rows), documents)
-
-
-def _all(group: list[Path]) -> Iterator[tuple[str, Row]]:
-    return chain.from_iterable(map(read_rows, group))
-
-
-def _recognise(recipe: Recipe, paths: Sequence[Path]) -> tuple[_Found, list[Path]]:
-    """Tell what each file is; in an order that does not depend on names, because it becomes that of the corpus."""
-    found: _Found = {}
+    found: dict[tuple[str, str], tuple[Table, list[Path]]] = {}  # a table's folder and a split, to the files
     corpora: list[Path] = []
-    for path, asked_for in _expand(paths):
+    expected = "; or ".join(recipe.accepted())
+    for path, named in _expand(paths):
         words = re.split(r"[-_.]", path.name.lower())
         split = next((_SPLITS[word] for word in words if word in _SPLITS), NO_SPLIT)
-        columns = _columns(path, optional=not asked_for and split == NO_SPLIT)
-        tables = [table for table in recipe.tables if any(columns.issuperset(form) for form in table.forms)]
-        if isinstance(recipe.corpus, Hub) and columns.issuperset(("_id", "text")) and not tables:
+        try:
+            columns = set(next(read_rows(path), ("", {}))[1])
+        except ConfigError:
+            if named or split != NO_SPLIT:
+                raise
+            columns = set()  # it may be anything, such as a list of licences
+        table = next((one for one in recipe.tables if any(map(columns.issuperset, one.forms))), None)
+        if isinstance(recipe.corpus, Hub) and columns.issuperset(("_id", "text")) and not table:
             corpora.append(path)
-        elif tables and (asked_for or not set(tables[0].pass_over).intersection(words)):
-            found.setdefault((tables[0].folder, split), (tables[0], []))[1].append(path)
-        elif asked_for:
+        elif table and (named or not set(table.pass_over).intersection(words)):
+            found.setdefault((table.folder, split), (table, []))[1].append(path)
+        elif named:
             has = f"it has the columns {', '.join(sorted(columns))}" if columns else "it has no rows"
-            expected = "; or ".join(recipe.accepted())
             raise ConfigError(f"{path} is nothing that {recipe.name} is made of: {has}; expected {expected}")
-    order = [(table.folder, split) for table in recipe.tables for split in (*_SPLITS.values(), NO_SPLIT)]
-    return {key: found[key] for key in order if key in found}, corpora
-
-
-def _expand(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Give the files, and those in the folders, each with whether it was asked for by name."""
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
-            yield from ((file, False) for file in inside)
-        else:
-            yield existing(path), True
-
-
-def _columns(path: Path, *, optional: bool) -> set[str]:
-    """Return the columns of the first row; none of a file that may be anything, such as a list of licences."""
-    try:
-        return set(next(read_rows(path), ("", {}))[1])
-    except ConfigError:
-        if optional:
-            return set()
-        raise
-
-
-def _check(recipe: Recipe, found: _Found, corpora: list[Path], paths: Sequence[Path], urls: Mapping[Path, str]) -> None:
     if not found:
-        where, expected = ", ".join(map(str, paths)), "; or ".join(recipe.accepted())
+        where = ", ".join(map(str, paths))
         raise ConfigError(f"{where} holds nothing that {recipe.name} is made of; expected {expected}")
+    # The order does not depend on the files' names, because it becomes that of the corpus.
+    order = [(table.folder, split) for table in recipe.tables for split in (*_SPLITS.values(), NO_SPLIT)]
+    found = {key: found[key] for key in order if key in found}
     for (folder, split), (_, group) in found.items():
         names = ", ".join(urls.get(path, str(path)) for path in group)
         if len({path.resolve() for path in group}) < len(group):
@@ -320,3 +279,24 @@ def _check(recipe: Recipe, found: _Found, corpora: list[Path], paths: Sequence[P
     if isinstance(recipe.corpus, Hub) and len(corpora) != 1:
         got = ", ".join(map(str, corpora)) or "none"
         raise ConfigError(f"{recipe.name} needs one file of documents (columns _id, title and text), and got {got}")
+    used = [path for _, group in found.values() for path in group] + corpora
+    rows = [
+        Rows(table, split, partial(_all, group), sum(map(size_of, group)))
+        for (_, split), (table, group) in found.items()
+    ]
+    documents = read_documents(corpora[0]) if corpora else None
+    return Inputs([_origin(path, urls) for path in used], _read_lines(used), tuple(rows), documents)
+
+
+def _expand(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Give the files, and those in the folders, each with whether the user named it."""
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
+            yield from ((file, False) for file in inside)
+        else:
+            yield existing(path), True
+
+
+def _all(group: list[Path]) -> Iterator[tuple[str, Row]]:
+    return chain.from_iterable(map(read_rows, group))

@@ -1,11 +1,8 @@
 """The learning curve as a PNG and as an HTML page: success on held-out tasks over training steps, with its uncertainty.
 
-The band is the 95% interval of each evaluation, which is most of what a reader needs in order not to be fooled by
-noise. What the training rollouts measured (reward, tool calls, length) stands below it, each on an axis of its own: it
-tells how the policy got better, and it is not on one scale with success.
-
-The page is plain SVG without a script or a second file, for looking at while a run goes on: until it ends the page
-loads itself anew every few seconds. Each point tells its numbers when it is pointed at.
+The band is the 95% interval of each evaluation. What the training rollouts measured (reward, tool calls, length) stands
+below it, each on an axis of its own. The page is plain SVG without a script or a second file; while a run goes on it
+loads itself anew every few seconds. Each point has its numbers as a tooltip.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ def plot_curve(
     baseline: CurvePoint | None = None,
     below: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     title: str = "",
-    name: str = "policy",
     baseline_name: str = "supervised start",
 ) -> Path:
     """Draw the curve and return where it is.
@@ -53,7 +49,6 @@ def plot_curve(
         baseline: the evaluation to beat; its `step` is not looked at.
         below: what to draw under it: label to (training step, value) points.
         title: heading.
-        name: what the legend calls the curve.
         baseline_name: what the legend calls the baseline.
 
     Raises:
@@ -74,7 +69,7 @@ def plot_curve(
     ratios = {"height_ratios": [*[5] * tops, *[2] * len(series)]}
     axes = figure.subplots(tops + len(series), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
     if points:
-        _draw_success(axes[0], sorted(points, key=lambda point: point.step), baseline, name, baseline_name)
+        _draw_success(axes[0], sorted(points, key=lambda point: point.step), baseline, baseline_name)
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
     axes[0].set(title=title)
     for axis, (label, points_below) in zip(axes[tops:], series.items(), strict=True):
@@ -98,9 +93,7 @@ def plot_curve(
     return path
 
 
-def _draw_success(
-    top: Any, points: Sequence[CurvePoint], baseline: CurvePoint | None, name: str, baseline_name: str
-) -> None:
+def _draw_success(top: Any, points: Sequence[CurvePoint], baseline: CurvePoint | None, baseline_name: str) -> None:
     steps = [point.step for point in points]
     if baseline is not None:
         share = f"{baseline_name}: {baseline.success:.1%}"
@@ -110,7 +103,7 @@ def _draw_success(
     top.fill_between(steps, lows, highs, color=_POLICY, alpha=0.18, linewidth=0, label="95% interval")
     # Seen alone only where there is a single point, and then it is all there is to see of the interval.
     top.vlines(steps, lows, highs, color=_POLICY, alpha=0.3, linewidth=1)
-    last = f"{name}: {points[-1].success:.1%} at step {steps[-1]:g}"
+    last = f"policy: {points[-1].success:.1%} at step {steps[-1]:g}"
     top.plot(steps, [point.success for point in points], color=_POLICY, marker="o", markersize=4, label=last)
     top.set(ylabel="success on held-out tasks", ylim=(0, 1))
     top.legend(loc="best", frameon=False, fontsize=9)
@@ -146,7 +139,8 @@ def render_curve(
         now_at = f"{now.success:.1%} [{now.low:.1%}, {now.high:.1%}] at step {now.step:g}"
         head = f"success on held-out tasks <small>{now_at}</small>"
         band = [(p.step, p.high) for p in points] + [(p.step, p.low) for p in reversed(points)]
-        drawn = "" if baseline is None else scale.line(scale.across(baseline.success), "start line")
+        start = [] if baseline is None else [(step, baseline.success) for step in (scale.first, scale.last)]
+        drawn = scale.line(start, "start line") if start else ""
         drawn += scale.shape("polygon", band, "policy band")
         drawn += scale.shape("polyline", [(p.step, p.success) for p in points], "policy line")
         drawn += "".join(
@@ -159,16 +153,12 @@ def render_curve(
         scale = _Scale(min(steps), last, min(numbers), max(numbers))
         head = f"{html.escape(label)} <small>{numbers[-1]:.4g} at step {values[-1][0]:g}</small>"
         panels.append(scale.panel(head, scale.line(values, "training line")))
-    ending = (
+    note = (
         f"The run goes on; this page shows it anew every {_RELOAD_SECONDS} seconds." if running else "The run is over."
     )
-    parts = {
-        "reload": f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else "",
-        "title": html.escape(title),
-        "heading": html.escape(title),
-        "panels": "\n".join(panels),
-        "note": ending,
-    }
+    reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
+    heading = html.escape(title)
+    parts = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "note": note}
     return fill("curve.html", parts)
 
 
@@ -185,9 +175,6 @@ class _Scale:
 
     def y(self, value: float) -> float:
         return 8 + (self.high - value) / (self.high - self.low) * (_HEIGHT - _BOTTOM - 8)
-
-    def across(self, value: float) -> list[tuple[float, float]]:
-        return [(self.first, value), (self.last, value)]
 
     def shape(self, tag: str, places: Sequence[tuple[float, float]], style: str) -> str:
         at = " ".join(f"{self.x(step):.1f},{self.y(value):.1f}" for step, value in places)

@@ -83,41 +83,39 @@ def _asset(name: str) -> str:
     return resources.files("agent_gym.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
-class _Table:
-    """Numbers each distinct value, in order of first use."""
+_Table = dict[Any, int]
+"""Distinct values to their numbers, in the order of their first use."""
 
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._numbers: dict[Any, int] = {}
 
-    def number(self, value: Any) -> int:
-        if value not in self._numbers:
-            self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return self._numbers[value]
+def _number(table: _Table, value: Any) -> int:
+    return table.setdefault(value, len(table))
 
 
 def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, Any]:
     """Condense the records of one run, or of several by name, to JSON without NaN or infinity (null instead)."""
     runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
-    tokens, texts, images = _Table(), _Table(), _Table()
+    tokens: _Table = {}
+    texts: _Table = {}
+    images: _Table = {}
     episodes = [
         {"run": number, **_episode(record, tokens, texts, images)}
         for number, played in enumerate(runs.values())
         for record in played
     ]
-    data = {"title": title, "runs": list(runs), "tokens": tokens.values, "texts": texts.values, "episodes": episodes}
-    return _clean({**data, "images": images.values} if images.values else data)
+    data = {"title": title, "runs": list(runs), "tokens": list(tokens), "texts": list(texts), "episodes": episodes}
+    return _clean({**data, "images": list(images)} if images else data)
 
 
 def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _Table) -> dict[str, Any]:
     opening = []
-    shown = [images.number(url) for url in record.get("images", ())]
+    shown = [_number(images, url) for url in record.get("images", ())]
     for message in record["messages"]:
         if message["role"] == "assistant":
             break
-        entry = [message["role"], texts.number(_plain(message["content"]))]
-        seen = [shown[part["image"]] for part in _parts(message) if isinstance(part.get("image"), int)]
+        content = message["content"]
+        entry = [message["role"], _number(texts, text_of(content))]
+        parts = content if isinstance(content, list) else []
+        seen = [shown[part["image"]] for part in parts if isinstance(part.get("image"), int)]
         opening.append([*entry, seen] if seen else entry)
     return {
         **{key: record.get(key) for key in _KEPT},
@@ -131,14 +129,6 @@ def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _
             for i, row in enumerate(record["rows"])
         ],
     }
-
-
-def _plain(content: Any) -> str:
-    return text_of(content) if isinstance(content, list) else str(content)
-
-
-def _parts(message: Mapping[str, Any]) -> list[Any]:
-    return message["content"] if isinstance(message["content"], list) else []
 
 
 def _step(
@@ -155,39 +145,30 @@ def _step(
     for name, of_policy in (("action", True), ("observation", False)):
         spans = [(a, b) for a, b, source, k in row["spans"] if k == number and (source == "agent") == of_policy]
         spelled = "".join(text for a, b in spans for text in row["tokens"][a:b]) if "tokens" in row else ""
-        entry[name] = _place(step[name], spelled) or texts.number(step[name])
+        # A text is its place in the text of its tokens. It is written out where a character is spread over several
+        # tokens, each of which decodes to a replacement character, and where there are characters behind U+FFFF, of
+        # which Python and JavaScript count the length differently.
+        at = spelled.find(step[name])
+        written_out = at < 0 or max(spelled, default="") > "\uffff"
+        entry[name] = _number(texts, step[name]) if written_out else [at, len(step[name])]
     return entry
-
-
-def _place(text: str, spelled: str) -> list[int] | None:
-    """Return start and length of a text within the text of tokens, or None if it has to be written out.
-
-    It has to where a character is spread over several tokens, each of which decodes to a replacement character. Behind
-    U+FFFF Python and JavaScript disagree about what a length is.
-    """
-    at = spelled.find(text)
-    return None if at < 0 or max(spelled, default="") > "\uffff" else [at, len(text)]
 
 
 def _row(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], tokens: _Table) -> dict[str, Any]:
     names = row.get("tokens") or [None] * len(row["token_ids"])
     sampled = [i for start, stop, source, _ in row["spans"] if source == "agent" for i in range(start, stop)]
     entry: dict[str, Any] = {
-        "tokens": [tokens.number(pair) for pair in zip(row["token_ids"], names, strict=True)],
+        "tokens": [_number(tokens, pair) for pair in zip(row["token_ids"], names, strict=True)],
         "spans": [[stop - start, _SOURCES.index(source), step] for start, stop, source, step in row["spans"]],
         "logprobs": [_short(row["logprobs"][i]) for i in sampled],
     }
     for name in _PER_TOKEN:
         if name in row:
-            entry[name] = _runs([_short(row[name][i]) for i in sampled])
+            entry[name] = [[value, len(list(run))] for value, run in groupby(_short(row[name][i]) for i in sampled)]
     versions = [list(run) for step in steps for run in step.get("versions", ())]
     if any(version for version, _ in versions):
         entry["versions"] = versions
     return entry
-
-
-def _runs(values: Sequence[float]) -> list[list[float]]:
-    return [[value, len(list(group))] for value, group in groupby(values)]
 
 
 def _short(value: float) -> float:

@@ -49,12 +49,14 @@ def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = Non
     for number in range(1, len(records) + 1) if numbers is None else numbers:
         record = records[number - 1]
         mark, colour = _OUTCOMES[_outcome(record)]
-        question = next((text_of(m["content"]) for m in reversed(_opening(record))), "")
-        asked = plain(" ".join(str(question).split()))
-        asked.no_wrap, asked.overflow = True, "ellipsis"
+        last = next((text_of(message["content"]) for message in reversed(_opening(record))), "")
+        question = plain(" ".join(str(last).split()))
+        question.no_wrap, question.overflow = True, "ellipsis"
         turns = sum(step.get("kind", "act") == "act" for step in record["steps"])
-        facts = [_number(record["reward"]), turns, _sampled(record), record["task_id"] or record["spec"]["env_id"]]
-        table.add_row(str(number), Text(mark, colour), *map(plain, facts), asked)
+        spans = [span for row in record["rows"] for span in row["spans"]]
+        sampled = sum(stop - start for start, stop, source, _ in spans if source == "agent")
+        facts = [_number(record["reward"]), turns, sampled, record["task_id"] or record["spec"]["env_id"]]
+        table.add_row(str(number), Text(mark, colour), *map(plain, facts), question)
     return table
 
 
@@ -89,7 +91,7 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
 
 
 def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str] = input) -> None:
-    """Show the list, then what is asked for, until "q" or the end of the input; `ask` prompts for a line."""
+    """Show the list, then what each line of the input names, until "q" or its end; `ask` prompts for a line."""
     shown, found = 0, list(range(1, len(records) + 1))
     console.print(episode_table(records))
     while True:
@@ -106,12 +108,13 @@ def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str
             shown = 0
             console.print(episode_table(records, found) if found else plain(f"nothing holds {line[1:]!r}"))
         elif line in ("n", "", "p"):
-            later = [i for i in found if i > shown] if line != "p" else [i for i in reversed(found) if i < shown]
-            if later:
-                shown = later[0]
+            forth = line != "p"
+            following = [i for i in found if i > shown] if forth else [i for i in reversed(found) if i < shown]
+            if following:
+                shown = following[0]
                 console.print(episode_view(records[shown - 1], shown, len(records)))
             else:
-                console.print(plain("that was the last one" if line != "p" else "that was the first one"))
+                console.print(plain(f"that was the {'last' if forth else 'first'} one"))
         elif line.isdecimal() and 1 <= int(line) <= len(records):
             shown = int(line)
             console.print(episode_view(records[shown - 1], shown, len(records)))
@@ -135,10 +138,6 @@ def _outcome(record: Record) -> str:
 def _opening(record: Record) -> list[Mapping[str, Any]]:
     roles = [message["role"] for message in record["messages"]]
     return record["messages"][: roles.index("assistant") if "assistant" in roles else None]
-
-
-def _sampled(record: Record) -> int:
-    return sum(stop - start for row in record["rows"] for start, stop, source, _ in row["spans"] if source == "agent")
 
 
 def _number(value: float | None) -> str:
