@@ -44,14 +44,10 @@ def evaluate(
     output: str | Path | None = None,
     resume: bool = False,
 ) -> EvalResult:
-    """Play the specs, greedily by default, and condense the outcome.
+    """Play the specs, greedily (a temperature of 0) by default, and condense the outcome.
 
-    Args:
-        runner: plays.
-        specs: what to play.
-        temperature: of the sampling; 0 is greedy.
-        output: a trajectory file, into which each episode is written as it ends.
-        resume: go on with that file: what it holds is not played again.
+    Each episode is written into the trajectory file `output` as it ends; with `resume`, what it holds is not played
+    again.
 
     Raises:
         ConfigError: see `EpisodeFile`.
@@ -78,13 +74,8 @@ def make_specs(
 ) -> list[EpisodeSpec]:
     """Spread episodes over the tasks of a split, from its first task on.
 
-    Args:
-        env_id: a Gymnasium id.
-        env_kwargs: arguments of the environment.
-        split: the split to take tasks from; by default "test", or the only one there is.
-        episodes: number of tasks, None for all; each is played `group_size` times.
-        group_size: attempts per task.
-        seed: base of the environment and sampling seeds.
+    The split is by default "test", or the only one there is. `episodes` is the number of tasks, None for all; each is
+    played `group_size` times. `seed` is the base of the seeds of environments and sampling.
 
     Raises:
         ConfigError: if there is no such split, or it has fewer tasks.
@@ -98,8 +89,7 @@ def make_specs(
     close_env(env)
     if available is None:
         raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}; choose one by split")
-    if episodes is None:
-        episodes = available
+    episodes = available if episodes is None else episodes
     if episodes > available:
         raise ConfigError(f"{episodes} episodes asked for, but split {split!r} of {env_id} has {available} tasks")
     return [

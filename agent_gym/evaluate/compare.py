@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 import gymnasium
 
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate.results import SHARES, report_values
+from agent_gym.evaluate.results import SHARES, report_values, sum_by_task
 from agent_gym.evaluate.statistics import Difference, compare_means, compare_shares
 from agent_gym.rollout import Episode, from_record
 
@@ -34,9 +33,7 @@ class Comparison:
     """Two runs on the tasks that both have played.
 
     Attributes:
-        paired: how many tasks those are.
-        only_a: tasks of the first run alone.
-        only_b: of the second alone.
+        paired, only_a, only_b: how many tasks both have played, the first run alone, and the second alone.
         measures: the differences, by the names of `EvalResult.measures`.
         categories: the difference in success for the tasks of one kind: field, its value, their number and difference.
     """
@@ -66,6 +63,12 @@ def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
     return list(runs.values())
 
 
+def same_kind(a: Run, b: Run) -> bool:
+    """Whether two runs may be of the same tasks: of one environment, or of variants of one."""
+    first, second = (gymnasium.registry.get(run.env_id) for run in (a, b))
+    return a.env_id == b.env_id or bool(first and second and first.entry_point == second.entry_point)
+
+
 def compare(a: Run, b: Run) -> Comparison:
     """Compare two runs task by task.
 
@@ -74,68 +77,38 @@ def compare(a: Run, b: Run) -> Comparison:
             names, or no task in common.
     """
     shared = [task for task in a.tasks if task in b.tasks]
-    _check(a, b, shared)
-    measures = _measures([a.tasks[task] for task in shared], [b.tasks[task] for task in shared])
-    kinds: dict[str, dict[str, list[str]]] = {}
-    for task in shared:
-        for name, value in a.tasks[task][0].categories.items():
-            kinds.setdefault(name, {}).setdefault(value, []).append(task)
-    categories = {
-        name: {
-            value: (len(tasks), _success([a.tasks[task] for task in tasks], [b.tasks[task] for task in tasks]))
-            for value, tasks in sorted(parts.items())
-        }
-        for name, parts in kinds.items()
-    }
-    return Comparison(len(shared), len(a.tasks) - len(shared), len(b.tasks) - len(shared), measures, categories)
-
-
-def same_kind(a: Run, b: Run) -> bool:
-    """Whether two runs may be of the same tasks: of one environment, or of variants of one."""
-    points = [
-        gymnasium.registry[run.env_id].entry_point if run.env_id in gymnasium.registry else None for run in (a, b)
-    ]
-    return a.env_id == b.env_id or points[0] is not None and points[0] == points[1]
-
-
-def _check(a: Run, b: Run, shared: Sequence[str]) -> None:
     if not same_kind(a, b):
         raise ConfigError(f"{a.env_id} and {b.env_id} have different tasks, so that their runs cannot be paired")
     if not shared:
         raise ConfigError(f"{a.policy} and {b.policy} have no task of {a.env_id} in common")
     # Variants word their questions differently.
-    if (a.env_id, a.env_kwargs) == (b.env_id, b.env_kwargs):
-        for task in shared:
-            if a.questions[task] != b.questions[task]:
-                raise ConfigError(
-                    f"task {task} of {a.env_id} is not the same in both runs: other data, or another seed"
-                )
+    comparable = shared if (a.env_id, a.env_kwargs) == (b.env_id, b.env_kwargs) else ()
+    for task in comparable:
+        if a.questions[task] != b.questions[task]:
+            raise ConfigError(f"task {task} of {a.env_id} is not the same in both runs: other data, or another seed")
+
+    means = [{task: _means(run.tasks[task]) for task in shared} for run in (a, b)]
+
+    def difference(name: str, tasks: Sequence[str]) -> Difference:
+        left, right = ([side[task].get(name, 0.0) for task in tasks] for side in means)
+        once = all(len(run.tasks[task]) == 1 for run in (a, b) for task in tasks)
+        return (compare_shares if once and name in SHARES else compare_means)(left, right)
+
+    every = [values for side in means for values in side.values()]
+    names = dict.fromkeys(name for values in every for name in values if not name.startswith(_LEFT_OUT))
+    # A term without weight is always 0.
+    names = dict.fromkeys(["episode/success", *(name for name in names if any(v.get(name) for v in every))])
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for task in shared:
+        for name, value in a.tasks[task][0].categories.items():
+            kinds.setdefault(name, {}).setdefault(value, []).append(task)
+    categories = {
+        name: {value: (len(tasks), difference("episode/success", tasks)) for value, tasks in sorted(parts.items())}
+        for name, parts in kinds.items()
+    }
+    measures = {name: difference(name, shared) for name in names}
+    return Comparison(len(shared), len(a.tasks) - len(shared), len(b.tasks) - len(shared), measures, categories)
 
 
-def _measures(a: Sequence[Sequence[Episode]], b: Sequence[Sequence[Episode]]) -> dict[str, Difference]:
-    means_a, means_b = [_task_means(attempts) for attempts in a], [_task_means(attempts) for attempts in b]
-    names = dict.fromkeys(("episode/success", *(name for means in (*means_a, *means_b) for name in means)))
-    measures = {}
-    for name in names:
-        values_a, values_b = ([means.get(name, 0.0) for means in side] for side in (means_a, means_b))
-        # A term without weight is 0 for everybody.
-        if name == "episode/success" or (any((*values_a, *values_b)) and not name.startswith(_LEFT_OUT)):
-            measures[name] = _difference(name, values_a, values_b, once=all(len(task) == 1 for task in (*a, *b)))
-    return measures
-
-
-def _success(a: Sequence[Sequence[Episode]], b: Sequence[Sequence[Episode]]) -> Difference:
-    solved_a, solved_b = ([fmean(episode.success for episode in task) for task in side] for side in (a, b))
-    return _difference("episode/success", solved_a, solved_b, once=all(len(task) == 1 for task in (*a, *b)))
-
-
-def _difference(name: str, a: Sequence[float], b: Sequence[float], *, once: bool) -> Difference:
-    return (compare_shares if once and name in SHARES else compare_means)(a, b)
-
-
-def _task_means(attempts: Sequence[Episode]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for episode in attempts:
-        for name, value in report_values(episode).items():
-            sums[name] = sums.get(name, 0.0) + value
-    return {name: value / len(attempts) for name, value in sums.items()}
+def _means(attempts: Sequence[Episode]) -> dict[str, float]:
+    return {name: total / len(attempts) for name, (total,) in sum_by_task([attempts], report_values).items()}

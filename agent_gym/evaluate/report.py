@@ -10,7 +10,7 @@ from agent_gym.evaluate.statistics import Measure
 Results = Mapping[tuple[str, str], EvalResult]
 """Results by policy and environment."""
 ANSWERS = {"env/em": "EM", "env/f1": "F1"}
-"""What papers report of answers in words, and how they call it: columns wherever an environment tells them."""
+"""What papers report of answers in words, and its name there: columns wherever an environment reports it."""
 _FIRST = ("episode/success", "pass@", "reward", "reward/", "env/", "episode/", "tool/")
 
 
@@ -23,17 +23,17 @@ def table(results: Results, metrics: Sequence[str] = ()) -> str:
         results: what to show.
         metrics: names of further measures, each a column for the environments that have it.
     """
-    policies = list(dict.fromkeys(policy for policy, _ in results))
+    attempts = max((result.attempts for result in results.values()), default=0)
+    labels = {"episode/success": f" avg@{attempts}" if attempts > 1 else "", **{k: f" {v}" for k, v in ANSWERS.items()}}
     columns = [
         (env_id, name)
         for env_id in dict.fromkeys(env_id for _, env_id in results)
-        for name in dict.fromkeys(("episode/success", *ANSWERS, *metrics))
+        for name in dict.fromkeys((*labels, *metrics))
         if name == "episode/success" or any(name in results[p, e].measures for p, e in results if e == env_id)
     ]
-    rows = [["policy", *(_short(env_id) + _label(name, results) for env_id, name in columns)]]
-    for policy in policies:
-        cells = [_cell(name, results.get((policy, env_id))) for env_id, name in columns]
-        rows.append([policy, *cells])
+    rows = [["policy", *(_short(env_id) + labels.get(name, f" {name}") for env_id, name in columns)]]
+    for policy in dict.fromkeys(policy for policy, _ in results):
+        rows.append([policy, *(_cell(name, results.get((policy, env_id))) for env_id, name in columns)])
     return align(rows)
 
 
@@ -81,16 +81,8 @@ def _cell(name: str, result: EvalResult | None) -> str:
     measure = result.measures.get(name) if result else None
     if measure is None:
         return "-"
-    if measure.low is None or measure.high is None:
-        return number(name, measure.value)
-    return f"{number(name, measure.value)} [{number(name, measure.low)}, {number(name, measure.high)}]"
-
-
-def _label(name: str, results: Results) -> str:
-    if name != "episode/success":
-        return f" {ANSWERS.get(name, name)}"
-    attempts = max(result.attempts for result in results.values())
-    return f" avg@{attempts}" if attempts > 1 else ""
+    ends = "" if measure.low is None else f" [{interval(name, measure).replace(' to ', ', ')}]"
+    return number(name, measure.value) + ends
 
 
 def _short(env_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share
 from agent_gym.rollout import Episode, failure_summary
@@ -19,9 +19,8 @@ class EvalResult:
     """The outcome of an evaluation.
 
     Attributes:
-        episodes: finished episodes, failed ones not counted.
-        failed: episodes lost to a fault of the machinery.
-        tasks: tasks that they are of.
+        episodes, failed: those that finished, and those lost to a fault of the machinery.
+        tasks: how many tasks the finished ones are of.
         attempts: the most finished episodes that one task has, K in avg@K.
         measures: by name, as in `episode_values`; further `reward`, `episode/seconds`, `tool/<name>/latency` per call,
             and `pass@k` for k = 2, 4, 8, ..., K. statistics.py says how the intervals are made.
@@ -65,14 +64,21 @@ class EvalResult:
 
 def summarize(episodes: Sequence[Episode]) -> EvalResult:
     """Condense finished episodes; failed ones are counted but not averaged."""
-    values: dict[str, dict[str, list[Episode]]] = {}
+    kinds: dict[str, dict[str, list[Episode]]] = {}
     for episode in episodes:
         for name, value in episode.categories.items():
-            values.setdefault(name, {}).setdefault(value, []).append(episode)
+            kinds.setdefault(name, {}).setdefault(value, []).append(episode)
     categories = {
-        name: {value: _condense(part) for value, part in sorted(parts.items())} for name, parts in values.items()
+        name: {value: _condense(part) for value, part in sorted(parts.items())} for name, parts in kinds.items()
     }
-    return _condense(episodes, categories)
+    return replace(_condense(episodes), categories=categories)
+
+
+def _condense(episodes: Sequence[Episode]) -> EvalResult:
+    tasks = list(by_task(episodes).values())
+    n, attempts = sum(map(len, tasks)), max(map(len, tasks), default=0)
+    measures = _measures(tasks) if tasks else {}
+    return EvalResult(n, len(episodes) - n, len(tasks), attempts, measures, failures=failure_summary(episodes))
 
 
 def by_task(episodes: Iterable[Episode]) -> dict[Hashable, list[Episode]]:
@@ -91,39 +97,10 @@ def report_values(episode: Episode) -> dict[str, float]:
     return {"reward": episode.reward, **episode_values(episode), "episode/seconds": episode.seconds}
 
 
-def _condense(episodes: Sequence[Episode], categories: dict[str, dict[str, EvalResult]] | None = None) -> EvalResult:
-    tasks = list(by_task(episodes).values())
-    n = sum(map(len, tasks))
-    attempts = max(map(len, tasks), default=0)
-    failures = failure_summary(episodes)
-    return EvalResult(n, len(episodes) - n, len(tasks), attempts, _measures(tasks), categories or {}, failures)
-
-
-def _measures(tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:
-    if not tasks:
-        return {}
-    counts = [len(attempts) for attempts in tasks]
-    values, seconds = _sums(tasks, report_values), _sums(tasks, call_seconds)
-    measures = {
-        name: share(sums, counts, sum(counts)) if name in SHARES else mean(sums, counts, least=_least(name))
-        for name, sums in values.items()
-    }
-    for k in _powers(max(counts)):
-        # A task with too few attempts, because some failed, cannot tell what k would have reached.
-        solved = [pass_at_k(n, int(c), k) for n, c in zip(counts, values["episode/success"], strict=True) if n >= k]
-        measures[f"pass@{k}"] = share(solved, [1] * len(solved), sum(n for n in counts if n >= k))
-    return measures | {
-        f"tool/{name}/latency": mean(spent, values[f"tool/{name}/calls"], least=0.0) for name, spent in seconds.items()
-    }
-
-
-def _least(name: str) -> float:
-    return 0.0 if name.startswith(("episode/", "tool/")) else -math.inf  # turns, tokens, calls, seconds
-
-
-def _sums(
+def sum_by_task(
     tasks: Sequence[Sequence[Episode]], numbers: Callable[[Episode], Mapping[str, float]]
 ) -> dict[str, list[float]]:
+    """Return the sum of each number over the attempts at each task."""
     sums: dict[str, list[float]] = {}
     for i, attempts in enumerate(tasks):
         for episode in attempts:
@@ -132,6 +109,17 @@ def _sums(
     return sums
 
 
-def _powers(most: int) -> list[int]:
-    powers = [1 << i for i in range(1, most.bit_length()) if 1 << i < most]
-    return [*powers, most] if most > 1 else []
+def _measures(tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:
+    counts = [len(attempts) for attempts in tasks]
+    values, measures = sum_by_task(tasks, report_values), {}
+    for name, sums in values.items():
+        least = 0.0 if name.startswith(("episode/", "tool/")) else -math.inf  # turns, tokens, calls, seconds
+        measures[name] = share(sums, counts, sum(counts)) if name in SHARES else mean(sums, counts, least=least)
+    most = max(counts)
+    for k in sorted({1 << i for i in range(1, most.bit_length())} | {most} - {1}):
+        # A task with too few attempts, because some failed, cannot tell what k would have reached.
+        solved = [pass_at_k(n, int(c), k) for n, c in zip(counts, values["episode/success"], strict=True) if n >= k]
+        measures[f"pass@{k}"] = share(solved, [1] * len(solved), sum(n for n in counts if n >= k))
+    for name, spent in sum_by_task(tasks, call_seconds).items():
+        measures[f"tool/{name}/latency"] = mean(spent, values[f"tool/{name}/calls"], least=0.0)
+    return measures

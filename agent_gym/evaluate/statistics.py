@@ -48,8 +48,7 @@ class Measure:
 
     Attributes:
         value: the estimate.
-        low: lower end; None where the tasks do not differ, so that nothing tells how far off it may be.
-        high: upper end.
+        low, high: the ends; None where the tasks do not differ, so that nothing shows how far off it may be.
     """
 
     value: float
@@ -122,15 +121,10 @@ def share(sums: Sequence[float], counts: Sequence[float], attempts: float) -> Me
         attempts: how many attempts there were in all; they are never worth more.
     """
     value, variance = _estimate(sums, counts)
-    n = effective_attempts(value, variance, len(sums), attempts)
+    n: float = len(sums)  # if all agree, there is no spread to judge by: more attempts at a task show nothing new
+    if value not in (0.0, 1.0):
+        n = attempts if variance == 0 else min(value * (1 - value) / variance, attempts)
     return Measure(value, *wilson_interval(value * n, n))
-
-
-def effective_attempts(value: float, variance: float, tasks: int, attempts: float) -> float:
-    """Return how many independent attempts would leave a share with this variance as uncertain as it is."""
-    if value in (0.0, 1.0):  # no spread to judge by: more attempts at the same tasks tell nothing new
-        return tasks
-    return attempts if variance == 0 else min(value * (1 - value) / variance, attempts)
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
@@ -157,8 +151,7 @@ class Difference:
     """How much the estimate b is above a.
 
     Attributes:
-        low: lower end of the 95% interval of `difference`, b - a; None where the tasks do not differ in it.
-        high: upper end.
+        low, high: the 95% interval of `difference`, b - a; None where the tasks do not differ in it.
         p: p-value of the paired test that there is none.
         test: "mcnemar" or "permutation".
     """
@@ -210,23 +203,19 @@ def newcombe_interval(both: int, only_a: int, only_b: int, neither: int) -> tupl
     def distance(x: float, y: float) -> float:
         return math.sqrt(max(0.0, x * x - 2 * correlation * x * y + y * y))
 
-    difference = p_b - p_a
-    return difference - distance(p_b - low_b, high_a - p_a), difference + distance(high_b - p_b, p_a - low_a)
+    return p_b - p_a - distance(p_b - low_b, high_a - p_a), p_b - p_a + distance(high_b - p_b, p_a - low_a)
 
 
 def permutation(differences: Sequence[float]) -> float:
     """Return the p-value of the paired permutation test, for (n,) differences, one per task."""
     d = np.asarray(differences, dtype=float)
     d = d[d != 0]  # flipping a zero changes nothing
+    observed = abs(d.sum()) - 1e-9 * np.abs(d).sum()  # sums that are the same in exact arithmetic differ by rounding
     if len(d) <= _EXACT:
         signs = 1 - 2 * ((np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1)
-        return float(np.mean(_extreme(signs @ d, d)))
+        return float(np.mean(np.abs(signs @ d) >= observed))
     # Drawn from a fixed seed, so that the same files give the same number; in pieces, because n may be large.
     rng = np.random.default_rng(0)
-    found = sum(int(_extreme(rng.choice((-1.0, 1.0), size=(100, len(d))) @ d, d).sum()) for _ in range(_DRAWS // 100))
-    return (1 + found) / (1 + _DRAWS)
-
-
-def _extreme(sums: np.ndarray, d: np.ndarray) -> np.ndarray:
-    # Sums that are the same in exact arithmetic differ by rounding.
-    return np.abs(sums) >= abs(d.sum()) - 1e-9 * np.abs(d).sum()
+    pieces = (rng.choice((-1.0, 1.0), size=(100, len(d))) for _ in range(_DRAWS // 100))
+    extreme = sum(int((np.abs(signs @ d) >= observed).sum()) for signs in pieces)
+    return (1 + extreme) / (1 + _DRAWS)

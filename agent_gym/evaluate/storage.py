@@ -78,12 +78,18 @@ class EpisodeFile:
         """
         self._policy, self._settings, self._tokenizer = policy, json.loads(to_line(settings)), tokenizer
         wanted = {_key(spec): spec for spec in specs}
-        found: dict[Key, Episode] = {}
         env_ids = {spec.env_id for spec in specs}
+        found: dict[Key, Episode] = {}
         for record in self._records:
             if record["policy"] != policy or record["spec"]["env_id"] not in env_ids:
                 continue
-            self._check(record)
+            for name in {**record["settings"], **self._settings}:
+                then, now = record["settings"].get(name), self._settings.get(name)
+                if then != now:
+                    raise ConfigError(
+                        f"{self.path} was played with {name} {json.dumps(then)}, now it is {json.dumps(now)}: "
+                        "resume with the same settings, or name another file"
+                    )
             episode = from_record(record)
             key = _key(episode.spec)
             if key not in wanted:
@@ -141,7 +147,7 @@ class EpisodeFile:
         self._file = file
 
     def _read(self) -> None:
-        failed: list[int] = []
+        failed: set[int] = set()
         cut = 0
         for number, line, found in scan_trajectories(self.path):
             begun = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
@@ -152,13 +158,13 @@ class EpisodeFile:
             elif "settings" not in found or "policy" not in found:
                 raise ConfigError(f"{self.path} was not written by eval or rollout; name another file")
             elif found["failure"] is not None:
-                failed.append(number)
+                failed.add(number)
             else:
                 self._records.append(found)
         if cut:
             self._file.truncate(os.fstat(self._file.fileno()).st_size - cut)
         if failed:
-            self._drop(set(failed))
+            self._drop(failed)
 
     def _drop(self, numbers: set[int]) -> None:
         """Write the file anew without some of its lines."""
@@ -173,16 +179,6 @@ class EpisodeFile:
         part.replace(target)
         with self._file:
             self._open()
-
-    def _check(self, record: Mapping[str, Any]) -> None:
-        stored = record["settings"]
-        for name in {**stored, **self._settings}:
-            then, now = stored.get(name), self._settings.get(name)
-            if then != now:
-                raise ConfigError(
-                    f"{self.path} was played with {name} {json.dumps(then)}, now it is {json.dumps(now)}: "
-                    "resume with the same settings, or name another file"
-                )
 
 
 def _key(spec: EpisodeSpec) -> Key:
