@@ -1,18 +1,15 @@
-"""From messages to token ids, one delta at a time.
+"""Contents of messages, and from messages to token ids, one delta at a time.
 
 A chat template is a function of the whole conversation, but a rollout may never re-render the conversation: the ids
-that the policy sampled would be decoded and encoded again (byte-pair encoding is not invertible), and many
-templates edit history (Qwen3 drops earlier <think> text). So the template is only ever asked for *deltas*: the
-first prompt, and then, per turn, the text that stands between the policy's last word and its next one.
+that the policy sampled would be decoded and encoded again (byte-pair encoding is not invertible), and many templates
+edit history (Qwen3 drops earlier <think> text). So the template is only asked for *deltas*: the first prompt, and then,
+per turn, the text between the policy's last word and its next one.
 
-How a delta is found: a made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and everything after
-the sentinel is what the template puts there: the end of the assistant's turn, the answer with its role headers,
-and the generation prompt. If the policy sampled its own end-of-turn, the template's copy of that token is dropped
-(it is in the context already, as the policy's); if the policy was cut off, the template's end-of-turn stays, as a
-token of the world. Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue #30).
-
-The same deltas serve every template: nothing here knows a role header by name. Special tokens that stand in a text of
-the world are words there (`SpecialTokens`); those of the template are the only ones that the world writes.
+A made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and everything after the sentinel is what the
+template puts there: the end of the assistant's turn, the answer with its role headers, and the generation prompt. If
+the policy sampled its own end-of-turn, the template's copy of that token is dropped; if the policy was cut off, it
+stays, as a token of the world. Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue
+#30). The same deltas serve every template: nothing here knows a role header by name.
 """
 
 from __future__ import annotations
@@ -24,24 +21,84 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from agent_gym.errors import ConfigError
-from agent_gym.images import Vision, images_of, join, parts
+from agent_gym.errors import ConfigError, shown
+from agent_gym.images import PLACEHOLDER, Content, Image, Vision, join, parts
 
 Message = dict[str, Any]
 """A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str or parts (images.py), ...}."""
+MAX_OBSERVATION_CHARS = 1 << 16
+_CUT = "\n[cut: too long]"
 
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
 _MARK = "Qxbreakx"  # begins with the one capital in it, so that no text before it can make it begin earlier
 _TRUSTED = ("system", "assistant")
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {
-        "name": _SENTINEL,
-        "description": _SENTINEL,
-        "parameters": {"type": "object", "properties": {}, "required": []},
-    },
-}
+_EMPTY = {"type": "object", "properties": {}, "required": []}
+_PROBE_TOOL = {"type": "function", "function": {"name": _SENTINEL, "description": _SENTINEL, "parameters": _EMPTY}}
+
+
+def text_of(content: Content) -> str:
+    """Return the words of a content, with `PLACEHOLDER` for each image."""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part["text"]) if "text" in part else f"<{part.get('type', 'part')}>" for part in content)
+
+
+def described(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return the words of messages and the digests of their images: equal where they say and show the same."""
+    contents = [message["content"] for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    digests = [part["image"].digest for part in parts if part["type"] == "image"]
+    return "\0".join([" ".join(map(text_of, contents)), *digests])
+
+
+def is_content(content: Any) -> bool:
+    """Whether this is a text, or parts as `images.parts` makes them."""
+    return isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content)))
+
+
+def check_content(content: Any, what: str) -> None:
+    """Raise `ConfigError` unless `is_content`."""
+    if not is_content(content):
+        raise ConfigError(f"{what} is {shown(content)}; it must be a text, or what agent_gym.images.parts makes")
+
+
+def _is_part(part: Any) -> bool:
+    if not isinstance(part, dict):
+        return False
+    return isinstance(part.get("text"), str) if part.get("type") == "text" else isinstance(part.get("image"), Image)
+
+
+def copied(value: Any) -> Any:
+    """Copy nested dicts and lists; what they hold (texts, numbers, images) never changes and is shared."""
+    if isinstance(value, dict):
+        return {name: copied(entry) for name, entry in value.items()}
+    return [copied(entry) for entry in value] if isinstance(value, list) else value
+
+
+def cut_to_size(messages: list[Message], joint: str) -> tuple[list[Message], str]:
+    """Cut the texts of messages to `MAX_OBSERVATION_CHARS` characters together; return them and their joined text.
+
+    Lone surrogates, which no tokenizer and no file can encode, are replaced. Images stay as they are.
+    """
+    contents = [message["content"] for message in messages]
+    text = joint.join(map(text_of, contents))
+    limit = MAX_OBSERVATION_CHARS
+    if len(text) + len(joint) > limit:
+        plain = all(isinstance(content, str) for content in contents)
+        pieces = sum(1 if isinstance(content, str) else len(content) for content in contents)
+        limit = limit // pieces - (len(joint) if plain else max(len(joint), len(PLACEHOLDER)))
+    elif text.isascii():
+        return messages, text
+
+    def cut(content: Any) -> Any:
+        if isinstance(content, list):
+            return [{**part, "text": cut(part["text"])} if part["type"] == "text" else part for part in content]
+        short = content if len(content) <= limit else content[: limit - len(_CUT)] + _CUT
+        return short.encode("utf-8", "replace").decode("utf-8")
+
+    messages = [{**message, "content": cut(message["content"])} for message in messages]
+    return messages, joint.join(text_of(message["content"]) for message in messages)
 
 
 class ChatRenderer:
@@ -99,12 +156,9 @@ class ChatRenderer:
         return renderer
 
     def also_ends_at(self, ids: int | Iterable[int] | None) -> None:
-        """Let further tokens end a turn: those of the model's generation config, which know more than the template.
+        """Let further tokens end a turn: `eos_token_id` of the model's generation config.
 
-        GLM hands over with <|observation|>, GPT-OSS with <|call|>, Llama with <|eom_id|>.
-
-        Args:
-            ids: as in `generation_config.eos_token_id`.
+        GLM hands over with <|observation|>, GPT-OSS with <|call|>, Llama with <|eom_id|>: no template shows these.
         """
         more = () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
         self.eos_token_ids |= frozenset(more)
@@ -114,15 +168,7 @@ class ChatRenderer:
         return self  # `gym.make` deep-copies keyword arguments, and a vocabulary is large
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """Render the opening of an episode up to and including the generation prompt.
-
-        Args:
-            messages: the chat so far, usually [system, user].
-            tools: OpenAI-style function schemas.
-
-        Returns:
-            (T,) ids.
-        """
+        """Render the opening of an episode, with function schemas, up to and with the generation prompt: (T,) ids."""
         marked, mark = self._special.mark(messages, tools)
         text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
         return self._encode_pieces(self._expand(text, messages).split(mark))
@@ -130,18 +176,10 @@ class ChatRenderer:
     def conversation(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, seen: Sequence[int] = ()
     ) -> list[int]:
-        """Render a whole conversation as a chat server would, up to and including the generation prompt.
+        """Render a whole conversation as a chat server would, up to and including the generation prompt: (T,) ids.
 
-        Unlike the deltas of `reply` it shows what the template makes of history, thoughts dropped and all.
-
-        Args:
-            messages: the opening, then the policy's turns and the world's answers to them.
-            tools: OpenAI-style function schemas.
-            seen: the context so far. If the conversation begins with the same words, it begins with these ids, which
-                encoding would not always give back.
-
-        Returns:
-            (T,) ids.
+        Unlike the deltas of `reply` it shows what the template makes of history, thoughts dropped and all. If it begins
+        with the words of `seen`, the context so far, it begins with these ids, which encoding might not give back.
         """
         talk: list[Message] = []
         for mine, run in groupby(messages, key=lambda message: message["role"] == "assistant"):
@@ -163,11 +201,9 @@ class ChatRenderer:
 
     @cached_property
     def prefill(self) -> str:
-        """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing.
-
-        Found as what follows the assistant's header in a generation prompt. The header is read off an earlier turn: in
-        the last one, templates of thinking models may show an empty thought.
-        """
+        """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing."""
+        # What follows the assistant's header in a generation prompt. The header is read off an earlier turn: in the
+        # last one, templates of thinking models may show an empty thought.
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}]
         header = self._render([*talk, talk[0]]).partition(_SENTINEL)[0]
         prompt = self._render(talk[:1], add_generation_prompt=True)
@@ -177,7 +213,7 @@ class ChatRenderer:
         """Render what follows the policy's turn: its end, the world's answer, the next generation prompt.
 
         Args:
-            sampled: the ids that the policy sampled in this turn; only the last one is looked at.
+            sampled: the ids of the policy's turn; only the last one matters.
             messages: the world's answer, as messages in `observation_role`.
             final: no generation prompt: the episode is over.
 
@@ -193,10 +229,8 @@ class ChatRenderer:
         return ids
 
     def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
-        """Render the world's answer inside the policy's own turn, as ReTool does (arXiv:2504.11536).
-
-        A policy that sampled its end-of-turn has left the turn, so the answer then comes as a message after all.
-        """
+        """Render the world's answer inside the policy's own turn, as ReTool does (arXiv:2504.11536)."""
+        # A policy that sampled its end-of-turn has left the turn, so the answer then comes as a message after all.
         if sampled and sampled[-1] in self.eos_token_ids:
             return self.reply(sampled, [{"role": self.observation_role, "content": text}])
         return [i for piece in self._special.pieces(text) for i in self._encode_inside(piece)]
@@ -223,15 +257,11 @@ class ChatRenderer:
         return self._encode_pieces(self._special.pieces(text))
 
     def _encode_pieces(self, pieces: Sequence[str]) -> list[int]:
-        """Encode a text that was broken, so that nothing is recognised across the breaks."""
         return self.encode(pieces[0]) + [i for piece in pieces[1:] for i in self._encode_inside(piece)]
 
     def _encode_inside(self, text: str) -> list[int]:
-        """Encode text that something stands before, as it is in a turn.
-
-        Tokenizers of the SentencePiece kind (Llama 2, Phi-3, Mistral) put a space before the first word of whatever
-        they are given, so that a turn encoded by itself would begin with a space that no template has there.
-        """
+        # Tokenizers of the SentencePiece kind (Llama 2, Phi-3, Mistral) put a space before the first word of whatever
+        # they are given, so that a turn encoded by itself would begin with a space that no template has there.
         head, ids = self.encode("\n"), self.encode("\n" + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
@@ -254,10 +284,10 @@ class ChatRenderer:
         return tail
 
     def _expand(self, text: str, messages: Sequence[Message]) -> str:
-        """Write out the tokens of the images in a rendered text."""
         if self.vision is not None:
             return self.vision.expand(text, messages)
-        if images_of(messages):
+        lists = [message["content"] for message in messages if isinstance(message["content"], list)]
+        if any(part["type"] == "image" for content in lists for part in content):
             raise ConfigError(
                 f"this environment shows images, and {type(self.source).__name__} does not say what stands for one: "
                 "hand over the processor of a vision-language model (agent_gym.policies.processors.load_processor); "
@@ -293,12 +323,8 @@ class ChatRenderer:
         return "tool" if seen and "probe0" in tail and "probe1" in tail else "user"
 
     def _probe_end_of_turn(self) -> int | None:
-        """Return the special token a policy samples to hand over, as the template itself shows it.
-
-        It is what closes the last assistant message of a conversation (<|im_end|>, <|eot_id|>, <end_of_turn>; GPT-OSS
-        closes it with <|return|> and keeps <|end|> for the parts of a turn). Templates that leave it open
-        (GLM) close it with the header of the next message.
-        """
+        # What closes the last assistant message of a conversation (<|im_end|>, <|eot_id|>, <end_of_turn>, <|return|> of
+        # GPT-OSS). Templates that leave it open (GLM) close it with the header of the next message.
         closed = self._render([{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}])
         answer = self._as_observations([{"role": self.observation_role, "content": "a"}])
         specials = set(self.tokenizer.all_special_ids) | set(getattr(self.tokenizer, "added_tokens_decoder", {}))
@@ -313,14 +339,13 @@ class SpecialTokens:
     """The special tokens of a tokenizer. In texts of the world they are words, which end no turn.
 
     A program can print `<|im_end|>`, a web page can show it, and a tokenizer makes the real token of it wherever it
-    stands: the world would end turns and begin others in the policy's context, in any role. So a text of the world is
-    broken behind the first character of each special token in it, and the pieces are encoded apart. No tokenizer can
-    find what it never sees in one piece, and the ids decode to the same text. (`split_special_tokens=True` of
-    transformers would do it, but is a switch on the tokenizer that all threads share.) A text that has to go through a
-    chat template first gets a mark at each break, plain letters which the template hands on.
+    stands: the world would end turns in the policy's context. So a text of the world is broken behind the first
+    character of each special token in it, and the pieces are encoded apart. The ids decode to the same text.
+    (`split_special_tokens=True` of transformers is a switch on the tokenizer that all threads share.) A text that has
+    to go through a chat template first gets a mark at each break, plain letters which the template hands on.
 
-    Left as they are on purpose: what the policy wrote, the system prompt, which is the trainer's, and added tokens that
-    are not special, such as Qwen's `<tool_call>`: markup which the template writes as text and which ends nothing.
+    Left as they are: what the policy wrote, the system prompt, which is the trainer's, and added tokens that are not
+    special, such as Qwen's `<tool_call>`: markup which ends nothing.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -341,14 +366,11 @@ class SpecialTokens:
         return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
 
     def mark(self, messages: Sequence[Mapping[str, Any]], *others: Any) -> tuple[list[dict[str, Any]], str]:
-        """Mark the breaks in messages of the world.
-
-        Args:
-            messages: those of the policy and of the trainer stay as they are.
-            *others: what else will be rendered with them.
+        """Mark the breaks in messages of the world; those of the policy and of the trainer stay as they are.
 
         Returns:
-            The messages, and the mark, which occurs in them at breaks only: `rendered.split(mark)` are the pieces.
+            The messages, and the mark, which occurs in them and in `others` at breaks only: `rendered.split(mark)` are
+            the pieces.
         """
         mark = _MARK
         while mark in str((messages, others)):
@@ -360,12 +382,12 @@ class SpecialTokens:
                 if isinstance(content, str):
                     content = mark.join(self.pieces(content))
                 elif isinstance(content, list):
-                    content = [self._marked(part, mark) for part in content]
+                    content = [
+                        {**one, "text": mark.join(self.pieces(one["text"]))} if one["type"] == "text" else {**one}
+                        for one in content
+                    ]
             marked.append({**message, "content": content})
         return marked, mark
-
-    def _marked(self, part: Mapping[str, Any], mark: str) -> dict[str, Any]:
-        return {**part, "text": mark.join(self.pieces(part["text"]))} if part["type"] == "text" else dict(part)
 
 
 def _template_of(source: Any) -> Any:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import operator
 import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
-
-import numpy as np
 
 from agent_gym.errors import ConfigError, require
 
@@ -26,7 +23,6 @@ Splits = Mapping[str, Sequence[Row]]
 SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 """What a file of one split may be called."""
 _SUFFIXES = (".jsonl", ".json", ".parquet")
-_OPTIONS = frozenset({"split", "index", "task"})
 
 
 class GeneratedRows(Sequence[Row]):
@@ -231,56 +227,3 @@ def _check_columns(row: Any, columns: tuple[str, ...], where: str) -> None:
     missing = [column for column in columns if column not in row]
     if missing:
         raise ConfigError(f"{where}: no column {missing[0]!r}; it has: {', '.join(map(str, row))}")
-
-
-def choose_task(
-    tasks: Mapping[str, Sequence[Any]], split: str, options: Mapping[str, Any] | None, rng: np.random.Generator
-) -> tuple[Any, str]:
-    """Choose a task.
-
-    Args:
-        tasks: split name to its tasks.
-        split: what to draw from unless the options say otherwise.
-        options: those of `reset`: `split`, `index` (of a task in it), or `task` (the task itself).
-        rng: draws the index where none is given.
-
-    Returns:
-        The task and its id, as "train/42"; "given" for one that was handed in.
-
-    Raises:
-        ConfigError: for unknown options, an unknown split or an index out of range.
-    """
-    index = None
-    if options:
-        if not options.keys() <= _OPTIONS:
-            raise ConfigError(f"unknown reset options {sorted(options.keys() - _OPTIONS)}; known: split, index, task")
-        if options.get("task") is not None:
-            return options["task"], "given"
-        split, index = options.get("split") or split, options.get("index")
-    rows = tasks[known_split(split, tasks)]
-    size = len(rows)
-    if index is None:
-        index = int(rng.random() * size)
-        return rows[index], f"{split}/{index}"
-    try:
-        if isinstance(index, bool):
-            raise TypeError
-        index = operator.index(index)
-    except TypeError:
-        raise ConfigError(f"index is {index!r}; it must be an integer from 0 to {size - 1}") from None
-    if not 0 <= index < size:
-        raise ConfigError(f"index {index} is out of range: split {split!r} has {size} tasks, 0 first")
-    return rows[index], f"{split}/{index}"
-
-
-def known_split(split: str | None, tasks: Mapping[str, Any]) -> str:
-    """Return the split; by default "train" where there is one, else the first.
-
-    Raises:
-        ConfigError: if there is none of that name.
-    """
-    if split is None:
-        return "train" if "train" in tasks else next(iter(tasks))
-    if split not in tasks:
-        raise ConfigError(f"unknown split {split!r}; this environment has: {', '.join(tasks)}; choose one by split")
-    return split

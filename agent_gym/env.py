@@ -1,37 +1,45 @@
 """`TextEnv`: a `gymnasium.Env` that speaks text and reports who wrote what.
 
 The environment, not the trainer, keeps the transcript, because only the environment knows what it wrote. Every call
-returns in `info` what it appended: messages, character spans and, when a tokenizer is given, the token ids and
-token spans. A rollout concatenates these and has the exact context of the policy and the mask for its loss;
-no finished conversation is parsed.
+returns in `info` what it appended: messages, character spans and, with a tokenizer, token ids and token spans. A
+rollout concatenates these and has the exact context of the policy and the mask for its loss.
 
-make, reset, step and close of one environment happen in one thread, which is not the main thread in rollouts.
-
-A subclass defines `begin(task)` (the first message) and `respond(action)` (the world's answer). What the policy did
-wrong is a `Reply`; what our machinery did wrong is an `EnvFailure`.
+make, reset, step and close of one environment happen in one thread, which is not the main thread in rollouts. A
+subclass defines `begin(task)` (the first message) and `respond(action)` (the world's answer). A mistake of the policy
+is a `Reply`; a failure of the machinery is an `EnvFailure`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
 
-from agent_gym.chat import ChatRenderer, Message
-from agent_gym.data import choose_task, known_split
+from agent_gym.chat import (
+    MAX_OBSERVATION_CHARS,
+    ChatRenderer,
+    Message,
+    check_content,
+    copied,
+    cut_to_size,
+    is_content,
+    text_of,
+)
 from agent_gym.errors import MAX_REWARD, ConfigError, EnvFailure, plain_number, shown, unknown_arguments, whole_number
-from agent_gym.formats import ToolCall
-from agent_gym.images import MAX_OBSERVATION_CHARS, Content, check_content, copied, is_content, text_of, truncate
+from agent_gym.images import Content
 from agent_gym.spaces import Text
+from agent_gym.tools import ToolCall
 from agent_gym.transcript import PROMPT_STEP, Sampled, Transcript, plain_action
 
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that say what kind of task it is."""
+_OPTIONS = {"split", "index", "task"}
+_CHAT = "None or a list of chat messages, dicts with role and content"
 
 
 @dataclass(slots=True)
@@ -107,7 +115,8 @@ class TextEnv(gymnasium.Env[str, str]):
         if unknown:
             raise ConfigError(unknown_arguments(type(self), unknown))
         self.tasks = tasks
-        self.split = known_split(split, tasks)
+        self.split = ("train" if "train" in tasks else next(iter(tasks))) if split is None else split
+        self._check_split(self.split)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         for name, value in (("system_prompt", system_prompt), ("render_mode", render_mode)):
             if not (value is None or isinstance(value, str)):
@@ -122,26 +131,30 @@ class TextEnv(gymnasium.Env[str, str]):
         self.action_space = Text(MAX_ACTION_CHARS)
         self.transcript = Transcript()
         self.tool_schemas: list[dict[str, Any]] = []
-        self._turn = 0
+        self.turn = 0  # the one that comes next, 0 for the first
         self._over = True
+
+    def _check_split(self, split: str) -> None:
+        if split not in self.tasks:
+            have = ", ".join(self.tasks)
+            raise ConfigError(f"unknown split {split!r}; this environment has: {have}; choose one by split")
 
     def _known_weights(self, given: Mapping[str, float] | None) -> dict[str, float]:
         name, defaults = type(self).__name__, type(self).reward_weights
-        known = ", ".join(defaults) or "none"
-        if not isinstance(given or {}, Mapping):
+        given, known = given or {}, ", ".join(defaults) or "none"
+        if not isinstance(given, Mapping):
             raise ConfigError(f"reward_weights is {given!r:.80}; it must be a dict from reward terms to weights")
-        if unknown := set(given or {}) - set(defaults):
+        if unknown := set(given) - set(defaults):
             raise ConfigError(f"{name} has no reward term {sorted(map(str, unknown))}; known: {known}")
-        if strange := sorted(self.process_terms - set(defaults)):
-            lacks = "which reward_weights does not have"
-            raise ConfigError(f"process_terms of {name} names {strange}, {lacks}; known: {known}")
-        weights = {**defaults, **(given or {})}
+        if lost := sorted(self.process_terms - set(defaults)):
+            raise ConfigError(
+                f"process_terms of {name} names {lost}, which reward_weights does not have; known: {known}"
+            )
+        weights = {**defaults, **given}
         try:
             return {term: plain_number(weight, f"the weight of {term!r}", name) for term, weight in weights.items()}
         except EnvFailure as error:
             raise ConfigError(str(error)) from None
-
-    # What a subclass defines
 
     def begin(self, task: Any) -> Content:
         """Start the task and return what the user says first: a text, or parts with images (`images.parts`)."""
@@ -157,10 +170,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return {name: str(row[name]) for name in row if name in CATEGORY_FIELDS and isinstance(row[name], str | int)}
 
     def expert_action(self) -> str:
-        """Return the next action of the environment's own expert.
-
-        It reads the gold answer, so it lives here and never in `info`.
-        """
+        """Return the next action of the environment's own expert, which reads the gold answer."""
         raise ConfigError(f"{type(self).__name__} has no expert")
 
     def situation(self) -> list[Message]:
@@ -177,10 +187,17 @@ class TextEnv(gymnasium.Env[str, str]):
     def history(self) -> str:
         """Return what happened so far, one numbered step after the other; "" at the start."""
         texts = {(one.source, one.step): one.text for one in self.transcript.segments}
-        steps = [(turn, texts["agent", turn], texts["env", turn]) for turn in range(self._turn)]
+        steps = [(turn, texts["agent", turn], texts["env", turn]) for turn in range(self.turn)]
         return "\n".join(f"{turn + 1}. You: {action}\n   Answer: {answer}" for turn, action, answer in steps)
 
-    # Gymnasium's API
+    def opening_system_prompt(self) -> str:
+        """Return the system prompt of the episode that is starting."""
+        return self.system_prompt
+
+    @property
+    def template_tools(self) -> list[dict[str, Any]]:
+        """The schemas that a chat template is given: those of `tool_schemas`, where it asks for the right format."""
+        return self.tool_schemas
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode.
@@ -194,22 +211,22 @@ class TextEnv(gymnasium.Env[str, str]):
             token_ids, token_spans when there is a tokenizer).
 
         Raises:
-            ConfigError: for unknown options, an unknown split or an index out of range, or if `begin` returns neither a
-                text nor parts.
+            ConfigError: for unknown options, an unknown split, an index out of range, or a wrong result of `begin`.
         """
         super().reset(seed=seed)
-        task, self.task_id = choose_task(self.tasks, self.split, options, self.np_random)
+        task, self.task_id = self._choose_task(options or {})
+        self.place = f"task {self.task_id} of {self.spec.id if self.spec else type(self).__name__}"  # for messages
         self.transcript = Transcript()
-        self._turn = 0
+        self.turn = 0
         self._over = True  # until there is something to act on
         question, system = self.begin(task), self.opening_system_prompt()
         check_content(question, f"what {type(self).__name__}.begin returned")
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        messages, observation = truncate([*messages, {"role": "user", "content": copied(question)}], "\n\n")
+        messages, observation = cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
         # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them
         # stand in the user's segment. None of them is the policy's.
         ids = [] if self.renderer is None else self.renderer.prompt(messages, self.template_tools)
-        before = [self.transcript.append("system", PROMPT_STEP, one["content"]) for one in messages[:-1]]
+        spans = [self.transcript.append("system", PROMPT_STEP, one["content"])[0] for one in messages[:-1]]
         user, user_tokens = self.transcript.append("user", PROMPT_STEP, text_of(messages[-1]["content"]), ids)
         self._over = False
         info: dict[str, Any] = {
@@ -218,11 +235,29 @@ class TextEnv(gymnasium.Env[str, str]):
             "stop": [*self.stop],
             "task_id": self.task_id,
             "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
-            "spans": [*(span for span, _ in before), user],
+            "spans": [*spans, user],
         }
         if self.renderer is not None:
             info["token_ids"], info["token_spans"] = [*ids], [user_tokens]
         return observation, info
+
+    def _choose_task(self, options: Mapping[str, Any]) -> tuple[Any, str]:
+        """Return the task that the options of `reset` name, or a random one, and its id, as "train/42"."""
+        if not options.keys() <= _OPTIONS:
+            raise ConfigError(f"unknown reset options {sorted(options.keys() - _OPTIONS)}; known: split, index, task")
+        if options.get("task") is not None:
+            return options["task"], "given"
+        split, index = options.get("split") or self.split, options.get("index")
+        self._check_split(split)
+        tasks = self.tasks[split]
+        if index is None:
+            index = int(self.np_random.random() * len(tasks))
+        elif isinstance(index, bool) or not hasattr(index, "__index__"):
+            raise ConfigError(f"index is {index!r}; it must be an integer from 0 to {len(tasks) - 1}")
+        index = operator.index(index)
+        if not 0 <= index < len(tasks):
+            raise ConfigError(f"index {index} is out of range: split {split!r} has {len(tasks)} tasks, 0 first")
+        return tasks[index], f"{split}/{index}"
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Let the policy say something and return what the world answers.
@@ -245,37 +280,35 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        text, turn = plain_action(action), self._turn
+        text = plain_action(action)
         reply = self.respond(text)
-        self._over = True  # also where one of the checks raises: the world went on and the transcript did not
+        self._over = True  # also where a check raises: the world went on and the transcript did not
         check_reply(reply, f"{type(self).__name__}.respond", self.weights)
-        where = self.place
-        terms = {name: self._paid(name, value, where) for name, value in reply.terms.items()}
-        reward = plain_number(sum(terms.values()), "the reward", where, MAX_REWARD)
-        metrics = {name: plain_number(value, f"metric {name!r}", where) for name, value in reply.metrics.items()}
-        self._turn += 1
+        terms = {name: self._paid(name, value) for name, value in reply.terms.items()}
+        reward = plain_number(sum(terms.values()), "the reward", self.place, MAX_REWARD)
+        metrics = {name: plain_number(value, f"metric {name!r}", self.place) for name, value in reply.metrics.items()}
         terminated = bool(reply.terminated)
-        truncated = not terminated and self._turn >= self.max_turns
+        truncated = not terminated and self.turn + 1 >= self.max_turns
 
         answers, observation = self.as_messages(reply)
-        sampled, logprobs = self._action_ids(action, text)
-        ids = self._answer_ids(sampled, answers, observation, terminated)
-        agent, agent_tokens = self.transcript.append("agent", turn, text, sampled, logprobs)
-        world, world_tokens = self.transcript.append("env", turn, observation, ids)
+        sampled, logprobs, ids = self._token_ids(action, text, answers, observation, terminated)
+        agent, agent_tokens = self.transcript.append("agent", self.turn, text, sampled, logprobs)
+        world, world_tokens = self.transcript.append("env", self.turn, observation, ids)
         info: dict[str, Any] = {
             "messages": [{"role": "assistant", "content": text}, *answers],
             "spans": [agent, world],
             "reward_terms": terms,
             "process_reward": sum([paid for name, paid in terms.items() if name in self.process_terms], 0.0),
-            "tool_calls": [{**call.record, "arguments": copied(call.arguments)} for call in reply.tool_calls],
+            "tool_calls": [copied(call.record) for call in reply.tool_calls],
             "metrics": metrics,
             "error": reply.error,
         }
-        if terminated or truncated:
-            info["is_success"] = bool(reply.success)
         if self.renderer is not None:
             info["token_ids"] = [*sampled, *ids]
             info["token_spans"] = [agent_tokens, world_tokens] if ids else [agent_tokens]
+        if terminated or truncated:
+            info["is_success"] = bool(reply.success)
+        self.turn += 1
         self._over = terminated or truncated
         return observation, reward, terminated, truncated, info
 
@@ -285,55 +318,16 @@ class TextEnv(gymnasium.Env[str, str]):
             return None
         return "\n\n".join(f"[{one.source}]\n{one.text}" for one in self.transcript.segments if one.text)
 
-    @property
-    def place(self) -> str:
-        """Task and environment, for messages about an episode."""
-        return f"task {self.task_id} of {self.spec.id if self.spec else type(self).__name__}"
-
-    @property
-    def turn(self) -> int:
-        """The turn that comes next, 0 for the first."""
-        return self._turn
-
-    @property
-    def template_tools(self) -> list[dict[str, Any]]:
-        """The schemas that a chat template is given: those of `tool_schemas`, where it asks for the right format."""
-        return self.tool_schemas
-
-    def opening_system_prompt(self) -> str:
-        """Return the system prompt of the episode that is starting."""
-        return self.system_prompt
-
-    def _paid(self, term: str, value: Any, where: str) -> float:
+    def _paid(self, term: str, value: Any) -> float:
         """Return what a reward term pays: its raw value times its weight."""
         what, weight = f"reward term {term!r}", self.weights[term]
-        paid = weight * plain_number(value, what, where) + 0.0  # which makes 0.0 of -0.0
-        return plain_number(paid, f"{what} of weight {weight:g}", where, MAX_REWARD)
-
-    def _action_ids(self, action: str, text: str) -> tuple[Sequence[int], Sequence[float]]:
-        if self.renderer is None:
-            return (), ()
-        if isinstance(action, Sampled):
-            return action.token_ids, action.logprobs
-        # A script or a person wrote this turn: there are no sampled ids, so the text is encoded, once, here.
-        # Where the world answers inside the turn, sampling stops at a stop string and no end of turn follows it.
-        stopped = self.inline and text.endswith(tuple(self.stop))
-        return self.renderer.encode_action(text, closed=not stopped), ()
-
-    def _answer_ids(
-        self, sampled: Sequence[int], answers: list[Message], observation: str, terminated: bool
-    ) -> Sequence[int]:
-        if self.renderer is None or (terminated and not observation):
-            return ()
-        if self.inline:
-            return self.renderer.inline_reply(sampled, observation)
-        # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
-        return self.renderer.reply(sampled, answers, final=terminated)
+        paid = weight * plain_number(value, what, self.place) + 0.0  # which makes 0.0 of -0.0
+        return plain_number(paid, f"{what} of weight {weight:g}", self.place, MAX_REWARD)
 
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
         """Return the world's answer as messages and as one text."""
         if reply.messages is not None:
-            return truncate([copied(dict(message)) for message in reply.messages], "\n")
+            return cut_to_size([copied(dict(message)) for message in reply.messages], "\n")
         if reply.tool_calls and not reply.text:
             known = [schema["function"]["name"] for schema in self.tool_schemas]
             # A name that the policy made up stays out of the template, which would print it as it stands.
@@ -341,31 +335,57 @@ class TextEnv(gymnasium.Env[str, str]):
                 {"role": "tool", "name": call.name if call.name in known else "error", "content": call.answer}
                 for call in reply.tool_calls
             ]
-            return truncate(answers, "\n")
+            return cut_to_size(answers, "\n")
         if reply.terminated and not reply.text:
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
-        return truncate([{"role": role, "content": copied(reply.text)}], "")
+        return cut_to_size([{"role": role, "content": copied(reply.text)}], "")
 
-
-def check_type(value: Any, wanted: type, method: str) -> None:
-    """Raise `ConfigError` unless a method returned what it has to, a `Reply` or a `ToolResult`."""
-    if not isinstance(value, wanted):
-        raise ConfigError(f"{method} returned {shown(value)}; it must return an agent_gym.{wanted.__name__}")
+    def _token_ids(
+        self, action: str, text: str, answers: list[Message], observation: str, terminated: bool
+    ) -> tuple[Sequence[int], Sequence[float], Sequence[int]]:
+        """Return the ids of the action, their logprobs, and the ids of what the world answers; empty where none are."""
+        if self.renderer is None:
+            return (), (), ()
+        if isinstance(action, Sampled):
+            sampled, logprobs = action.token_ids, action.logprobs
+        else:
+            # A script or a person wrote this turn. Where the world answers inside the turn, sampling stops at a stop
+            # string and no end of turn follows it.
+            stopped = self.inline and text.endswith(tuple(self.stop))
+            sampled, logprobs = tuple(self.renderer.encode_action(text, closed=not stopped)), ()
+        if terminated and not observation:
+            return sampled, logprobs, ()
+        if self.inline:
+            return sampled, logprobs, self.renderer.inline_reply(sampled, observation)
+        # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
+        return sampled, logprobs, self.renderer.reply(sampled, answers, final=terminated)
 
 
 def check_reply(reply: Any, method: str, weights: Mapping[str, float]) -> None:
     """Raise `ConfigError` unless a method ("MyEnv.respond") returned a `Reply` with fields of the right types."""
-    check_type(reply, Reply, method)
-    for name, (fits, allowed) in _FIELDS.items():
-        value = getattr(reply, name)
-        if not fits(value):
-            raise ConfigError(f"{name} in the Reply of {method} is {shown(value)}; it must be {allowed}")
+    if not isinstance(reply, Reply):
+        raise ConfigError(f"{method} returned {shown(reply)}; it must return an agent_gym.Reply")
+    chat, error = reply.messages, reply.error
+    for name, fits, allowed in (
+        ("text", is_content(reply.text), "a text, or what agent_gym.images.parts makes"),
+        ("terminated", _is_bool(reply.terminated), "True or False"),
+        ("success", _is_bool(reply.success), "True or False"),
+        ("error", error is None or isinstance(error, str), "a text or None"),
+        ("terms", _is_named(reply.terms), "a dict from names to numbers"),
+        ("metrics", _is_named(reply.metrics), "a dict from names to numbers"),
+        ("tool_calls", _is_list(reply.tool_calls, ToolCall), "a list of ToolCall"),
+        ("messages", chat is None or _is_list(chat, Mapping), _CHAT),
+    ):
+        if not fits:
+            raise ConfigError(f"{name} in the Reply of {method} is {shown(getattr(reply, name))}; it must be {allowed}")
     for term in reply.terms:
         if term not in weights:
             known = ", ".join(weights) or "none"
             raise ConfigError(f"term {term!r} is not in reward_weights of {method.partition('.')[0]}; allowed: {known}")
-    for message in reply.messages or ():
+    for message in chat or ():
+        if not isinstance(message.get("role"), str):
+            raise ConfigError(f"messages in the Reply of {method} is {shown(chat)}; it must be {_CHAT}")
         check_content(message.get("content"), f"the content of a message in the Reply of {method}")
 
 
@@ -375,25 +395,8 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_named(values: Any) -> bool:
-    return isinstance(values, Mapping) and not [name for name in values if not isinstance(name, str)]
+    return isinstance(values, Mapping) and all([isinstance(name, str) for name in values])
 
 
-def _is_list_of(kind: type, values: Any) -> bool:
-    return isinstance(values, (list, tuple)) and not [value for value in values if not isinstance(value, kind)]
-
-
-def _is_chat(values: Any) -> bool:
-    return values is None or (_is_list_of(Mapping, values) and all(isinstance(one.get("role"), str) for one in values))
-
-
-# Field of a `Reply`: whether a value of it is fine, and what is allowed.
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "text": (is_content, "a text, or what agent_gym.images.parts makes"),
-    "terminated": (_is_bool, "True or False"),
-    "success": (_is_bool, "True or False"),
-    "error": (lambda value: value is None or isinstance(value, str), "a text or None"),
-    "terms": (_is_named, "a dict from names to numbers"),
-    "metrics": (_is_named, "a dict from names to numbers"),
-    "tool_calls": (partial(_is_list_of, ToolCall), "a list of ToolCall"),
-    "messages": (_is_chat, "None or a list of chat messages, dicts with role and content"),
-}
+def _is_list(values: Any, kind: type) -> bool:
+    return isinstance(values, list | tuple) and all([isinstance(value, kind) for value in values])

@@ -1,19 +1,16 @@
-"""Contents of messages: texts and images, how long they may be, and what a model makes of the images.
+"""Images in messages, and what a model makes of them.
 
-A message's content is a text, or a list of parts as chat templates know them: {"type": "text", "text": ...} and
+The content of a message is a text, or a list of parts as chat templates know them: {"type": "text", "text": ...} and
 {"type": "image", "image": Image}. Text stays the interface of Gymnasium: an observation has the word `PLACEHOLDER`
 where an image stands, and the parts themselves are in `info["messages"]`.
 
 A chat template writes one image token per image. A model wants one per patch that it reads, and only its processor
-knows how many those are. So `Vision` expands the template's token before anything is encoded, and the expanded tokens
-are the world's like those around them: spans, masks and budgets need not know about images.
+knows how many those are. So `Vision` expands the template's token before anything is encoded. The expanded tokens are
+the world's like those around them: spans, masks and budgets need not know about images.
 
-An image token that the policy samples is no image, since none belongs to it. It ends the policy's turn, is trained as
-any sampled token, and is shown to models as an end of turn from then on (`readable`): so that the images of a row are
-always those of the world, in engine and trainer alike.
-
-Nothing here imports transformers or torch: everything goes through the processor that is handed in. Left out on
-purpose: drawing and scaling.
+An image token that the policy samples is no image. It ends the policy's turn, is trained as any sampled token, and is
+shown to models as an end of turn from then on (`readable`), so that the images of a row are always those of the world.
+Everything goes through the processor that is handed in: nothing here imports transformers or torch.
 """
 
 from __future__ import annotations
@@ -27,17 +24,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from agent_gym.errors import ConfigError, shown
+from agent_gym.errors import ConfigError
 
 PLACEHOLDER = "<image>"
 """What stands for an image in a text that is for people."""
-MAX_OBSERVATION_CHARS = 1 << 16
 
 Part: TypeAlias = dict[str, Any]
 Content: TypeAlias = str | list[Part]
 
 _URL = "data:image/png;base64,"
-_CUT = "\n[cut: too long]"
 
 
 class Image:
@@ -66,7 +61,7 @@ class Image:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A name for what is on it."""
+        """A name of its pixels."""
         return hashlib.blake2b(repr(self.size).encode() + self.pixels.tobytes(), digest_size=8).hexdigest()
 
     def url(self) -> str:
@@ -79,11 +74,7 @@ class Image:
 
     @classmethod
     def from_url(cls, url: str) -> Image:
-        """Read a data URL with a PNG file.
-
-        Raises:
-            ConfigError: for anything else.
-        """
+        """Read a data URL with a PNG file; anything else is a `ConfigError`."""
         from PIL import Image as Picture
 
         try:
@@ -132,11 +123,7 @@ class Shown(NamedTuple):
 
 
 def parts(*pieces: str | Image | np.ndarray) -> list[Part]:
-    """Make the content of a message from texts and images in their order.
-
-    Args:
-        *pieces: texts, and images as `Image` or (H, W, 3) uint8 arrays.
-    """
+    """Make the content of a message from texts and images, `Image`s or (H, W, 3) uint8 arrays, in their order."""
     content: list[Part] = []
     for piece in pieces:
         if isinstance(piece, str):
@@ -144,13 +131,6 @@ def parts(*pieces: str | Image | np.ndarray) -> list[Part]:
         else:
             content.append({"type": "image", "image": piece if isinstance(piece, Image) else Image(piece)})
     return content
-
-
-def text_of(content: Content) -> str:
-    """Return the words of a content, with `PLACEHOLDER` for each image."""
-    if isinstance(content, str):
-        return content
-    return "".join(str(part["text"]) if "text" in part else f"<{part.get('type', 'part')}>" for part in content)
 
 
 def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:
@@ -164,13 +144,6 @@ def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:
     ]
 
 
-def described(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return the words of messages and the digests of their images: equal where they say and show the same."""
-    messages = list(messages)
-    words = " ".join(text_of(message["content"]) for message in messages)
-    return "\0".join([words, *(image.digest for image in images_of(messages))])
-
-
 def join(contents: Sequence[Content], joint: str) -> Content:
     """Put contents behind each other, a text between each two."""
     if all(isinstance(content, str) for content in contents):
@@ -180,70 +153,6 @@ def join(contents: Sequence[Content], joint: str) -> Content:
         joined += parts(joint) if i and joint else []
         joined += parts(content) if isinstance(content, str) else content
     return joined
-
-
-def check_content(content: Any, what: str) -> None:
-    """Raise `ConfigError` unless this is a text, or parts as `parts` makes them."""
-    if not is_content(content):
-        raise ConfigError(f"{what} is {shown(content)}; it must be a text, or what agent_gym.images.parts makes")
-
-
-def is_content(content: Any) -> bool:
-    """Say whether this is a text, or parts as `parts` makes them."""
-    return isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content)))
-
-
-def _is_part(part: Any) -> bool:
-    if not isinstance(part, dict):
-        return False
-    return isinstance(part.get("text"), str) if part.get("type") == "text" else isinstance(part.get("image"), Image)
-
-
-def copied(value: Any) -> Any:
-    """Copy nested dicts and lists; what they hold (texts, numbers, images) never changes and is shared."""
-    if isinstance(value, dict):
-        return {name: copied(entry) for name, entry in value.items()}
-    return [copied(entry) for entry in value] if isinstance(value, list) else value
-
-
-def truncate(messages: list[dict[str, Any]], joint: str) -> tuple[list[dict[str, Any]], str]:
-    """Cut the texts of messages so that they have at most `MAX_OBSERVATION_CHARS` characters together.
-
-    Lone surrogates are replaced, see `encodable`. Images stay as they are.
-
-    Args:
-        messages: what to cut.
-        joint: stands between two of them in their joint text.
-
-    Returns:
-        The messages and their joint text.
-    """
-    contents = [message["content"] for message in messages]
-    text = joint.join(map(text_of, contents))
-    limit = MAX_OBSERVATION_CHARS
-    if len(text) + len(joint) > limit:
-        plain = all(isinstance(content, str) for content in contents)
-        pieces = sum(1 if isinstance(content, str) else len(content) for content in contents)
-        limit = limit // pieces - (len(joint) if plain else max(len(joint), len(PLACEHOLDER)))
-    elif text.isascii():
-        return messages, text
-    messages = [{**message, "content": _cut_content(message["content"], limit)} for message in messages]
-    return messages, joint.join(text_of(message["content"]) for message in messages)
-
-
-def encodable(text: str) -> str:
-    """Replace lone surrogates, which no tokenizer and no file can encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _cut_content(content: Content, limit: int) -> Content:
-    if isinstance(content, str):
-        return _cut(content, limit)
-    return [{**part, "text": _cut(part["text"], limit)} if part["type"] == "text" else part for part in content]
-
-
-def _cut(text: str, limit: int) -> str:
-    return encodable(text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT)
 
 
 class Vision:
@@ -272,11 +181,7 @@ class Vision:
         return cls(encoder) if sees else None
 
     def expand(self, text: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Write out the image tokens of a rendered text.
-
-        Args:
-            text: what the template made of the messages.
-            messages: whose images they are, in their order.
+        """Write out the image tokens of the text that a template made of messages.
 
         Raises:
             ConfigError: if the template shows more or fewer images than there are.
@@ -330,9 +235,7 @@ class Vision:
 
         For Qwen2-VL `pixel_values`, (patches of all images, numbers of a patch), and `image_grid_thw`, (images, 3).
         """
-        if not images:
-            return {}
-        return dict(self._read(images, "pt"))
+        return dict(self._read(images, "pt")) if images else {}
 
     def _expansion(self, image: Image) -> str:
         # A function of the size alone: what is on the image does not matter to any processor.

@@ -2,25 +2,20 @@
 
 `gymnasium.spaces.Text` cannot carry language. Its default alphabet has no space, an alphabet of all of Unicode takes
 seconds to build, `contains` walks the string, and (Gymnasium 1.4.0) `AsyncVectorEnv` with shared memory returns
-the constant "0000..." for every observation: it reads the buffer once, when it is built, and strings are copies.
-This subclass checks the length only and registers shared-memory functions of its own, so that the vector
-environments work with their default arguments.
+the constant "0000..." for every observation. This subclass checks the length only and registers shared-memory functions
+of its own, so that the vector environments work with their default arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.spaces import Text as GymnasiumText
-from gymnasium.vector.utils import (
-    create_shared_memory,
-    read_from_shared_memory,
-    write_to_shared_memory,
-)
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 # What `sample` draws from: enough to break a parser (quotes, braces, tags, newlines, digits, emoji, combining
 # marks, right-to-left letters), because sampled actions are the first fuzz test an environment meets.
@@ -32,12 +27,7 @@ _MAX_SAMPLE = 64
 
 
 class Text(GymnasiumText):
-    """All Unicode strings of at most `max_length` characters, the empty one included.
-
-    Args:
-        max_length: the bound, in characters (Unicode code points).
-        seed: seed of `sample`.
-    """
+    """All Unicode strings of at most `max_length` code points, the empty one included; `seed` is that of `sample`."""
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
         if max_length < 1:
@@ -70,10 +60,7 @@ class Text(GymnasiumText):
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
 
-    @property
-    def is_np_flattenable(self) -> bool:
-        """Language has no fixed-size numpy form."""
-        return False
+    is_np_flattenable = False  # language has no fixed-size numpy form
 
     @property
     def character_set(self) -> frozenset[str]:
@@ -111,9 +98,6 @@ class SharedText(Sequence[str]):
         raw = bytes(memoryview(self._bytes)[start : start + self._lengths[index]])
         return raw.decode("utf-8", "surrogatepass")
 
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(self._num_envs))
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
@@ -126,8 +110,7 @@ class SharedText(Sequence[str]):
         return f"SharedText({list(self)!r})"
 
 
-def _stride(space: Text) -> int:
-    return 4 * space.max_length  # the longest UTF-8 form of a code point has four bytes
+_WIDEST = 4  # bytes of the longest UTF-8 form of a code point
 
 
 @create_shared_memory.register(Text)
@@ -135,18 +118,18 @@ def _create(space: Text, n: int = 1, ctx: BaseContext | Any = None) -> tuple[Any
     import multiprocessing
 
     ctx = ctx or multiprocessing
-    return ctx.RawArray("q", n), ctx.RawArray("B", n * _stride(space))
+    return ctx.RawArray("q", n), ctx.RawArray("B", n * _WIDEST * space.max_length)
 
 
 @read_from_shared_memory.register(Text)
 def _read(space: Text, shared_memory: Any, n: int = 1) -> SharedText:
-    return SharedText(shared_memory, _stride(space), n)
+    return SharedText(shared_memory, _WIDEST * space.max_length, n)
 
 
 @write_to_shared_memory.register(Text)
 def _write(space: Text, index: int, value: str, shared_memory: Any) -> None:
     lengths, buffer = shared_memory
     raw = value[: space.max_length].encode("utf-8", "surrogatepass")
-    start = index * _stride(space)
+    start = index * _WIDEST * space.max_length
     memoryview(buffer).cast("B")[start : start + len(raw)] = raw
     lengths[index] = len(raw)

@@ -6,10 +6,9 @@
     def test_my_env():
         check_text_env(lambda: gymnasium.make("Mine/MyTask-v0"))
 
-Gymnasium's `check_env` asks whether an environment has the API. This asks, besides, what trainers lean on: spans that
-tile the transcript, terms that sum to the reward, the same episode for the same seed, an expert that solves its tasks.
-It plays as rollouts do: each environment is made, reset, stepped and closed in a thread of its own, which is not the
-main thread.
+Beside Gymnasium's `check_env` it checks what trainers lean on: spans that tile the transcript, terms that sum to the
+reward, the same episode for the same seed, an expert that solves its tasks. It plays as rollouts do: each environment
+is made, reset, stepped and closed in a thread of its own, which is not the main thread.
 """
 
 from __future__ import annotations
@@ -38,12 +37,10 @@ def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool =
     Args:
         make: makes it, wrapped or not; called several times.
         episodes: how many seeds to play.
-        expert: whether it has an `expert_action`, which then must solve what it plays. Without one, it is played by
-            texts that mean nothing.
+        expert: whether it has an `expert_action`, which then must solve each task; else texts without meaning play.
 
     Raises:
-        AssertionError: for the first thing that is wrong, in words; and whatever the environment raises, with a note on
-            threads.
+        AssertionError: for the first fault, in words; errors of the environment pass, with a line on threads.
     """
     try:
         with ThreadPoolExecutor(1) as alone, ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
@@ -139,10 +136,7 @@ def policy_texts(log: Log) -> list[str]:
 
 
 def leaves(value: Any, where: str = "info") -> Iterator[tuple[str, Any]]:
-    """Every scalar inside plain containers, with the path to it; images are scalars here.
-
-    Other objects could hide things and are refused.
-    """
+    """Every scalar inside plain containers, with the path to it; images are scalars, other objects are refused."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"{where} key", key
@@ -165,19 +159,15 @@ def check_returned(env: TextEnv, log: Log) -> None:
         list(leaves({**info, "tools": [], "spans": []}))
         require(all({"role", "content"} <= set(one) for one in info["messages"]), "a message lacks role or content")
         if n == 0:
-            _check_opening(info)
+            _check_keys(info, {"messages", "tools", "stop", "task_id", "spans"}, "reset")
+            outside = all(span.step == -1 and span.source != "agent" for span in info["spans"])
+            require(outside, "a span of reset is the agent's, or of a step")
         else:
             _check_step(env, n - 1, middle, info)
     text = env.transcript.text
     check_tiling(spans, len(text))
     written = [text[span.start : span.stop] for span in spans if span.source == "agent"]
     require(written == policy_texts(log), "the agent's spans do not hold what the policy wrote")
-
-
-def _check_opening(info: dict[str, Any]) -> None:
-    _check_keys(info, {"messages", "tools", "stop", "task_id", "spans"}, "reset")
-    outside = all(span.step == -1 and span.source != "agent" for span in info["spans"])
-    require(outside, "a span of reset is the agent's, or of a step")
 
 
 def _check_step(env: TextEnv, step: int, middle: list[Any], info: dict[str, Any]) -> None:

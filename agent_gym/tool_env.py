@@ -23,12 +23,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.env import Reply, TextEnv, check_type
+from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, plain_number, shown, whole_number
-from agent_gym.formats import Parser, ToolCall
 from agent_gym.formats.hermes import HermesParser
 from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
-from agent_gym.tools import Tool, ToolResult, tool
+from agent_gym.tools import Parser, Tool, ToolCall, ToolResult, tool
 
 _WORD = re.compile(r"\w[\w'-]*")
 _MAX_WORDS = 3
@@ -95,7 +94,9 @@ class ToolEnv(TextEnv):
         if turn == len(self.tools):
             return f"<answer>{random_words(words, rng)}</answer>"
         function = self.tool_schemas[turn]["function"]
-        return self.parser.render(function["name"], random_arguments(function["parameters"], words, rng))
+        properties = function["parameters"].get("properties", {})
+        arguments = {name: _draw(schema, words, rng) for name, schema in properties.items()}
+        return self.parser.render(function["name"], arguments)
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:
@@ -107,10 +108,16 @@ class ToolEnv(TextEnv):
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
             reply = self.answer(action)
-            check_type(reply, Reply, f"{type(self).__name__}.answer")
+            if not isinstance(reply, Reply):
+                name = type(self).__name__
+                raise ConfigError(f"{name}.answer returned {shown(reply)}; it must return an agent_gym.Reply")
             return reply
+        beyond = len(calls) - self.max_calls_per_turn
+        if beyond > 0:
+            # One answer for all of them: a megabyte of empty calls must not become several megabytes of answers.
+            problem = f"only {self.max_calls_per_turn} tool calls are allowed per turn; {beyond} more did not run"
+            calls = [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
         started = perf_counter()
-        calls = self._allowed(calls)
         results = self._run(calls)
         seconds = (perf_counter() - started) / len(calls)
         reply = Reply(tool_calls=calls, terms=self.score_calls(calls, results))
@@ -122,19 +129,8 @@ class ToolEnv(TextEnv):
                 reply.error = result.text
         return reply
 
-    def _allowed(self, calls: list[ToolCall]) -> list[ToolCall]:
-        """Put one error in the place of the calls that are too many.
-
-        One answer for all of them: a megabyte of empty calls must not become several megabytes of answers.
-        """
-        beyond = len(calls) - self.max_calls_per_turn
-        if beyond <= 0:
-            return calls
-        problem = f"only {self.max_calls_per_turn} tool calls are allowed per turn; {beyond} more did not run"
-        return [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
-
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Run the calls, those of one tool together, and return what each gave."""
+        """Run the calls, those of one tool together, and return their results in the order of the calls."""
         results: dict[int, ToolResult] = {}
         batches: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
@@ -146,37 +142,34 @@ class ToolEnv(TextEnv):
             else:
                 batches.setdefault(call.name, []).append(place)
         for name, places in batches.items():
-            answers = self._run_batch(name, [calls[place].arguments for place in places])
+            batch = [calls[place].arguments for place in places]
+            try:
+                answers = self.tools[name].run_batch(batch)
+            except EnvFailure:
+                raise
+            except Exception as error:
+                # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
+                raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
+            self._check(name, answers, len(batch))
             results.update(zip(places, answers, strict=True))
         return [results[place] for place in range(len(calls))]
 
-    def _run_batch(self, name: str, batch: list[Mapping[str, Any]]) -> list[ToolResult]:
-        try:
-            answers = self.tools[name].run_batch(batch)
-        except EnvFailure:
-            raise
-        except Exception as error:
-            # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
-            raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
-        if not isinstance(answers, (list, tuple)):
+    def _check(self, name: str, answers: Any, calls: int) -> None:
+        """Check what a tool returned, and make its rewards floats; metrics are checked with those of the reply."""
+        if not isinstance(answers, list | tuple):
             raise ConfigError(f"run_batch of tool {name!r} returned {shown(answers)}; it must be a list of ToolResult")
-        if len(answers) != len(batch):
-            raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {len(batch)} calls")
-        for answer in answers:
-            self._check(answer, name)
-        return answers
-
-    def _check(self, result: Any, name: str) -> None:
-        """Check what a tool returned, and make its reward a float; its metrics are checked with those of the reply."""
-        check_type(result, ToolResult, f"tool {name!r}")
-        if not isinstance(result.text, str):
-            raise ConfigError(f"text in the ToolResult of tool {name!r} is {shown(result.text)}; it must be a text")
-        if not (result.metrics is None or isinstance(result.metrics, Mapping)):
-            raise ConfigError(
-                f"metrics in the ToolResult of tool {name!r} is {shown(result.metrics)}; it must be None or a dict"
-            )
-        if result.reward is not None:
-            result.reward = plain_number(result.reward, f"the reward of tool {name!r}", self.place)
+        if len(answers) != calls:
+            raise EnvFailure(f"tool {name!r} gave {len(answers)} answers to {calls} calls")
+        for one in answers:
+            if not isinstance(one, ToolResult):
+                raise ConfigError(f"tool {name!r} returned {shown(one)}; it must return an agent_gym.ToolResult")
+            if not isinstance(one.text, str):
+                raise ConfigError(f"text in the ToolResult of tool {name!r} is {shown(one.text)}; it must be a text")
+            if not (one.metrics is None or isinstance(one.metrics, Mapping)):
+                wrong = shown(one.metrics)
+                raise ConfigError(f"metrics in the ToolResult of tool {name!r} is {wrong}; it must be None or a dict")
+            if one.reward is not None:
+                one.reward = plain_number(one.reward, f"the reward of tool {name!r}", self.place)
 
 
 class QuestionEnv(ToolEnv):
@@ -226,11 +219,8 @@ class QuestionEnv(ToolEnv):
             if not rows:
                 raise ConfigError(f"split {split!r} has no questions; give at least one row")
             for number, row in enumerate(rows):
-                missing = [name for name in ("question", "answer") if name not in row]
-                if missing:
-                    raise ConfigError(
-                        f"row {number} of split {split!r} has no {' and no '.join(missing)}: {row!r:.200}"
-                    )
+                if missing := " and no ".join(name for name in ("question", "answer") if name not in row):
+                    raise ConfigError(f"row {number} of split {split!r} has no {missing}: {row!r:.200}")
         super().__init__(splits, tools=[one if isinstance(one, Tool) else tool(one) for one in tools], **kwargs)
         self._score = score or same_answer
 
@@ -265,21 +255,10 @@ def random_words(words: Sequence[str], rng: np.random.Generator) -> str:
     return " ".join(words[start : start + int(rng.integers(1, _MAX_WORDS + 1))])
 
 
-def random_arguments(parameters: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw a value for each parameter of a function.
-
-    Args:
-        parameters: the JSON schema of the function's parameters.
-        words: what texts are made of, in the order of the text they are from.
-        rng: the source of randomness.
-    """
-    return {name: _draw(schema, words, rng) for name, schema in parameters.get("properties", {}).items()}
-
-
 def _draw(schema: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
+    kind = schema.get("type")
     if schema.get("enum"):
         return schema["enum"][int(rng.integers(len(schema["enum"])))]
-    kind = schema.get("type")
     if kind in ("integer", "number"):
         return int(rng.integers(1, 6))
     if kind == "boolean":

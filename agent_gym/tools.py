@@ -1,12 +1,8 @@
-"""Tools: a name, a description, a JSON schema, and something to call.
+"""Tools: a name, a description, a JSON schema, and something to call; and what a wire format of calls is (`Parser`).
 
-A tool answers with a string, or with a `ToolResult` when it has more to say: a failure, a process reward for this
-one call, numbers for the log.
-
-`tool` makes one from a typed function. The schema is read from the signature and the `Args:` section of the docstring,
-and pydantic checks the arguments that a policy wrote against it, so that a wrong type is an observation that the policy
-can read ("count: Input should be a valid integer") and never an exception. Pydantic is imported when the first tool is
-made: it takes a third of what importing agent_gym takes.
+`tool` makes one from a typed function. The schema is read from the signature and the `Args:` section of the docstring.
+Pydantic checks the arguments of a call, so that a wrong type is an observation ("count: Input should be a valid
+integer") and never an exception. It is imported with the first tool, since it takes a third of `import agent_gym`.
 """
 
 from __future__ import annotations
@@ -17,19 +13,69 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from operator import attrgetter
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired, Protocol
 
 from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
 
 from agent_gym.errors import ConfigError
 
+ToolSchema = Mapping[str, Any]
+"""An OpenAI-style function schema: {"type": "function", "function": {"name", "description", "parameters"}}."""
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One call as the policy wrote it and, once it ran, its result.
+
+    Attributes:
+        name: which tool.
+        arguments: by name.
+        error: why it cannot run, if it cannot.
+        answer: what the policy reads of it; an environment may shorten or extend the tool's text.
+        failed: whether it failed, through the policy's fault.
+        seconds: how long it took. Calls of one turn run together, and each is charged its share.
+    """
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    answer: str = ""
+    failed: bool = False
+    seconds: float = 0.0
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The entry of the call in `info["tool_calls"]` and in trajectories."""
+        return {"name": self.name, "arguments": self.arguments, "error": self.failed, "seconds": self.seconds}
+
+
+class Parser(Protocol):
+    """A wire format of tool calls; agent_gym/formats has one file for each.
+
+    A broken call is not dropped: it becomes a `ToolCall` with an `error`, in its place, and the environment answers it.
+    """
+
+    stop: tuple[str, ...]
+    """Strings after which generation may stop because a turn is complete; usually empty."""
+    in_templates: bool
+    """Whether a chat template that is given tools asks for this format; else the system prompt has to."""
+
+    def parse(self, text: str) -> list[ToolCall]:
+        """Return the calls of one turn in order; an empty list means that the turn calls nothing."""
+
+    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Write a call as the policy would."""
+
+    def instructions(self, tools: Sequence[ToolSchema]) -> str:
+        """Describe tools and format for a system prompt."""
+
 
 @dataclass(slots=True)
 class ToolResult:
-    """What one call gave.
+    """The result of one call.
 
     Attributes:
         text: what the policy reads.
@@ -45,9 +91,7 @@ class ToolResult:
 
 
 class Tool:
-    """A callable with a schema.
-
-    Subclass it for tools with state or with a batch form, or make one from a function with `tool`.
+    """A callable with a schema. Subclass it for a tool with a batch form; `tool` makes one from a function.
 
     Args:
         name: what the policy writes to call it.
@@ -63,8 +107,7 @@ class Tool:
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Check the arguments and run the tool.
 
-        The policy's mistakes come back as a `ToolResult` with `error`. An exception from here is a broken tool, and
-        the environment reports it as `EnvFailure`.
+        The policy's mistakes are a `ToolResult` with `error`. An exception means a broken tool: an `EnvFailure`.
         """
         raise TypeError(f"{type(self).__name__} has to define run(arguments)")
 
@@ -80,14 +123,7 @@ class Tool:
 
 
 class TextTool(Tool):
-    """A tool with one text as its only argument; all calls of one turn are one batch.
-
-    Args:
-        name: its name.
-        description: what it does.
-        argument: the name of the argument.
-        about: what the argument is.
-    """
+    """A tool whose only argument is a text, `argument`; all calls of one turn are one batch."""
 
     def __init__(self, name: str, description: str, argument: str, about: str) -> None:
         properties = {argument: {"type": "string", "description": about}}
@@ -99,16 +135,14 @@ class TextTool(Tool):
         raise TypeError(f"{type(self).__name__} has to define answer(texts)")
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
-        good = [arguments[self.argument] for arguments in batch if self._fits(arguments)]
+        fits = [list(one) == [self.argument] and isinstance(one[self.argument], str) for one in batch]
+        good = [one[self.argument] for one, fit in zip(batch, fits, strict=True) if fit]
         answers = iter(self.answer(good) if good else [])
         problem = f"Error: {self.name} takes one argument, {self.argument}, a text"
-        return [next(answers) if self._fits(arguments) else ToolResult(problem, error=True) for arguments in batch]
+        return [next(answers) if fit else ToolResult(problem, error=True) for fit in fits]
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         return self.run_batch([arguments])[0]
-
-    def _fits(self, arguments: Mapping[str, Any]) -> bool:
-        return set(arguments) == {self.argument} and isinstance(arguments[self.argument], str)
 
 
 class FunctionTool(Tool):
@@ -160,7 +194,7 @@ class FunctionTool(Tool):
 
 
 def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]) -> str | None:
-    """Say so if more than half of an expert's tool calls failed: the tool is then broken, and not the expert's idea.
+    """Describe the failure if more than half of an expert's tool calls failed: the tool is then broken.
 
     Args:
         turns: `tool_calls` and `error` of each turn, as `info` and `Step` have them.
@@ -177,7 +211,7 @@ def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]
 
 
 def same_text(text: str) -> str:
-    """Return what queries and titles are compared by: case and spaces do not matter."""
+    """Return a query or title in the form that is compared: case and spaces do not matter."""
     return " ".join(text.casefold().split())
 
 
@@ -223,14 +257,12 @@ def _argument_type(function: Callable[..., Any], documented: Mapping[str, str]) 
 
 
 def _plain_schema(adapter: Any) -> dict[str, Any]:
-    """Pydantic's schema without its titles, which would only cost the policy tokens."""
-
     def strip(node: Any) -> Any:
         if isinstance(node, dict):
             return {k: strip(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
         return [strip(item) for item in node] if isinstance(node, list) else node
 
-    schema = strip(adapter.json_schema())
+    schema = strip(adapter.json_schema())  # without titles, which would only cost the policy tokens
     schema.pop("additionalProperties", None)
     return {"type": "object", "properties": {}, "required": [], **schema}
 

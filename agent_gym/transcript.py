@@ -1,19 +1,14 @@
 """Who wrote what: the transcript of an episode as segments, spans and one mask.
 
-Every training bug of the kind "the loss saw the search engine's words" starts with text whose author was
-guessed afterwards, from role names, special tokens or regular expressions. Nothing is guessed here. A segment
-is written down at the moment its author produces it, together with its source, and everything else in the
-project (spans, masks, rows, colours in the viewer) is read off the list of segments.
-
-The invariants, each held by a test:
+A segment is written down at the moment its author produces it, together with its source. Everything else in the project
+(spans, masks, rows, colours in the viewer) is read off the list of segments: nothing is guessed afterwards from role
+names, special tokens or regular expressions. The invariants, each held by a test:
 
 - spans tile the transcript: the first starts at 0, each starts where the last stopped, nothing overlaps;
 - an agent segment holds exactly the ids the policy sampled, never ids made by encoding decoded text;
 - what a chat template adds around those ids (role headers, an end-of-turn that the policy did not sample) is part
   of an env segment;
 - `action_mask` is True exactly on the ids of agent segments. There is one mask, with one name and one polarity.
-
-Left out on purpose: rendering (chat.py), rewards, anything that needs a tokenizer or torch.
 """
 
 from __future__ import annotations
@@ -63,10 +58,7 @@ class Segment(NamedTuple):
 
 
 class Sampled(str):
-    """An action together with the ids that the policy sampled for it.
-
-    It is an ordinary string to everybody else, so that it passes through wrappers and vector environments.
-    """
+    """An action with the ids that the policy sampled for it: a string, which passes through any wrapper."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -83,11 +75,7 @@ class Sampled(str):
 
 
 def plain_action(action: Any) -> str:
-    """Return an action as a plain `str` that can be encoded: lone surrogates are replaced.
-
-    Raises:
-        TypeError: if it is no text.
-    """
+    """Return an action as a plain `str`, lone surrogates replaced; `TypeError` if it is no text."""
     if not isinstance(action, str):
         raise TypeError(
             f"an action is the policy's text, a str, but step got {shown(action)}; decode token ids and bytes first, "
@@ -112,10 +100,7 @@ class Transcript:
         token_ids: Sequence[int] = (),
         logprobs: Sequence[float] = (),
     ) -> tuple[Span, Span]:
-        """Add a segment.
-
-        Returns:
-            Its span of characters and its span of tokens, either of which may be empty.
+        """Add a segment; return its span of characters and its span of tokens, either of which may be empty.
 
         Raises:
             ValueError: if there are logprobs that cannot be matched to ids.
@@ -174,8 +159,7 @@ def action_mask(spans: Sequence[Span], length: int) -> list[bool]:
         (T,) flags, True where the policy sampled the token.
 
     Raises:
-        ValueError: if the spans leave a gap, overlap or do not cover the length. A mask with a silent hole is how
-            tool text gets into a loss, so this is checked every time.
+        ValueError: if the spans leave a gap, overlap or do not cover the length.
     """
     check_tiling(spans, length)
     mask: list[bool] = []

@@ -28,10 +28,7 @@ from agent_gym.transcript import plain_action
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 
 Env = gymnasium.Env[str, str]
-# Observation, reward, terminated, truncated, info: of one environment, and of all of them.
-Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
-Batch = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
-# The caller's own mistakes: they say something about the call, not that an environment broke.
+# Mistakes of the caller: with these no environment broke.
 _CALLERS = (ConfigError, gymnasium.error.ResetNeeded)
 
 
@@ -60,8 +57,8 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
     - `options` of `reset` may hold `"per_env"`, a list with the options of each environment (or None), which are
       added to the rest: `envs.reset(options={"split": "test", "per_env": [{"index": i} for i in range(64)]})`.
     - Infos are merged column by column, so that a column of several types loses nothing (`batch_infos`).
-    - With `workers`, environments run in that many threads. That pays where they wait: for a search server, a sandbox.
-      Each is made, reset, stepped and closed in one of them.
+    - With `workers`, environments run in that many threads, which pays where they wait for a server or a sandbox. Each
+      is made, reset, stepped and closed in one of them.
     - If an environment breaks, the others do their step before `SlotFailure` is raised.
 
     Args:
@@ -92,12 +89,9 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             raise ConfigError(f"autoreset_mode is {autoreset_mode!r}; known: {known}") from None
         # Slot k lives in thread k modulo their number; each of these pools is one thread.
         self._threads = [ThreadPoolExecutor(1, "agent-gym-slots") for _ in range(min(workers, len(env_fns)))]
-
-        def make(slot: int) -> Env:
-            return self._run(lambda slot: env_fns[slot](), [slot])[0]
-
+        makers = [lambda slot=slot: self._run(lambda slot: env_fns[slot](), [slot])[0] for slot in range(len(env_fns))]
         try:
-            super().__init__([partial(make, slot) for slot in range(len(env_fns))], autoreset_mode=mode)
+            super().__init__(makers, autoreset_mode=mode)
         except BaseException:
             self._end_threads()
             raise
@@ -118,8 +112,15 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             ConfigError: if there are not as many seeds or options as environments, or the mask is none.
             SlotFailure: if environments break.
         """
-        given = dict(options or {})
-        slots = _slots(given.pop("reset_mask", None), self.num_envs)
+        given, slots = dict(options or {}), list(range(self.num_envs))
+        if (mask := given.pop("reset_mask", None)) is not None:
+            kind = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
+            if not kind or not mask.any():
+                raise ConfigError(
+                    f"options['reset_mask'] is {mask!r:.200}; it must be a numpy array of {self.num_envs} booleans of "
+                    "which at least one is True"
+                )
+            slots = [int(slot) for slot in np.flatnonzero(mask)]
         if isinstance(seed, int):
             seed = range(seed, seed + self.num_envs)
         seeds = _one_each(seed, "seeds", self.num_envs)
@@ -135,7 +136,9 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             self._texts[slot], infos[slot] = text, info
         return self._unless_broken((tuple(self._texts), batch_infos(infos)))
 
-    def step(self, actions: Sequence[str]) -> Batch:
+    def step(
+        self, actions: Sequence[str]
+    ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Let each environment take its action.
 
         Args:
@@ -182,10 +185,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             thread.shutdown(wait=False)
 
     def _run(self, function: Callable[[int], Any], slots: Sequence[int]) -> list[Any]:
-        """Return what the function gives for each slot, in the slot's thread if there are threads.
-
-        All calls end before the first error is raised.
-        """
+        """Call the function for each slot, in the slot's thread; all calls end before the first error is raised."""
         if not self._threads:
             return [function(slot) for slot in slots]
         calls = [self._threads[slot % len(self._threads)].submit(function, slot) for slot in slots]
@@ -201,37 +201,35 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
         return tuple(self._run(of, range(self.num_envs)))
 
-    def _advance(self, slot: int, action: str) -> Step:
+    def _advance(self, slot: int, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         if self._over[slot]:
             text, info = self._start(slot)
             broken = self._over[slot]
             return text, math.nan if broken else 0.0, False, broken, info
         try:
-            done = self.envs[slot].step(action)
+            text, reward, terminated, truncated, info = self.envs[slot].step(action)
         except _CALLERS:
             raise
         except Exception as error:
             self._failures[slot] = error
-            done = ("", math.nan, False, True, {})
-        text, reward, terminated, truncated, info = done
-        if terminated or truncated:
-            self._over[slot] = True
-            if self.autoreset_mode is AutoresetMode.SAME_STEP:
-                final = {"final_obs": text, "final_info": info}
-                text, info = self._start(slot)
-                return text, reward, terminated, truncated, {**final, **info}
-        return done
+            text, reward, terminated, truncated, info = "", math.nan, False, True, {}
+        self._over[slot] = terminated or truncated
+        if self._over[slot] and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            final = {"final_obs": text, "final_info": info}
+            text, info = self._start(slot)
+            info = {**final, **info}
+        return text, reward, terminated, truncated, info
 
     def _start(
         self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset one environment. If it breaks, its slot is over, so that the next step tries again."""
+        # If it breaks, its slot is over, so that the next step tries again.
         try:
             text, info = self.envs[slot].reset(seed=seed, options=options)
         except _CALLERS:
             raise
         except Exception as error:
-            self._failures.setdefault(slot, error)
+            self._failures.setdefault(slot, error)  # the step before may have failed: its error is the cause
             self._over[slot] = True
             return "", {}
         self._over[slot] = False
@@ -251,31 +249,15 @@ def _one_each(given: Sequence[Any] | None, what: str, size: int) -> Sequence[Any
     return given
 
 
-def _slots(mask: Any, size: int) -> list[int]:
-    """The slots that a `reset_mask` names, by Gymnasium's rules for it; all of them without one."""
-    if mask is None:
-        return list(range(size))
-    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (size,) or not mask.any():
-        raise ConfigError(
-            f"options['reset_mask'] is {mask!r:.200}; it must be a numpy array of {size} booleans of which at least "
-            "one is True"
-        )
-    return [int(slot) for slot in np.flatnonzero(mask)]
-
-
 def batch_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge infos in Gymnasium's vector form, column by column.
 
-    Each key has an array with a value per environment, and beside it, under the name with an underscore before it, a
-    mask of those that have the key. Numbers get an array of their type, with zeros for the others; arrays are
-    stacked; dicts are merged in turn; texts, lists and everything else go into an array of objects, with None.
+    Each key has an array with a value per environment and, under `_key`, a mask of those that have the key. Numbers get
+    an array of their type, with zeros for the others; arrays are stacked; dicts are merged in turn; texts, lists and
+    everything else go into an array of objects, with None.
 
-    `VectorEnv._add_info` builds the same, value by value. It takes an array's type from the first environment
-    that has the key, so that 1 makes a 0 of a later 0.5; here such a column has the wider type, and one of numbers and
-    other things holds objects.
-
-    Args:
-        infos: one per environment.
+    `VectorEnv._add_info` takes an array's type from the first environment that has the key, so that 1 makes a 0 of a
+    later 0.5; here such a column has the wider type.
     """
     merged: dict[str, Any] = {}
     for key in dict.fromkeys(chain.from_iterable(infos)):
@@ -306,8 +288,7 @@ def _column(values: list[Any], mask: np.ndarray) -> Any:
 def __getattr__(name: str) -> Any:
     """Find `make_vec`'s entry points: `"agent_gym.vector:<id>"` makes copies of that id.
 
-    An entry point does not learn which id it is for, so the id is the name under which it is looked up. A callable that
-    knows its id would do the same, but a spec that holds one cannot be written as JSON.
+    An entry point does not learn which id it is for, and a spec that holds a callable cannot be written as JSON.
     """
     if name not in gymnasium.registry:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and no environment has that id")

@@ -63,7 +63,7 @@ class LatencyEnv(TextEnv):
             seconds = float(self.np_random.uniform(0.0, self.latency))
             time.sleep(seconds)
             self.slept.append(seconds)
-        return Reply(f"Step {self._turn + 1} is done.", terms={"step": 1.0}, terminated=self._turn + 1 == STEPS)
+        return Reply(f"Step {self.turn + 1} is done.", terms={"step": 1.0}, terminated=self.turn + 1 == STEPS)
 
 
 gymnasium.register(ENV_ID, entry_point=LatencyEnv)

@@ -318,12 +318,10 @@ def _skyrl_episode(env_id: str, extras: dict[str, Any], actions: list[str]) -> S
 
 def _calculator() -> Callable[[str], str]:
     """Our calculator, for the others too: what is compared is the libraries and not the arithmetic."""
-    path = Path(__file__).parents[1] / "envs" / "gsm8k" / "calculator.py"
-    spec = importlib.util.spec_from_file_location("benchmark_calculator", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.calculate
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from agent_gym.envs.gsm8k.env import calculate
+
+    return calculate
 
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)

@@ -18,5 +18,5 @@ fi
 
 [[ -x $peers/bin/python ]] || "$python" -m venv "$peers"
 "$peers/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-  gem-llm==0.1.0 skyrl-gym==0.4.0 textarena==0.7.4
+  gem-llm==0.1.0 skyrl-gym==0.4.0 textarena==0.7.4 gymnasium pydantic  # the last two for our calculator
 "$peers/bin/python" -m pip list --disable-pip-version-check 2>/dev/null | grep -i -E '^(gem-llm|skyrl-gym|textarena) '

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from toy_envs import CountingEnv
 
 from agent_gym import ConfigError
-from agent_gym.data import DistinctRows, choose_task, load_splits
+from agent_gym.data import DistinctRows, load_splits
 
 ROWS = [{"question": f"q{i}\u2028é", "answer": f"#### {i}", "id": i} for i in range(3)]
 COLUMNS = ("question", "answer")
@@ -156,13 +156,14 @@ def test_rows_are_drawn_once_by_all_threads_and_again_after_pickling() -> None:
 
 
 def test_all_tasks_of_a_split_are_as_likely_as_each_other() -> None:
-    rng = np.random.default_rng(0)
-    drawn = Counter(choose_task({"train": "abcde", "test": "x"}, "train", None, rng) for _ in range(5_000))
-    assert drawn.keys() == {(task, f"train/{index}") for index, task in enumerate("abcde")}
+    env = CountingEnv(n_tasks=5)
+    env.reset(seed=0)
+    drawn = Counter(env.reset()[1]["task_id"] for _ in range(5_000))
+    assert drawn.keys() == {f"train/{index}" for index in range(5)}
     assert all(900 < count < 1_100 for count in drawn.values())  # 1,000 with a standard deviation of 28
 
 
 def test_one_seed_one_task() -> None:
-    numbers = {"train": range(1_000_000)}
-    first, second = (choose_task(numbers, "train", {"split": None}, np.random.default_rng(3)) for _ in range(2))
-    assert first == second != choose_task(numbers, "train", None, np.random.default_rng(4))
+    env = CountingEnv(n_tasks=1_000_000)
+    first, second, third = (env.reset(seed=seed, options={"split": None})[1]["task_id"] for seed in (3, 3, 4))
+    assert first == second != third

@@ -14,8 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from toy_envs import BrokenEnv, CountingEnv, InlineEnv, TwoToolEnv, WorldEnv
 
 from agent_gym import ConfigError, EnvFailure, Reply, Sampled, Span, TextEnv
-from agent_gym.chat import ChatRenderer
-from agent_gym.images import MAX_OBSERVATION_CHARS
+from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer
 
 
 def world(*replies: Reply, **kwargs: Any) -> tuple[WorldEnv, dict[str, Any]]:

@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from agent_gym.envs.gsm8k.calculator import calculate
-from agent_gym.envs.gsm8k.env import annotated_steps, gold_answer
+from agent_gym.envs.gsm8k.env import annotated_steps, calculate, gold_answer
 from agent_gym.rewards import parse_number
 
 # Test row 319 writes the same number in another way: <<3/4=3/4>>.

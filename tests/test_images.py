@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image as pillow
 
 from agent_gym import ConfigError, Reply, TextEnv
-from agent_gym.images import MAX_OBSERVATION_CHARS, Image, Shown, described, images_of, join, parts, text_of
+from agent_gym.chat import MAX_OBSERVATION_CHARS, described, text_of
+from agent_gym.images import Image, Shown, images_of, join, parts
 from agent_gym.rollout.episode import Row
 from agent_gym.transcript import Span
 

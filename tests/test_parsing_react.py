@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym import ConfigError
-from agent_gym.formats import ToolCall
 from agent_gym.formats.react import ReActParser
-from agent_gym.tools import tool
+from agent_gym.tools import ToolCall, tool
 
 react = ReActParser({"search": "query", "lookup": "title"})
 shop = ReActParser({"lookup": "title", "click": "button"}, finish=None)

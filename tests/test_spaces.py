@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from toy_envs import CountingEnv
 
 from agent_gym import Text
-from agent_gym.images import MAX_OBSERVATION_CHARS
+from agent_gym.chat import MAX_OBSERVATION_CHARS
 from agent_gym.spaces import SharedText
 
 

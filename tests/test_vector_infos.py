@@ -14,7 +14,7 @@ from toy_envs import CountingEnv
 from vector_tools import assert_same
 
 from agent_gym import Reply
-from agent_gym.formats import ToolCall
+from agent_gym.tools import ToolCall
 from agent_gym.vector import TextVectorEnv, batch_infos
 
 # By key, so that each key has one type in all slots, as it has in an environment.

@@ -29,13 +29,13 @@ class CountingEnv(TextEnv):
         return f"Task {task}: {self._word()}"
 
     def respond(self, action: str) -> Reply:
-        n = self._turn + 1
+        n = self.turn + 1
         if action == "stop":
             return Reply(terms={"end": float(n == 4)}, terminated=True, success=n == 4)
         return Reply(f"{n} {self._word()} {action}", terms={"turn": 1.0, "unpaid": 1.0}, metrics={"turns": float(n)})
 
     def expert_action(self) -> str:
-        return "stop" if self._turn == 3 else "on"
+        return "stop" if self.turn == 3 else "on"
 
     def _word(self) -> str:
         return self.words[int(self.np_random.integers(len(self.words)))]
@@ -61,7 +61,7 @@ class BrokenEnv(CountingEnv):
         return super().begin(task)
 
     def respond(self, action: str) -> Reply:
-        self._break(self._turn)
+        self._break(self.turn)
         return super().respond(action)
 
     def _break(self, turn: int) -> None:
@@ -86,7 +86,7 @@ class WordyEnv(CountingEnv):
         self.lengths = lengths
 
     def respond(self, action: str) -> Reply:
-        return Reply("z" * self.lengths[min(self._turn, len(self.lengths) - 1)], terms={"turn": 1.0})
+        return Reply("z" * self.lengths[min(self.turn, len(self.lengths) - 1)], terms={"turn": 1.0})
 
 
 class GatedEnv(CountingEnv):

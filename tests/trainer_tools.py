@@ -65,8 +65,8 @@ class LettersEnv(TextEnv):
         if self.fail and digest % self.fail == 0:
             raise EnvFailure("the machinery broke")
         letters = sum(letter in "abcdefghijklm" for letter in action.lower()) / max(1, len(action))
-        over = not self.patient and self._turn >= self.task % 3
-        said = f"turn {self._turn}, " + "good " * (digest % 4) if not over or self.goodbye else ""
+        over = not self.patient and self.turn >= self.task % 3
+        said = f"turn {self.turn}, " + "good " * (digest % 4) if not over or self.goodbye else ""
         return Reply(
             said,
             terms={"letters": letters, "length": len(action) / 100},

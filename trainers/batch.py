@@ -28,8 +28,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from agent_gym.chat import described
 from agent_gym.errors import ConfigError, EnvFailure
-from agent_gym.images import Image, Vision, described
+from agent_gym.images import Image, Vision
 from agent_gym.rollout import Episode, EpisodeSpec, Row
 from agent_gym.transcript import Span, check_tiling
 

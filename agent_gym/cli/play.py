@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from agent_gym.chat import text_of
 from agent_gym.cli.parser import Flag, Parser, positive
 from agent_gym.errors import ConfigError, require
-from agent_gym.images import text_of
 from agent_gym.registry import check_env_id
 from agent_gym.rollout import make_env
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_gym.formats import ToolCall, ToolSchema
+from agent_gym.tools import ToolCall, ToolSchema
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MAX_DEPTH = 30  # of an argument

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError
-from agent_gym.formats import ToolCall, ToolSchema
+from agent_gym.tools import ToolCall, ToolSchema
 
 # Chat models like to set the marks in bold, hence the asterisks. Possessive, so that nothing is read twice.
 _START = re.compile(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_gym.formats import ToolCall, ToolSchema
+from agent_gym.tools import ToolCall, ToolSchema
 
 
 class TagParser:

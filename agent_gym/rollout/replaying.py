@@ -12,7 +12,8 @@ from typing import Any
 
 import gymnasium
 
-from agent_gym.images import Image, described, images_of
+from agent_gym.chat import described
+from agent_gym.images import Image, images_of
 from agent_gym.rollout.env_threads import close_env, make_env
 from agent_gym.rollout.trajectories import recorded_messages
 

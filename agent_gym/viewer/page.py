@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from agent_gym.images import text_of
+from agent_gym.chat import text_of
 
 SCRIPTS = ("data.js", "list.js", "tokens.js", "chat.js", "timeline.js", "episode.js", "keys.js")
 """The page's script in the order in which it runs; the last one starts it."""

@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from agent_gym.images import text_of
+from agent_gym.chat import text_of
 
 STYLES = {
     "system": "dim",

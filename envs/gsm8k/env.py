@@ -1,23 +1,42 @@
-"""GSM8K as an environment: a word problem, a calculator, a final number."""
+"""GSM8K as an environment: a word problem, a calculator, a final number.
+
+The calculator trusts nothing in the text of the policy. A regular expression admits numbers, signs and parentheses
+only, Python's parser groups them, and only the operators of a table are evaluated, in exact fractions. Length,
+exponents and digits are bounded before the work is done.
+"""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from agent_gym.data import Splits, load_splits
 from agent_gym.env import Reply
-from agent_gym.envs.gsm8k.calculator import calculate
-from agent_gym.envs.gsm8k.embedded import GeneratedProblems
+from agent_gym.envs.gsm8k.embedded import generated
 from agent_gym.errors import ConfigError
-from agent_gym.formats import ToolCall
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import ToolResult, tool
+from agent_gym.tools import ToolCall, ToolResult, tool
 
 EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
+
+MAX_LENGTH = 500  # characters; the longest annotation of GSM8K has 36
+MAX_BITS = 4096  # size a power may grow to, so that 9**9**9 fails before it is computed
+MAX_DIGITS = 50  # digits before the point, or zeros after it, that are still printed
+
+Number = int | Fraction
+
+_LIMIT = 10**MAX_DIGITS
+# A comma belongs to a number only as a proper thousands separator: `1,20` is more likely a slip than 120.
+_NUMBER = r"(?:\$\s*)?((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+# The last group takes what is neither number nor sign, so that nothing is skipped between two tokens.
+_TOKEN = re.compile(rf"{_NUMBER}|(\*\*|//|[-+*/%()])|(\S)")
+_TYPOGRAPHY = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
 
 @tool
@@ -98,12 +117,10 @@ class GSM8KEnv(ToolEnv):
         super().__init__(problems(data), tools=tools, system_prompt=system_prompt, **kwargs)
 
     def begin(self, task: Any) -> str:
-        row = task if isinstance(task, Mapping) else {}
-        question, worked = row.get("question"), row.get("answer")
-        if not isinstance(question, str) or not isinstance(worked, str):
+        if not (isinstance(task, Mapping) and all(isinstance(task.get(one), str) for one in ("question", "answer"))):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._worked, self._gold = worked, gold_answer(worked)
-        return question
+        self._worked, self._gold = task["answer"], gold_answer(task["answer"])
+        return task["question"]
 
     def answer(self, text: str) -> Reply:
         correct = number_match(final_answer(text), self._gold)
@@ -129,7 +146,7 @@ class GSM8KEnv(ToolEnv):
 def problems(data: str) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", a path, or a hub name."""
     if data == "embedded":
-        return {split: GeneratedProblems(split, size) for split, size in EMBEDDED_SIZES.items()}
+        return {split: generated(split, size) for split, size in EMBEDDED_SIZES.items()}
     return load_splits(data, columns=("question", "answer"), config="main")
 
 
@@ -146,3 +163,127 @@ def annotated_steps(answer: str) -> list[tuple[str, str]]:
 def gold_answer(answer: str) -> str:
     """Return what stands after the last `####` of a worked answer, without thousands separators."""
     return answer.rpartition("####")[2].strip().replace(",", "")
+
+
+class _Problem(Exception):
+    """A fault of an expression, in words for the policy."""
+
+
+def calculate(expression: str) -> str:
+    """Evaluate one arithmetic expression.
+
+    The arithmetic is exact (`0.1+0.2` is `0.3`, `1/3*3` is `1`); only the printed result is rounded, half to
+    even: to six decimals, or to six significant digits where the result is smaller than one. An integer prints
+    without a point, and nothing prints in scientific notation.
+
+    `%` is a percentage when no operand follows it (`20%*50` is `10`) and the remainder when one does (`20%6` is
+    `2`). Before a sign it could be either, and that is an error.
+
+    Args:
+        expression: at most `MAX_LENGTH` characters of any text.
+
+    Returns:
+        The number, or a line that starts with `Error:` and names what is wrong. Never raises.
+    """
+    try:
+        if len(expression) > MAX_LENGTH:
+            raise _Problem(f"{len(expression)} characters are too many, at most {MAX_LENGTH} are allowed")
+        return _show(_evaluate(ast.parse(_to_python(expression), mode="eval").body))
+    except _Problem as problem:
+        return f"Error: {problem}"
+    except ZeroDivisionError:
+        return "Error: division by zero"
+    except (SyntaxError, RecursionError, MemoryError):  # which of them Python's parser raises depends on its version
+        return "Error: nested too deeply"
+
+
+def _to_python(expression: str) -> str:
+    """Check that operands and operators alternate, and write the expression in Python.
+
+    A decimal becomes a quotient of integers, and a percentage `.percent`, which binds as tightly as the sign does.
+    """
+    tokens = _TOKEN.findall(expression.translate(_TYPOGRAPHY))
+    if not tokens:
+        raise _Problem("the expression is empty")
+    words: list[str] = []
+    want_operand, depth = True, 0
+    for (number, sign, stray), (next_number, next_sign, _) in zip(tokens, [*tokens[1:], ("", "", "")], strict=True):
+        if stray:
+            raise _Problem(f"unexpected {ascii(stray)}")  # printable even where it is a lone surrogate
+        if number or sign == "(":
+            if not want_operand:
+                raise _Problem(f"an operator is missing before '{number or sign}'")
+        elif want_operand and sign not in "+-":
+            raise _Problem(f"a number is missing before '{sign}'")
+        if number:
+            whole, _, decimals = number.replace(",", "").partition(".")
+            words.append(f"({int(whole + decimals)}/{10 ** len(decimals)})" if decimals else str(int(whole)))
+            want_operand = False
+        elif sign == "%" and next_sign and next_sign in "+-":
+            raise _Problem(f"'%' before '{next_sign}' is ambiguous, put the percentage in parentheses")
+        elif sign == "%" and not next_number and next_sign != "(":
+            words.append(" .percent")
+        else:
+            words.append(sign)
+            want_operand = sign != ")"
+            depth += (sign == "(") - (sign == ")")
+            if depth < 0:
+                raise _Problem("')' without '('")
+    if want_operand:
+        raise _Problem("a number is missing at the end")
+    if depth:
+        raise _Problem("'(' without ')'")
+    return "".join(words)
+
+
+def _evaluate(node: Any) -> Number:
+    if isinstance(node, ast.Constant):
+        return node.value  # type: ignore[return-value]  # `_to_python` writes integers only
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.UnaryOp):
+        value = _evaluate(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    return Fraction(_evaluate(node.value), 100)  # `.percent`: `_to_python` writes nothing else
+
+
+def _divide(left: Number, right: Number) -> Number:
+    quotient, remainder = divmod(left, right)  # integers are about ten times faster than fractions
+    return Fraction(left) / right if remainder else quotient
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if exponent.denominator != 1:
+        raise _Problem("the exponent must be a whole number")
+    power = int(exponent)
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if bits > 1 and bits * abs(power) > MAX_BITS:
+        raise _Problem("the power is too large")
+    # -1, 0 and 1 pass the bound above with any exponent, and the parity is all that matters to them.
+    return Fraction(base) ** (power if bits > 1 or base == 0 else power % 2)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
+
+
+def _show(value: Number) -> str:
+    """Write a number as `calculate` promises: an integer, or a decimal without trailing zeros."""
+    size = abs(value)
+    if size >= _LIMIT or 0 < size * _LIMIT < 1:
+        raise _Problem(f"the result needs more than {MAX_DIGITS} digits")
+    if value.denominator == 1:
+        return str(value.numerator)
+    places = 6
+    while size * 10 ** (places - 5) < 1:  # one more place for every zero right after the point
+        places += 1
+    digits = str(round(size * 10**places)).rjust(places + 1, "0")
+    text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").rstrip(".")
+    return f"-{text}" if value < 0 else text

@@ -10,12 +10,12 @@ from agent_gym.envs.hotpotqa.data import EMBEDDED, questions, read_question
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge
 from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search, Searched, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
-from agent_gym.formats import Parser
 from agent_gym.formats.react import ReActParser
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import Document, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import Parser
 
 SEARCH = (
     "Answer the question by searching. One search is rarely enough: search for what the question names, then for what "

@@ -23,9 +23,8 @@ from typing import Any
 
 from agent_gym.envs.hotpotqa.data import Question
 from agent_gym.envs.hotpotqa.tools import shown
-from agent_gym.formats import ToolCall
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match
-from agent_gym.tools import same_text
+from agent_gym.tools import ToolCall, same_text
 
 
 class Judge:

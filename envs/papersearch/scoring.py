@@ -23,8 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from agent_gym.envs.papersearch.data import Query
 from agent_gym.envs.papersearch.tools import Library, clean_id, listed
-from agent_gym.formats import ToolCall
-from agent_gym.tools import same_text
+from agent_gym.tools import ToolCall, same_text
 
 REWARDS: dict[str, Mapping[str, float]] = {
     "f1": {"f1": 1.0},

@@ -10,12 +10,11 @@ from agent_gym.env import Reply
 from agent_gym.envs.retool.data import EMBEDDED, problems, read
 from agent_gym.envs.retool.scoring import math_equal
 from agent_gym.errors import ConfigError, require
-from agent_gym.formats import Parser, ToolCall
 from agent_gym.formats.code import CodeParser
 from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
 from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import TextTool, ToolResult
+from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
 
 NAME, ARGUMENT = "code_interpreter", "code"
 STYLES = ("full", "retool")

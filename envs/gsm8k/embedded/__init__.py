@@ -1,11 +1,10 @@
-"""Word problems in the format of GSM8K, made on the spot: the data an environment has before anything is downloaded.
+"""Word problems in the format of GSM8K: the data an environment has before anything is downloaded.
 
-A row has the shape of `openai/gsm8k` (Cobbe et al., arXiv:2110.14168): a `question`, and an `answer` of worked lines
+A row has the columns of `openai/gsm8k` (Cobbe et al., arXiv:2110.14168): a `question`, and an `answer` of worked lines
 with calculator annotations (`48/2 = <<48/2=24>>24`) that ends in `#### 24`. Problem i of a split depends on the split
-and on i alone, whatever the process, the platform or the hash seed, so nothing is stored and any row is made in
-microseconds. A problem is one opening, some following sentences and one question. Every wording in `sentences.txt`
-belongs to one split only, so a policy that solves validation or test problems has understood sentences it never saw.
-The vocabulary is shared by all splits.
+and on i alone, whatever the process, the platform or the hash seed. A problem is one opening, some following sentences
+and one question. Every wording in `sentences.txt` belongs to one split only, so a policy that solves validation or test
+problems has understood sentences it never saw. The vocabulary is shared by all splits.
 
 Left out on purpose: fractions, percentages, units and idle numbers. These problems are for learning to use a tool
 within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
@@ -15,14 +14,13 @@ from __future__ import annotations
 
 import functools
 import random
+import threading
 from dataclasses import dataclass
 from importlib.resources import files
 
-from agent_gym.data import GeneratedRows, Row
-from agent_gym.errors import ConfigError
+from agent_gym.data import Row
 
 SPLITS = ("train", "validation", "test")
-SIZES = {"train": 7473, "validation": 500, "test": 1319}  # train and test have the sizes of GSM8K's own splits
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
 LARGEST = 2000  # no multiplication goes beyond it
 
@@ -32,6 +30,7 @@ NAMES = (
 ITEMS = "apples beads books cards coins cups eggs hats keys nuts pears pens plums rocks shells stamps toys".split()
 WHEN = ("", "Then", "Later", "After that", "The next day", "In the evening", "On Friday", "A week later")
 BOXES = "bags baskets boxes crates jars trays".split()
+_MAKING = threading.Lock()  # or the threads of a rollout would all make the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +42,18 @@ class Family:
         before: what is counted before it; `nothing` marks an opening.
         after: what is counted after it; `end` marks a question.
         expression: the calculation, or "" where the wording only states `{a}` or asks.
+        operation: the sign of the calculation, or "".
         worked: its line of the worked answer, or "" without a calculation.
-        wordings: split -> the wordings of that split; the id of number k is `name/split/k`.
+        wordings: split to id to wording; the id of number k is `name/split/k`.
     """
 
     name: str
     before: str
     after: str
     expression: str
+    operation: str
     worked: str
-    wordings: dict[str, tuple[str, ...]]
-
-    def ids(self, split: str) -> list[str]:
-        """Return the ids of the wordings of a split."""
-        return [f"{self.name}/{split}/{k}" for k in range(len(self.wordings[split]))]
-
-    @property
-    def operation(self) -> str:
-        """The signs of the calculation, "" without one."""
-        return "".join(sign for sign in self.expression if sign in "+-*/")
+    wordings: dict[str, dict[str, str]]
 
 
 def _read_families() -> tuple[Family, ...]:
@@ -71,9 +63,12 @@ def _read_families() -> tuple[Family, ...]:
         head, *lines = block.splitlines()
         name, states, expression, worked = (part.strip() for part in head.removeprefix("=").split(":", 3))
         before, after = states.split(" -> ")
-        marked = [line.split(maxsplit=1) for line in lines]
-        wordings = {split: tuple(text for at, text in marked if at == split) for split in SPLITS}
-        families.append(Family(name, before, after, expression, worked, wordings))
+        operation = "".join(sign for sign in expression if sign in "+-*/")
+        wordings: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
+        for line in lines:
+            split, text = line.split(maxsplit=1)
+            wordings[split][f"{name}/{split}/{len(wordings[split])}"] = text
+        families.append(Family(name, before, after, expression, operation, worked, wordings))
     return tuple(families)
 
 
@@ -85,35 +80,21 @@ _FOLLOWING = {
 }
 
 
-class GeneratedProblems(GeneratedRows):
-    """The problems of one split (`train`, `validation`, `test`), rows of `question` and `answer`.
-
-    Raises:
-        ConfigError: on an unknown split or a size below one.
-    """
-
-    def __init__(self, split: str, size: int | None = None) -> None:
-        if split not in SPLITS:
-            raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
-        self.split = split
-        super().__init__(SIZES[split] if size is None else size)
-
-    def make(self, index: int) -> Row:
-        return dict(_problem(self.split, index)[0])
-
-    def patterns(self, index: int) -> tuple[str, ...]:
-        """The ids (`family/split/number`) of the sentence patterns of one problem, in reading order."""
-        return _problem(self.split, range(self.size)[index])[1]
+def generated(split: str, size: int) -> list[Row]:
+    """Return the first problems of a split, rows of `question` and `answer`; made once per process."""
+    with _MAKING:
+        return _generated(split, size)
 
 
-# An episode's group and the epochs after it ask for the same problems, and writing one takes most of a reset.
-@functools.lru_cache(maxsize=8192)
-def _problem(split: str, index: int) -> tuple[dict[str, str], tuple[str, ...]]:
+@functools.cache
+def _generated(split: str, size: int) -> list[Row]:
+    return [problem(split, index)[0] for index in range(size)]
+
+
+def problem(split: str, index: int) -> tuple[Row, list[str]]:
+    """Make one problem, and name the patterns (`family/split/number`) of its sentences, in reading order."""
     # A string seed goes through SHA-512, so neighbouring problems share nothing and PYTHONHASHSEED is no matter.
-    return _write(split, random.Random(f"{split}/{index}"))
-
-
-def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, ...]]:
+    rng = random.Random(f"{split}/{index}")
     name, other = rng.sample(NAMES, 2)
     words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}
     steps = rng.choice(STEPS)
@@ -125,12 +106,12 @@ def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, .
 
     while state == "nothing" or len(worked) < steps:
         family, numbers = _draw_family(split, rng, state, quantity, used, last=len(worked) == steps - 1)
-        wording = _draw_wording(split, rng, family, used)
-        sentence = wording.format(**words, **numbers, when=next(whens)).lstrip()
+        sentence = _draw_wording(split, rng, family, used).format(**words, **numbers, when=next(whens)).lstrip()
         sentences.append(sentence[0].upper() + sentence[1:])
         if family.expression:
             expression = family.expression.format(x=quantity, **numbers)
-            quantity = _value(expression)
+            left, right = map(int, expression.split(family.operation))
+            quantity = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[family.operation]
             work = f"{expression} = <<{expression}={quantity}>>{quantity}"
             worked.append(family.worked.format(work=work, **words))
         else:
@@ -138,8 +119,7 @@ def _write(split: str, rng: random.Random) -> tuple[dict[str, str], tuple[str, .
         state = family.after
 
     sentences.append(_draw_wording(split, rng, _QUESTIONS[state], used).format(**words))
-    row = {"question": " ".join(sentences), "answer": "\n".join([*worked, f"#### {quantity}"])}
-    return row, tuple(used)
+    return {"question": " ".join(sentences), "answer": "\n".join([*worked, f"#### {quantity}"])}, used
 
 
 def _draw_family(
@@ -149,7 +129,7 @@ def _draw_family(
     for family in _FOLLOWING[state]:
         if family.after in ("shares", "payouts") and not last:
             continue
-        if set(family.ids(split)) <= set(used):
+        if all(pattern in used for pattern in family.wordings[split]):
             continue
         numbers = _draw_numbers(rng, family.expression, quantity)
         if numbers is not None:
@@ -189,13 +169,6 @@ def _draw_numbers(rng: random.Random, expression: str, quantity: int) -> dict[st
 
 def _draw_wording(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
     """Draw a wording that this problem has not used yet, and add its id to `used`."""
-    ids = family.ids(split)
-    number = rng.choice([number for number, pattern in enumerate(ids) if pattern not in used])
-    used.append(ids[number])
-    return family.wordings[split][number]
-
-
-def _value(expression: str) -> int:
-    left, sign, right = expression.partition(next(sign for sign in "+-*/" if sign in expression))
-    a, b = int(left), int(right)
-    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]
+    pattern = rng.choice([pattern for pattern in family.wordings[split] if pattern not in used])
+    used.append(pattern)
+    return family.wordings[split][pattern]
