@@ -1,8 +1,8 @@
-"""Invented names, so that nothing a model has read helps it: syllables, put together under two promises.
+"""Invented names, made of syllables, so that nothing a model has read helps it.
 
-No name occurs in two worlds, and so no entity of a validation or test question was ever seen in training; and a world
-draws its names without knowing the others, so that any of them can be made alone. Both hold because the names are
-numbered, and world w only takes numbers that leave w when divided by `MOST_WORLDS`.
+No name occurs in two worlds, so that no entity of a validation or test question was ever seen in training, and any
+world can be made alone: the names are numbered, and world w only takes numbers that leave w when divided by
+`MOST_WORLDS`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Namer:
 
     def person(self) -> str:
         """Return a first name, which others have too, and a last name of two syllables each."""
-        return self._draw(self._person)
 
-    def _person(self) -> str:
-        first = self._rng.choice(self._first_names)
-        last = self._rng.randrange(_BASE**2 // MOST_WORLDS) * MOST_WORLDS + (self._world - first) % MOST_WORLDS
-        return f"{_spell(first, 2)} {_spell(last, 2)}"
+        def make() -> str:
+            first = self._rng.choice(self._first_names)
+            last = self._rng.randrange(_BASE**2 // MOST_WORLDS) * MOST_WORLDS + (self._world - first) % MOST_WORLDS
+            return f"{_spell(first, 2)} {_spell(last, 2)}"
+
+        return self._draw(make)
 
     def _draw(self, make: Callable[[], str]) -> str:
         while True:

@@ -28,11 +28,7 @@ _registered: dict[str, EnvEntry] = {}
 
 
 def make(env_id: str, **kwargs: Any) -> TextEnv:
-    """Make an environment: `gymnasium.make` without its wrappers, with the type that tools and people can rely on.
-
-    Args:
-        env_id: a registered id, or `module:id`.
-        **kwargs: arguments of the environment.
+    """Make an environment by its id, or `module:id`: `gymnasium.make` without its wrappers.
 
     Raises:
         ConfigError: for an unknown id, an argument that the environment does not take, or an environment that is no
@@ -52,8 +48,7 @@ def make(env_id: str, **kwargs: Any) -> TextEnv:
 def register(entry: EnvEntry) -> None:
     """Register an id with Gymnasium, with a vector environment for text, and list it in `agent-gym list`.
 
-    `gymnasium.register` alone does for `gym.make`, rollouts and training; this is for environments that want to be
-    found. Registering an id again replaces it.
+    Registering an id again replaces it. `gymnasium.register` alone is enough for `gym.make`, rollouts and training.
 
     Raises:
         ConfigError: if the id has no namespace or no version.
@@ -93,12 +88,8 @@ def load_plugins() -> None:
         try:
             plugin.load()
         except Exception as error:
-            warnings.warn(
-                f"the environments of plugin {plugin.name!r} ({plugin.value}) are missing: "
-                f"{type(error).__name__}: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            missing = f"the environments of plugin {plugin.name!r} ({plugin.value}) are missing"
+            warnings.warn(f"{missing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
 
 
 def entries() -> list[EnvEntry]:
@@ -107,7 +98,7 @@ def entries() -> list[EnvEntry]:
 
 
 def list_envs() -> list[str]:
-    """Return the ids that are registered, in the order of `entries`."""
+    """Return the ids of `entries`."""
     return list(_registered)
 
 

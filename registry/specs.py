@@ -29,73 +29,61 @@ class EnvEntry:
     id: str
     entry_point: str
     summary: str
-    tools: tuple[str, ...]
-    data: str
+    tools: tuple[str, ...] = ()
+    data: str = ""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     extra: str | None = None
     needs: str | None = None
 
 
-_GSM8K = "agent_gym.envs.gsm8k.env:GSM8KEnv"
-_GSM8K_DATA = "embedded generator; openai/gsm8k or local JSONL/parquet by data="
-_HOTPOTQA = "agent_gym.envs.hotpotqa.env:HotpotQAEnv"
-_HOTPOTQA_DATA = "embedded generator; hotpotqa/hotpot_qa or official JSON by data="
-_RETOOL = "agent_gym.envs.retool.env:ReToolEnv"
-_RETOOL_DATA = "embedded generator; BytedTsinghua-SIA/DAPO-Math-17k or local JSONL/parquet by data="
+_GSM8K: dict[str, Any] = {
+    "entry_point": "agent_gym.envs.gsm8k.env:GSM8KEnv",
+    "data": "embedded generator; openai/gsm8k or local JSONL/parquet by data=",
+}
+_HOTPOTQA: dict[str, Any] = {
+    "entry_point": "agent_gym.envs.hotpotqa.env:HotpotQAEnv",
+    "data": "embedded generator; hotpotqa/hotpot_qa or official JSON by data=",
+    "extra": "search",
+}
+_RETOOL: dict[str, Any] = {
+    "entry_point": "agent_gym.envs.retool.env:ReToolEnv",
+    "tools": ("code_interpreter",),
+    "data": "embedded generator; BytedTsinghua-SIA/DAPO-Math-17k or local JSONL/parquet by data=",
+    "extra": "math",
+}
 
 ENVS: tuple[EnvEntry, ...] = (
     EnvEntry(
-        id="AgentR1/GSM8K-v0",
-        entry_point=_GSM8K,
-        summary="grade-school word problems with a calculator",
-        tools=("calculator",),
-        data=_GSM8K_DATA,
+        "AgentR1/GSM8K-v0", summary="grade-school word problems with a calculator", tools=("calculator",), **_GSM8K
     ),
     EnvEntry(
-        id="AgentR1/GSM8K-NoTool-v0",
-        entry_point=_GSM8K,
+        "AgentR1/GSM8K-NoTool-v0",
         summary="the same problems in one turn, without a tool",
-        tools=(),
-        data=_GSM8K_DATA,
         kwargs={"use_calculator": False, "max_turns": 1},
+        **_GSM8K,
     ),
+    EnvEntry("AgentR1/HotpotQA-v0", summary="multi-hop questions with a search engine", tools=("search",), **_HOTPOTQA),
     EnvEntry(
-        id="AgentR1/HotpotQA-v0",
-        entry_point=_HOTPOTQA,
-        summary="multi-hop questions with a search engine",
-        tools=("search",),
-        data=_HOTPOTQA_DATA,
-        extra="search",
-    ),
-    EnvEntry(
-        id="AgentR1/HotpotQA-Direct-v0",
-        entry_point=_HOTPOTQA,
+        "AgentR1/HotpotQA-Direct-v0",
         summary="the same questions, answered at once",
-        tools=(),
-        data=_HOTPOTQA_DATA,
         kwargs={"tools": (), "max_turns": 1},
-        extra="search",
+        **_HOTPOTQA,
     ),
     EnvEntry(
-        id="AgentR1/HotpotQA-NaiveRAG-v0",
-        entry_point=_HOTPOTQA,
+        "AgentR1/HotpotQA-NaiveRAG-v0",
         summary="the same, behind what one search for the question finds",
-        tools=(),
-        data=_HOTPOTQA_DATA,
         kwargs={"tools": (), "max_turns": 1, "retrieve_question": True},
-        extra="search",
+        **_HOTPOTQA,
     ),
     EnvEntry(
-        id="AgentR1/HotpotQA-ReAct-v0",
-        entry_point=_HOTPOTQA,
+        "AgentR1/HotpotQA-ReAct-v0",
         summary="the same, searched for in ReAct's format",
         tools=("search",),
-        data=_HOTPOTQA_DATA,
         kwargs={"calls": "react"},
-        extra="search",
+        **_HOTPOTQA,
     ),
     EnvEntry(
-        id="AgentR1/HotpotQA-FullWiki-v0",
+        "AgentR1/HotpotQA-FullWiki-v0",
         entry_point="agent_gym.envs.hotpotqa.variants:HotpotQAFullWikiEnv",
         summary="HotpotQA over the introductions of all of Wikipedia",
         tools=("search",),
@@ -104,7 +92,7 @@ ENVS: tuple[EnvEntry, ...] = (
         needs="corpus= or retriever=",
     ),
     EnvEntry(
-        id="AgentR1/MultiHopQA-v0",
+        "AgentR1/MultiHopQA-v0",
         entry_point="agent_gym.envs.hotpotqa.variants:MultiHopQAEnv",
         summary="HotpotQA, 2WikiMultihopQA and MuSiQue, mixed",
         tools=("search",),
@@ -112,7 +100,7 @@ ENVS: tuple[EnvEntry, ...] = (
         extra="search",
     ),
     EnvEntry(
-        id="AgentR1/PaperSearch-v0",
+        "AgentR1/PaperSearch-v0",
         entry_point="agent_gym.envs.papersearch.env:PaperSearchEnv",
         summary="papers for a scholarly question, found by searches and along citations",
         tools=("search", "expand"),
@@ -120,41 +108,34 @@ ENVS: tuple[EnvEntry, ...] = (
         extra="search",
     ),
     EnvEntry(
-        id="AgentR1/ReTool-v0",
-        entry_point=_RETOOL,
+        "AgentR1/ReTool-v0",
         summary="mathematical problems with a Python interpreter inside the reasoning",
-        tools=("code_interpreter",),
-        data=_RETOOL_DATA,
-        extra="math",
+        **_RETOOL,
     ),
     EnvEntry(
-        id="AgentR1/MathPython-v0",
-        entry_point=_RETOOL,
+        "AgentR1/MathPython-v0",
         summary="the same problems with an interpreter that is called as a tool and keeps its names",
-        tools=("code_interpreter",),
-        data=_RETOOL_DATA,
         kwargs={"rendering": "chat", "stateful": True},
-        extra="math",
+        **_RETOOL,
     ),
     EnvEntry(
-        id="AgentR1/ALFWorld-v0",
+        "AgentR1/ALFWorld-v0",
         entry_point="agent_gym.envs.alfworld.env:ALFWorldEnv",
         summary="household tasks in text, solved by commands",
         tools=("env_step",),
         data="embedded generator; official games by data=",
     ),
     EnvEntry(
-        id="AgentR1/WebShop-v0",
+        "AgentR1/WebShop-v0",
         entry_point="agent_gym.envs.webshop.env:WebShopEnv",
         summary="shopping by instruction: search, read, choose options, buy",
         tools=("search", "click"),
         data="embedded generator; official files by data=",
     ),
     EnvEntry(
-        id="AgentR1/VisualMaze-v0",
+        "AgentR1/VisualMaze-v0",
         entry_point="agent_gym.envs.maze.env:VisualMazeEnv",
         summary="a maze that is seen as an image at every turn, for vision-language models",
-        tools=(),
         data="embedded generator",
     ),
 )

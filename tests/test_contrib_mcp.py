@@ -228,24 +228,6 @@ def test_an_environment_with_tools_of_a_server(http: str) -> None:
         assert env.step(env.unwrapped.expert_action())[1] == 1.0
 
 
-def test_a_dead_server_is_no_reward() -> None:
-    env = gymnasium.make("Toy/Rooms-v0")
-    env.reset(options={"index": 0})
-    with pytest.raises(EnvFailure, match="broke over die"):
-        env.step(env.unwrapped.parser.render("die", {}))
-
-
-def test_workers_of_a_vector_environment_connect_anew() -> None:
-    mcp_tools(STDIO)  # this process has a connection when it forks
-    vector = gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("Toy/Rooms-v0")] * 2)
-    try:
-        vector.reset(seed=0, options={"index": 0})
-        call = '<tool_call>\n{"name": "room_of", "arguments": {"name": "Ada"}}\n</tool_call>'
-        assert vector.step((call, call))[0] == ("101", "101")
-    finally:
-        vector.close()
-
-
 def test_a_server_ends_with_the_last_of_its_tools() -> None:
     tools = mcp_tools(STDIO, env={"ONLY": "here"})
     connection = tools[0]._server.connected()

@@ -7,20 +7,24 @@ makes it and runs this file in it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import random
 import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-import agent_gym
 from agent_gym import ConfigError, EnvFailure
+from agent_gym.contrib.gem import FromGem, to_gem
+from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
+from agent_gym.contrib.verifiers import FromVerifiers, _make_client, to_verifiers
 from agent_gym.testing import check_text_env, expert_episode, policy_texts
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -37,8 +41,6 @@ class TestGem:
 
     def test_an_env_of_ours_is_one_of_gems(self) -> None:
         import gem.core
-
-        from agent_gym.contrib.gem import to_gem
 
         env = to_gem(GSM8K)
         assert isinstance(env, gem.core.Env)
@@ -60,8 +62,6 @@ class TestGem:
             assert [copy.step(action)[:4] for action in others] == [env.step(action)[:4] for action in others]
 
     def test_an_env_of_gems_is_one_of_ours(self) -> None:
-        from agent_gym.contrib.gem import FromGem
-
         check_text_env(lambda: FromGem("game:GuessTheNumber-v0-easy"), expert=False)
         env = FromGem("game:GuessTheNumber-v0-easy")
         random.seed(1)
@@ -78,8 +78,6 @@ class TestGem:
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
     def test_an_unknown_id_is_named(self) -> None:
-        from agent_gym.contrib.gem import FromGem
-
         with pytest.raises(ConfigError, match="game:Nothing"):
             FromGem("game:Nothing")
 
@@ -92,31 +90,27 @@ class TestOpenEnv:
     def test_there_and_back_in_process(self) -> None:
         from openenv.core.env_server.interfaces import Environment
 
-        from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
-
         assert isinstance(to_openenv(GSM8K), Environment)
         action, _ = openenv_types()
-        env = FromOpenEnv(
-            lambda: to_openenv(GSM8K), to_action=lambda text: action(text=text), to_text=lambda seen: seen.text
+        make = functools.partial(
+            FromOpenEnv,
+            lambda: to_openenv(GSM8K),
+            to_action=lambda text: action(text=text),
+            to_text=lambda seen: seen.text,
         )
-        check_text_env(
-            lambda: FromOpenEnv(
-                lambda: to_openenv(GSM8K), to_action=lambda text: action(text=text), to_text=lambda seen: seen.text
-            ),
-            expert=False,
-        )
-        observation, _ = env.reset(options={"index": 7})
-        assert "calculator" in observation
-        for said in expert_actions(7):
-            _, reward, terminated, _, info = env.step(said)
+        check_text_env(make, expert=False)
+        self.play(make())
+
+    def play(self, env: Any) -> None:
+        assert "calculator" in env.reset(options={"index": 7})[0]
+        for text in expert_actions(7):
+            _, reward, terminated, _, info = env.step(text)
         assert terminated and info["is_success"] and reward >= 1.0
 
     def test_through_a_server(self) -> None:
         uvicorn = pytest.importorskip("uvicorn")
         from openenv.core.env_server.http_server import create_fastapi_app
         from openenv.core.generic_client import GenericEnvClient
-
-        from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
 
         app = create_fastapi_app(lambda: to_openenv(GSM8K), *openenv_types(), max_concurrent_envs=4)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
@@ -132,10 +126,7 @@ class TestOpenEnv:
             to_text=lambda seen: seen["text"],
         )
         try:
-            env.reset(options={"index": 7})
-            for said in expert_actions(7):
-                _, reward, terminated, _, info = env.step(said)
-            assert terminated and info["is_success"] and reward >= 1.0
+            self.play(env)
         finally:
             env.close()
             server.should_exit = True
@@ -152,8 +143,6 @@ class TestVerifiers:
             pytest.skip("this version of verifiers has no environments")
 
     def test_an_env_of_ours_is_one_of_theirs(self) -> None:
-        from agent_gym.contrib.verifiers import _make_client, to_verifiers
-
         env = to_verifiers(GSM8K, tasks=3)
         rows = env.get_dataset()
         assert len(rows) == 3 and "calculator" in rows[0]["prompt"][0]["content"]
@@ -171,8 +160,6 @@ class TestVerifiers:
     def test_an_env_of_theirs_is_one_of_ours(self) -> None:
         import verifiers as vf
         from datasets import Dataset
-
-        from agent_gym.contrib.verifiers import FromVerifiers
 
         async def double(number: int) -> int:
             """Double a number.
@@ -221,18 +208,9 @@ class TestVerifiers:
         assert done.returncode == 0 and "left" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("module", "call", "extra"),
-    [
-        ("gem", lambda: __import__("agent_gym.contrib.gem").contrib.gem.to_gem(GSM8K), "gem"),
-        ("openenv", lambda: __import__("agent_gym.contrib.openenv").contrib.openenv.to_openenv(GSM8K), "openenv"),
-        ("verifiers", lambda: __import__("agent_gym.contrib.verifiers").contrib.verifiers.to_verifiers(GSM8K), ""),
-    ],
-)
-def test_what_is_not_installed_is_named(module: str, call: Any, extra: str) -> None:
-    from importlib.util import find_spec
-
+@pytest.mark.parametrize(("module", "make"), [("gem", to_gem), ("openenv", to_openenv), ("verifiers", to_verifiers)])
+def test_what_is_not_installed_is_named(module: str, make: Any) -> None:
     if find_spec(module) is not None:
         pytest.skip(f"{module} is installed")
-    with pytest.raises(agent_gym.ConfigError, match=f"needs the package '{module}"):
-        call()
+    with pytest.raises(ConfigError, match=f"needs the package '{module}"):
+        make(GSM8K)

@@ -19,7 +19,6 @@ from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, Sampled, Text
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import MAX_REWARD
 from agent_gym.formats.hermes import HermesParser
-from agent_gym.images import Image
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, Runner
 
@@ -125,22 +124,16 @@ WRONG_REPLIES = [
     *((value, r"Judged\.respond returned .*must return an agent_gym\.Reply") for value in (None, "x", ("x", 1), Reply)),
     (Reply(terms={"c": 1.0}), "term 'c' is not in reward_weights of Judged; allowed: a, b, idle"),
     (Reply(terms=None), "terms in the Reply of Judged.respond is None .*dict from names to numbers"),
-    (Reply(terms=[("a", 1.0)]), "terms in .*dict"),
     (Reply(metrics=1.0), r"metrics in .*is 1\.0 \(float\).*dict"),
     (Reply(metrics={1: 2.0}), "metrics in .*dict from names"),
     (Reply(text=None), r"text in .*is None .*a text, or what agent_gym\.images\.parts makes"),
-    (Reply(text=5), "text in .*is 5"),
-    (Reply(text=["x"]), "text in .*'x'"),
     (Reply(text=[{"type": "image", "image": np.zeros((2, 2, 3), np.uint8)}]), "text in "),
     (Reply(text=[{"type": "text", "text": 3}]), "text in "),
     (Reply(terminated="yes"), "terminated in .*'yes'.*True or False"),
-    (Reply(terminated=None), "terminated in .*None"),
     (Reply(success=0.5), r"success in .*0\.5.*True or False"),
     (Reply(error=ValueError("x")), r"error in .*ValueError\('x'\).*text or None"),
     (Reply(tool_calls=[{"name": "x"}]), "tool_calls in .*list of ToolCall"),
-    (Reply(tool_calls=None), "tool_calls in "),
     (Reply(messages="hello"), "messages in .*'hello'.*role and content"),
-    (Reply(messages=["hello"]), "messages in "),
     (Reply(messages=[{"content": "hello"}]), "messages in "),
     (Reply(messages=[{"role": "user"}]), "the content of a message in .*None"),
 ]  # fmt: skip
@@ -246,14 +239,6 @@ def test_texts_of_other_classes_are_texts() -> None:
         assert type(info["messages"][0]["content"]) is str and info["messages"][0]["content"] == "café"
 
 
-@pytest.mark.parametrize("actions", [None, 5, iter(["a", "b"])])
-def test_actions_of_a_vector_environment_are_a_sequence(actions: Any) -> None:
-    vector = gymnasium.make_vec("AgentR1/GSM8K-NoTool-v0", num_envs=2)
-    vector.reset(seed=0)
-    with pytest.raises(TypeError, match="2 actions, one text for each environment"):
-        vector.step(actions)
-
-
 @every_id
 def test_wrong_arguments_name_those_there_are(env_id: str) -> None:
     with pytest.raises(ConfigError, match=r"no argument 'max_turn' \(did you mean 'max_turns'\?\); allowed: .*split"):
@@ -281,13 +266,6 @@ def test_arguments_are_those_of_the_whole_class() -> None:
     allowed = str(e.value).partition("allowed: ")[2].split(", ")
     assert {"data", "parser", "max_calls_per_turn", "max_turns", "reward_weights", "tokenizer"} <= set(allowed)
     assert not {"tasks", "tools", "kwargs", "self", "unknown"} & set(allowed)
-
-
-def test_images_of_a_task_pass(tokenizer: Any) -> None:
-    image = Image(np.zeros((2, 2, 3), np.uint8))
-    content = [{"type": "text", "text": "look "}, {"type": "image", "image": image}]
-    env = Judged(content, Reply(content))
-    assert env.reset(seed=0)[0] == env.step("x")[0] == "look <image>"
 
 
 def test_a_score_that_is_no_number_is_named() -> None:

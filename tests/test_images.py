@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import copy
 import io
-import json
 import pickle
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -135,10 +133,3 @@ def test_a_row_is_never_cut_within_an_image() -> None:
     row.cut(7)
     assert row.token_ids == [1, 9, 9, 9, 5, 1] and row.spans[-1] == (5, 6, "env", 0)
     assert row.images == [Shown(image, 1, 4)] and len(row.logprobs) == 6
-
-
-def test_text_environments_pay_nothing() -> None:
-    env = gymnasium.make("AgentR1/GSM8K-v0")
-    _, info = env.reset(seed=0)
-    assert all(type(message["content"]) is str for message in info["messages"]) and images_of(info["messages"]) == []
-    json.dumps(info)

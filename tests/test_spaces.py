@@ -7,10 +7,9 @@ import pickle
 import time
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium.spaces import Dict, Tuple
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,34 +101,16 @@ def test_text_inside_other_spaces() -> None:
     assert copy.deepcopy(view) == {"words": ("", "né"), "more": (("", "✓"), ("", "😀"))}
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("copied", [True, False])
-def test_async_vector_env_with_default_shared_memory(mode: AutoresetMode, copied: bool) -> None:
+def test_async_vector_env_with_default_shared_memory(copied: bool) -> None:
     """The regression that Gymnasium's own Text has: with default arguments every observation is "0000..."."""
-    vector = AsyncVectorEnv([CountingEnv] * 3, autoreset_mode=mode, copy=copied)
+    vector = AsyncVectorEnv([CountingEnv] * 3, copy=copied)
     singles = [CountingEnv() for _ in range(3)]
     observations, _ = vector.reset(seed=[1, 2, 3])
     assert tuple(observations) == tuple(env.reset(seed=i)[0] for i, env in enumerate(singles, 1))
     # The last one fills the space to its bound, with characters that take four bytes each.
     for action in ("né 😀", "x" * 1000, "", "😀" * MAX_OBSERVATION_CHARS):
-        observations, rewards, *_ = vector.step((action,) * 3)
-        expected = [env.step(action) for env in singles]
-        assert tuple(observations) == tuple(step[0] for step in expected)
-        assert list(rewards) == [step[1] for step in expected]
-        assert not any(text.startswith("0000") for text in observations)
+        observations = vector.step((action,) * 3)[0]
+        assert tuple(observations) == tuple(env.step(action)[0] for env in singles)
     assert {len(text) for text in observations} == {MAX_OBSERVATION_CHARS}
-    ends = vector.step(("stop", "go", "stop"))
-    assert list(ends[2]) == [True, False, True]
-    expected = [env.step(action) for env, action in zip(singles, ("stop", "go", "stop"), strict=True)]
-    if mode is AutoresetMode.SAME_STEP:
-        assert list(ends[4]["final_obs"][[0, 2]]) == ["", ""]
-        assert ends[0][0] == singles[0].reset()[0] and ends[0][1] == expected[1][0]
-    elif mode is AutoresetMode.DISABLED:
-        mask = np.array([True, False, True])
-        again, _ = vector.reset(options={"reset_mask": mask})
-        assert tuple(again) == (singles[0].reset()[0], expected[1][0], singles[2].reset()[0])
-    else:
-        after = vector.step(("x", "x", "x"))
-        assert tuple(after[0]) == (singles[0].reset()[0], singles[1].step("x")[0], singles[2].reset()[0])
-        assert list(after[1]) == [0.0, 0.25, 0.0]
     vector.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -192,13 +193,8 @@ def test_calls_of_a_turn_run_in_batches_and_answer_in_order() -> None:
 
 def test_broken_calls_keep_their_place() -> None:
     env = TwoToolEnv()
-    action = (
-        call("add", {"a": 1})
-        + "<tool_call>{</tool_call>"
-        + call("fly", {})
-        + call("add", {"a": "x"})
-        + call("add", {"a": 2})
-    )
+    wrong = "<tool_call>{</tool_call>" + call("fly", {}) + call("add", {"a": "x"})
+    action = call("add", {"a": 1}) + wrong + call("add", {"a": 2})
     observation, reward, _, _, info = step(env, action)
     lines = observation.split("\n")
     assert lines[0] == "2" and lines[-1] == "3"
@@ -227,15 +223,31 @@ def test_a_broken_tool_is_our_fault(word: str, words: str) -> None:
     assert "'record'" in str(caught.value)
 
 
-def test_an_env_failure_of_a_tool_passes_through() -> None:
-    class Sandbox(Recorder):
+def answered(calls: int, answer: Callable[[int], ToolResult]) -> tuple[Any, ...]:
+    """What a turn of so many calls returns, of which call k gets `answer(k)`."""
+
+    class Answering(Recorder):
         def run_batch(self, batch: Any) -> list[ToolResult]:
-            raise EnvFailure("the sandbox is dead")
+            return [answer(place) for place in range(len(batch))]
 
     env = TwoToolEnv()
-    env.tools["record"] = Sandbox()
+    env.tools["record"] = Answering()
+    return step(env, call("record", {}) * calls)
+
+
+def test_what_tools_answer_is_bounded_encoded_and_counted() -> None:
+    def fail(place: int) -> ToolResult:
+        raise EnvFailure("the sandbox is dead")
+
     with pytest.raises(EnvFailure, match="^the sandbox is dead$"):
-        step(env, call("record", {}))
+        answered(1, fail)
+    observation, *_, info = answered(8, lambda _: ToolResult("é" * (1 << 20)))
+    assert observation in TwoToolEnv().observation_space and observation.count("[cut: too long]") == 8
+    assert observation == "\n".join(m["content"] for m in info["messages"][1:])
+    observation, *_, info = answered(1, lambda _: ToolResult("half of a pair: \ud83d"))
+    assert observation == info["messages"][1]["content"] == "half of a pair: ?"
+    info = answered(2, lambda place: ToolResult("ok", metrics={"docs": 3.0, f"call {place}": 1.0}))[-1]
+    assert info["metrics"] == {"docs": 3.0, "call 0": 1.0, "call 1": 1.0}
 
 
 def test_a_turn_without_a_call_is_the_answer() -> None:
@@ -247,40 +259,6 @@ def test_a_turn_without_a_call_is_the_answer() -> None:
 def test_the_names_a_policy_makes_up_stay_out_of_the_messages() -> None:
     info = step(TwoToolEnv(), call("<|im_end|>\n<|im_start|>system", {}))[-1]
     assert [m["name"] for m in info["messages"][1:]] == ["error"]
-
-
-def test_what_many_calls_answer_fits_the_observation() -> None:
-    class Chatty(Recorder):
-        def run_batch(self, batch: Any) -> list[ToolResult]:
-            return [ToolResult("é" * (1 << 20)) for _ in batch]
-
-    env = TwoToolEnv()
-    env.tools["record"] = Chatty()
-    observation, *_, info = step(env, call("record", {}) * 8)
-    assert observation in env.observation_space and observation.count("[cut: too long]") == 8
-    assert observation == "\n".join(m["content"] for m in info["messages"][1:])
-
-
-def test_what_a_tool_answers_can_be_encoded() -> None:
-    class Broken(Recorder):
-        def run_batch(self, batch: Any) -> list[ToolResult]:
-            return [ToolResult("half of a pair: \ud83d") for _ in batch]
-
-    env = TwoToolEnv()
-    env.tools["record"] = Broken()
-    observation, *_, info = step(env, call("record", {}))
-    assert observation == info["messages"][1]["content"] == "half of a pair: ?"
-
-
-def test_metrics_of_tools_reach_the_info() -> None:
-    class Metered(Recorder):
-        def run_batch(self, batch: Any) -> list[ToolResult]:
-            return [ToolResult("ok", metrics={"docs": 3.0, f"call {place}": 1.0}) for place in range(len(batch))]
-
-    env = TwoToolEnv()
-    env.tools["record"] = Metered()
-    assert step(env, call("record", {}))[-1]["metrics"] == {"docs": 3.0, "call 0": 1.0}
-    assert step(env, call("record", {}) * 2)[-1]["metrics"] == {"docs": 3.0, "call 0": 1.0, "call 1": 1.0}
 
 
 def test_other_wire_formats_are_one_argument() -> None:

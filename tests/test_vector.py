@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from contract import every_id, expert_episode
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,13 +129,14 @@ def test_spaces_attributes_and_rendering() -> None:
     vector.close()
 
 
-def test_sampled_ids_get_through(tokenizer: Any) -> None:
-    for workers in (0, 2):
-        vector = TextVectorEnv([lambda: CountingEnv(tokenizer=tokenizer)] * 2, workers=workers)
-        vector.reset(seed=0)
-        infos = vector.step((Sampled("a", [5, 6]), Sampled("b", [7, 8, 9])))[-1]
-        assert [ids[:n] for ids, n in zip(infos["token_ids"], (2, 3), strict=True)] == [[5, 6], [7, 8, 9]]
-        vector.close()
+@pytest.mark.parametrize("kind", [TextVectorEnv, functools.partial(TextVectorEnv, workers=2), AsyncVectorEnv])
+def test_sampled_ids_get_through(kind: Any, tokenizer: Any) -> None:
+    vector = kind([lambda: CountingEnv(tokenizer=tokenizer)] * 2)
+    vector.reset(seed=0)
+    _, rewards, _, _, infos = vector.step((Sampled("a", [5, 6]), Sampled("b", [7, 8, 9])))
+    assert [list(ids[:n]) for ids, n in zip(infos["token_ids"], (2, 3), strict=True)] == [[5, 6], [7, 8, 9]]
+    assert list(infos["reward_terms"]["turn"]) == list(rewards) == [0.25, 0.25]
+    vector.close()
 
 
 def test_gymnasiums_wrappers_find_what_they_look_for() -> None:
@@ -219,8 +220,8 @@ def test_wrong_settings_and_actions_are_named() -> None:
     with pytest.raises(gymnasium.error.ResetNeeded):
         vector.step(["x"] * 3)
     vector.reset(seed=0)
-    for actions in (["x"] * 2, "xxx", ()):
-        with pytest.raises(ConfigError, match="3 actions"):
+    for actions in (["x"] * 2, "xxx", (), None, 5, iter(["a", "b", "c"])):
+        with pytest.raises(ConfigError if hasattr(actions, "__len__") else TypeError, match="3 actions, one text"):
             vector.step(actions)
     vector = TextVectorEnv([CountingEnv] * 3, AutoresetMode.DISABLED)
     vector.reset(seed=0)

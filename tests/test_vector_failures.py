@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -105,12 +106,20 @@ def test_what_ended_is_kept_where_the_reset_of_the_same_step_breaks() -> None:
     assert observations[1].startswith("Count to three") and rewards[1] == 0.0 and not terminated[1]
 
 
-def test_of_two_errors_in_a_slot_the_first_is_told() -> None:
-    vector = TextVectorEnv([lambda: BrokenEnv(how="failure", when=0)], AutoresetMode.SAME_STEP)
+def test_of_two_errors_in_a_slot_the_first_is_reported_and_stays() -> None:
+    vector = TextVectorEnv([CountingEnv, lambda: BrokenEnv(how="failure", when=0)], AutoresetMode.SAME_STEP)
     vector.reset(seed=0)
-    vector.envs[0].tasks = {"train": 3}  # so that the reset within the step breaks, too
-    with pytest.raises(SlotFailure, match="the index is gone"):
-        vector.step(["a"])
+    vector.envs[1].tasks = {"train": 3}  # so that the reset within the step breaks, too
+    with pytest.raises(SlotFailure, match="slot 1: EnvFailure: the index is gone") as caught:
+        vector.step(["a", "a"])
+    slots, (*_, infos) = caught.value.slots, caught.value.result
+    # The broken slot is marked: it ended with an empty info, and has nothing of an episode that began.
+    assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == [False, True]
+    assert infos["_messages"].tolist() == [True, False] and infos["final_obs"][1] == ""
+    kept = copy.deepcopy((dict(slots), infos))
+    with pytest.raises(SlotFailure, match="slot 1: TypeError"):
+        vector.step(["b", "b"])
+    assert str(slots) == str(kept[0]) and str(infos) == str(kept[1]), "a later step writes over nothing"
 
 
 @both

@@ -85,13 +85,7 @@ class FromGem(TextEnv):
     reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
 
     def __init__(
-        self,
-        gem_id: str,
-        gem_kwargs: Mapping[str, Any] | None = None,
-        *,
-        success_reward: float = 1.0,
-        max_turns: int = 100,
-        **kwargs: Any,
+        self, gem_id: str, gem_kwargs: Mapping[str, Any] | None = None, *, success_reward: float = 1.0, **kwargs: Any
     ) -> None:
         gem = require("gem", "gem")
         try:
@@ -99,7 +93,7 @@ class FromGem(TextEnv):
         except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"GEM cannot make {gem_id!r}: {error}") from error
         self._success_reward = success_reward
-        super().__init__(SEED_SPLITS, max_turns=max_turns, **kwargs)
+        super().__init__(SEED_SPLITS, **{"max_turns": 100, **kwargs})
 
     def begin(self, task: Any) -> str:
         with _own_generators():

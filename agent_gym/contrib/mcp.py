@@ -4,14 +4,13 @@
     tools = mcp_tools("http://127.0.0.1:8000/mcp")      # or an address, by streamable HTTP
 
 The official package does the protocol (`pip install 'agent-gym[mcp]'`). It is asynchronous and environments are not,
-so one thread of this process runs its loop, and holds one connection per server for all environments: their calls go
-through it side by side. It ends with the last of the server's tools, and so does a command. A forked process, such as a
-worker of a vector environment, connects anew when it first calls.
+so one thread of this process runs its loop, and holds one connection per server for all environments. It ends with the
+last of the server's tools, and so does a command. A forked process connects anew when it first calls.
 
-Whose fault an answer is, the protocol says: a result marked `isError`, or invalid arguments, is the policy's and an
-observation. That the server is gone, late, or breaks the protocol is ours and an `EnvFailure`. A lost connection is
-made again, once per call; what was under way is then called a second time. Left out on purpose: resources, prompts,
-sampling, and servers that keep a state for one caller, because all episodes are one caller.
+A result marked `isError`, or invalid arguments, is the policy's fault and an observation. A server that is gone, late,
+or breaks the protocol is an `EnvFailure`. A lost connection is made again, once per call; what was under way is then
+called a second time. Left out on purpose: resources, prompts, sampling, and servers that keep a state for one caller,
+because all episodes are one caller.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import os
 import shlex
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from agent_gym.errors import ConfigError, EnvFailure, described, require
@@ -34,7 +33,7 @@ from agent_gym.tools import Tool, ToolResult
 _START_S = 60.0  # a server may import a lot before it answers
 _STOP_S = 10.0  # the package gives a process 2 s to end by itself, then terminates it, then kills it
 _SLACK_S = 5.0  # the package watches the time of a call itself; this is for a loop that does not run any more
-_KEPT_BYTES = 2000  # of what a server says on its standard error: its last words are in our errors
+_KEPT_BYTES = 2000  # of the end of a server's standard error, which our errors show
 
 _T = TypeVar("_T")
 
@@ -73,25 +72,14 @@ def mcp_tools(
 
 
 class MCPTool(Tool):
-    """A tool that an MCP server runs; made by `mcp_tools`. Its schema is the server's, which also checks arguments.
-
-    Args:
-        server: where it runs.
-        name: its name there.
-        description: see `Tool`.
-        parameters: see `Tool`.
-    """
+    """A tool that an MCP server runs; made by `mcp_tools`. Its schema is the server's, which also checks arguments."""
 
     def __init__(self, server: _Server, name: str, description: str, parameters: Mapping[str, Any]) -> None:
         super().__init__(name, description, parameters)
         self._server = server
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Have the server run it.
-
-        Raises:
-            EnvFailure: if the server does not answer as it has to.
-        """
+        """Have the server run it; `EnvFailure` if the server does not answer as it has to."""
         try:
             # Lone surrogates, infinities and nesting without end are no JSON, and would break the connection.
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
@@ -124,8 +112,9 @@ class _Connection:
     async def _hold(self, words: Sequence[str], env: dict[str, str]) -> None:
         import mcp
 
+        address = words[0].startswith(("http://", "https://"))
         try:
-            async with mcp.Client(self._target(words, env)) as self.client:
+            async with mcp.Client(words[0] if address else self._command(words, env)) as self.client:
                 self.listed, cursor = [], None
                 while True:
                     page = await self.client.list_tools(cursor=cursor)
@@ -139,13 +128,11 @@ class _Connection:
                 await asyncio.sleep(0.1)  # its last words may still be on their way
                 self._ready.set_exception(error)
 
-    def _target(self, words: Sequence[str], env: dict[str, str]) -> Any:
+    @asynccontextmanager
+    async def _command(self, words: Sequence[str], env: dict[str, str]) -> AsyncIterator[Any]:
+        """The package's transport to a command, with our end of a pipe as its standard error."""
         import mcp
 
-        command, *arguments = words
-        if command.startswith(("http://", "https://")):
-            return command
-        parameters = mcp.StdioServerParameters(command=command, args=arguments, env=env)
         read, write = os.pipe()
         loop = asyncio.get_running_loop()
 
@@ -157,7 +144,11 @@ class _Connection:
                 os.close(read)
 
         loop.add_reader(read, hear)
-        return _Stdio(parameters, write)
+        parameters = mcp.StdioServerParameters(command=words[0], args=list(words[1:]), env=env)
+        with os.fdopen(write, "w") as errors:
+            async with mcp.stdio_client(parameters, errlog=errors) as streams:
+                errors.close()  # the server has its end now
+                yield streams
 
     @property
     def words(self) -> str:
@@ -179,23 +170,6 @@ class _Connection:
             self._task.result(_STOP_S)
 
 
-class _Stdio:
-    """The package's transport to a command, with our end of a pipe as its standard error."""
-
-    def __init__(self, parameters: Any, errors: int) -> None:
-        self._parameters, self._errors = parameters, errors
-
-    async def __aenter__(self) -> Any:
-        import mcp
-
-        with os.fdopen(self._errors, "w") as errors:
-            self._transport = mcp.stdio_client(self._parameters, errlog=errors)
-            return await self._transport.__aenter__()
-
-    async def __aexit__(self, *error: Any) -> Any:
-        return await self._transport.__aexit__(*error)
-
-
 class _Server:
     """A server by its settings; there is one object per process and settings; a copy or a pickle is the same object."""
 
@@ -209,11 +183,6 @@ class _Server:
         self._lock = threading.Lock()
 
     def connected(self) -> _Connection:
-        """Return the connection, made if there is none.
-
-        Raises:
-            EnvFailure: if it cannot be made.
-        """
         with self._lock:
             if self._connection is None:
                 self._connection = _Connection(self)
@@ -228,18 +197,10 @@ class _Server:
             self._connection = None
         connection.close()
 
-    def close(self) -> None:
-        self.drop(self._connection)
-
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Call a tool.
-
-        Raises:
-            EnvFailure: see `MCPTool.run`.
-        """
         import mcp
 
-        for attempt in (1, 2):
+        for _ in range(2):
             connection = self.connected()
             future = _submit(connection.client.call_tool(name, arguments, self.timeout_s))
             try:
@@ -249,20 +210,16 @@ class _Server:
                     return ToolResult(f"Error: {error.message}", error=True)
                 if error.code == mcp.types.REQUEST_TIMEOUT:
                     raise EnvFailure(f"the MCP server {self} took over {self.timeout_s:g} s for {name}") from error
-                self._give_up_after(attempt, connection, name, error)
+                broken: Exception = error
             except TimeoutError as error:
                 self.drop(connection)
                 raise EnvFailure(f"the connection to the MCP server {self} hangs") from error
             except Exception as error:
-                self._give_up_after(attempt, connection, name, error)
+                broken = error
             else:
                 return ToolResult(_text(result), error=bool(result.is_error))
-        raise AssertionError("the second attempt returns or raises")
-
-    def _give_up_after(self, attempt: int, connection: _Connection, name: str, error: Exception) -> None:
-        self.drop(connection)
-        if attempt == 2:
-            raise EnvFailure(f"the MCP server {self} broke over {name}: {_reason(error)}{connection.words}") from error
+            self.drop(connection)
+        raise EnvFailure(f"the MCP server {self} broke over {name}: {_reason(broken)}{connection.words}") from broken
 
     def __str__(self) -> str:
         return shlex.join(self.words)
@@ -322,7 +279,7 @@ def _submit(work: Coroutine[Any, Any, _T]) -> Future[_T]:
 
 def _close_all() -> None:
     for server in list(_servers.values()):
-        server.close()
+        server.drop(server._connection)
 
 
 def _after_fork() -> None:

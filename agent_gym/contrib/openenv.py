@@ -110,12 +110,11 @@ class FromOpenEnv(TextEnv):
         to_action: Callable[[str], Any],
         to_text: Callable[[Any], str],
         success_reward: float = 1.0,
-        max_turns: int = 100,
         **kwargs: Any,
     ) -> None:
         self._openenv = make()
         self._to_action, self._to_text, self._success_reward = to_action, to_text, success_reward
-        super().__init__(SEED_SPLITS, max_turns=max_turns, **kwargs)
+        super().__init__(SEED_SPLITS, **{"max_turns": 100, **kwargs})
 
     def begin(self, task: Any) -> str:
         observation, _, _ = self._ask(self._openenv.reset, seed=int(task))

@@ -161,9 +161,8 @@ class FromTRL(ToolEnv):
         if reward_func is None and not hasattr(self._trl, "get_reward"):
             raise ConfigError(f"{type(self._trl).__name__} has no get_reward: give reward_func=")
         names = [name for name, _ in inspect.getmembers(type(self._trl), inspect.isfunction) if name[0] != "_"]
-        tools = [
-            _Method(tool(getattr(self._trl, name))) for name in names if name not in ("reset", "get_reward", "close")
-        ]
+        hidden = ("reset", "get_reward", "close")
+        tools = [_Method(tool(getattr(self._trl, name))) for name in names if name not in hidden]
         splits = rows if isinstance(rows, Mapping) else {"train": rows}
         kwargs.setdefault("split", next(iter(splits), "train"))
         super().__init__(splits, tools=tools, **kwargs)

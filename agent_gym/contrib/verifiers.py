@@ -22,6 +22,7 @@ from agent_gym.contrib import opening_messages
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import Tool
 
 _KEY = "agent_gym"
 
@@ -54,22 +55,17 @@ def to_verifiers(env_id: str, *, split: str = "train", tasks: int = 100, seed: i
     vf = _verifiers()
     datasets = require("datasets", "train")
     probe: Any = gymnasium.make(env_id, **env_kwargs)
-    picked = [(seed + index, {"split": split, "index": index}) for index in range(tasks)]
     rows = []
-    for number, options in picked:
-        _, info = probe.reset(seed=number, options=options)
-        rows.append(
-            {
-                "prompt": opening_messages(probe.unwrapped, info),
-                "info": json.dumps({"seed": number, "options": options}),
-            }
-        )
+    for index in range(tasks):
+        start = {"seed": seed + index, "options": {"split": split, "index": index}}
+        _, info = probe.reset(**start)
+        rows.append({"prompt": opening_messages(probe.unwrapped, info), "info": json.dumps(start)})
     probe.close()
 
     class MultiTurnEnv(vf.MultiTurnEnv):  # type: ignore[name-defined]
         async def setup_state(self, state: Any) -> Any:
             env = gymnasium.make(env_id, **env_kwargs)
-            await asyncio.to_thread(env.reset, seed=state["info"]["seed"], options=state["info"]["options"])
+            await asyncio.to_thread(env.reset, **state["info"])
             state[_KEY] = {"env": env, "reward": 0.0, "success": False}
             return state
 
@@ -133,11 +129,9 @@ class FromVerifiers(ToolEnv):
         tasks["test"] = env.get_eval_dataset()
         kwargs.setdefault("split", next(iter(tasks)))
         super().__init__(tasks, tools=[], max_turns=max_turns, **kwargs)
-        self._tool_names = {tool.name for tool in env.tool_defs or []}
-        self.tool_schemas = [
-            {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
-            for t in env.tool_defs or []
-        ]
+        shown = [Tool(one.name, one.description, one.parameters) for one in env.tool_defs or []]
+        self._tool_names = {tool.name for tool in shown}
+        self.tool_schemas = [tool.schema for tool in shown]
 
     def begin(self, task: Any) -> str:
         self.close()
@@ -146,8 +140,7 @@ class FromVerifiers(ToolEnv):
         if prompt is None:
             raise EnvFailure("verifiers ended the rollout before the first turn")
         self._seen = len(prompt)
-        before = [one["content"] for one in prompt[:-1]]
-        self._system = "\n\n".join(before)
+        self._system = "\n\n".join(one["content"] for one in prompt[:-1])
         return prompt[-1]["content"]
 
     def opening_system_prompt(self) -> str:
@@ -158,7 +151,7 @@ class FromVerifiers(ToolEnv):
     def respond(self, action: str) -> Reply:
         assert self._rollout is not None
         calls = [call for call in self.parser.parse(action) if call.name in self._tool_names and not call.error]
-        self._rollout.say(action, calls)
+        self._rollout.take(action, calls)
         prompt, result = self._rollout.next_prompt()
         if prompt is None:
             reward = float(result["reward"] or 0.0)
@@ -207,8 +200,8 @@ class _Rollout:
             raise EnvFailure(f"verifiers' rollout broke: {result['error']}")
         return prompt, result
 
-    def say(self, text: str, calls: Sequence[Any]) -> None:
-        """Give the policy's turn."""
+    def take(self, text: str, calls: Sequence[Any]) -> None:
+        """Take the policy's turn."""
         self._loop.call_soon_threadsafe(self._turns.put_nowait, (text, calls))
 
     def stop(self) -> None:

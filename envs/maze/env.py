@@ -114,23 +114,21 @@ class VisualMazeEnv(TextEnv):
         return parts(f"{self.question}\n", draw(task, task.start, self._pixels))
 
     def respond(self, action: str) -> Reply:
-        said = _MOVE.findall(action)
-        if not said:
-            return self._shown("Say up, down, left or right.", bump=True, error="no move")
-        before, self._cell = self._cell, self._layout.step(self._cell, said[-1].lower())
+        moves, before, text = _MOVE.findall(action), self._cell, ""
+        if moves:
+            self._cell = self._layout.step(self._cell, moves[-1].lower())
         if self._cell == self._layout.goal:
             return Reply(terms={"goal": 1.0, "bump": 0.0}, terminated=True, success=True)
-        if self._cell == before:
-            return self._shown("There is a wall." if self._feedback else "", bump=True)
-        return self._shown("", bump=False)
-
-    def _shown(self, text: str, *, bump: bool, error: str | None = None) -> Reply:
+        if not moves:
+            text = "Say up, down, left or right.\n"
+        elif self._cell == before and self._feedback:
+            text = "There is a wall.\n"
         image = draw(self._layout, self._cell, self._pixels)
-        terms = {"goal": 0.0, "bump": -float(bump)}
-        return Reply(parts(*([f"{text}\n"] if text else []), image), terms=terms, error=error)
+        terms = {"goal": 0.0, "bump": -float(self._cell == before)}
+        seen = parts(text, image) if text else parts(image)
+        return Reply(seen, terms=terms, error=None if moves else "no move")
 
     def expert_action(self) -> str:
-        """Say the first move of a shortest way."""
         distances = self._layout.distances
         move = min(MOVES, key=lambda move: distances[self._layout.step(self._cell, move)])
         return f"Go {move}."
@@ -140,11 +138,7 @@ class VisualMazeEnv(TextEnv):
 
 
 def draw(layout: Layout, cell: Cell, pixels: int) -> Image:
-    """Draw a maze with somebody in it.
-
-    Returns:
-        An image of `size * pixels` squared; goal and policy leave a margin of floor around them, where there is room.
-    """
+    """Draw a maze with the policy in a cell: an image of `size * pixels` squared."""
     small = np.full((layout.size, layout.size, 3), FLOOR, np.uint8)
     for wall in layout.walls:
         small[wall] = WALL
@@ -158,14 +152,7 @@ def draw(layout: Layout, cell: Cell, pixels: int) -> Image:
 
 @dataclass(frozen=True)
 class Layout:
-    """A maze.
-
-    Attributes:
-        size: cells along each side.
-        walls: cells that cannot be entered.
-        start: where the policy begins.
-        goal: where it has to go.
-    """
+    """A maze of `size` cells along each side, with the cells that cannot be entered."""
 
     size: int
     walls: frozenset[Cell]
@@ -193,7 +180,7 @@ class Layout:
 
 
 class Layouts(Sequence[Any]):
-    """The layouts of a split: of train made when they are asked for, of the others all at once and each of them once.
+    """The layouts of a split: those of train are made one by one, the others all at once, each of them once.
 
     Args:
         split: "train", "validation" or "test".
@@ -209,11 +196,7 @@ class Layouts(Sequence[Any]):
         return self._given[1] if self._given[0] == "train" else len(_distinct(*self._given))
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a layout.
-
-        Raises:
-            ConfigError: if there seems to be none of this size and length.
-        """
+        """Return a layout; `ConfigError` if there seems to be none of this size and length."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         split, _, size, longest = self._given
@@ -221,49 +204,40 @@ class Layouts(Sequence[Any]):
 
 
 _DRAWING = threading.Lock()  # or the threads of a rollout would all draw the same
+_DRAWN: dict[tuple[str, int, int, int], tuple[Layout, ...]] = {}
 
 
 def _distinct(split: str, length: int, size: int, longest: int) -> tuple[Layout, ...]:
-    with _DRAWING:
-        return _drawn(split, length, size, longest)
-
-
-@functools.lru_cache(maxsize=16)
-def _drawn(split: str, length: int, size: int, longest: int) -> tuple[Layout, ...]:
     """Draw each layout until it is new; where it never is, there are no more."""
-    found: dict[Layout, None] = {}
-    for index in range(length):
-        tries = itertools.islice(_layouts(split, size, longest, index), _MOST_REPEATS)
-        layout = next((layout for layout in tries if layout not in found), None)
-        if layout is None:
-            break
-        found[layout] = None
-    return tuple(found)
+    key = split, length, size, longest
+    with _DRAWING:
+        if key not in _DRAWN:
+            found: dict[Layout, None] = {}
+            for index in range(length):
+                tries = itertools.islice(_layouts(split, size, longest, index), _MOST_REPEATS)
+                layout = next((layout for layout in tries if layout not in found), None)
+                if layout is None:
+                    break
+                found[layout] = None
+            _DRAWN[key] = tuple(found)
+        return _DRAWN[key]
 
 
 def _layouts(split: str, size: int, longest: int, index: int) -> Iterator[Layout]:
     rng = np.random.default_rng([list(_SPLITS).index(split), size, longest, index])
     draws = 0
     while draws < _MOST_DRAWS:
-        layout = _draw(rng, size, longest)
         draws += 1
-        if layout and _tenth(layout) in _SPLITS[split] and 1 <= layout.distances.get(layout.start, 0) <= longest:
+        order, walls = rng.permutation(size * size), int(rng.integers(0, size * size // 4 + 1))
+        start, goal = (divmod(int(cell), size) for cell in order[:2])
+        if abs(start[0] - goal[0]) + abs(start[1] - goal[1]) > longest:
+            continue
+        layout = Layout(size, frozenset(divmod(int(cell), size) for cell in order[2 : 2 + walls]), start, goal)
+        words = repr((layout.size, sorted(layout.walls), layout.start, layout.goal))
+        tenth = hashlib.blake2b(words.encode(), digest_size=4).digest()[0] % 10
+        if tenth in _SPLITS[split] and 1 <= layout.distances.get(layout.start, 0) <= longest:
             yield layout
             draws = 0
     raise ConfigError(
         f"no maze of size {size} with at most {longest} moves belongs to split {split!r}; take a larger size or longest"
     )
-
-
-def _draw(rng: np.random.Generator, size: int, longest: int) -> Layout | None:
-    """Draw a layout; None where the goal would be too far away even without walls."""
-    order, walls = rng.permutation(size * size), int(rng.integers(0, size * size // 4 + 1))
-    start, goal = (divmod(int(cell), size) for cell in order[:2])
-    if abs(start[0] - goal[0]) + abs(start[1] - goal[1]) > longest:
-        return None
-    return Layout(size, frozenset(divmod(int(cell), size) for cell in order[2 : 2 + walls]), start, goal)
-
-
-def _tenth(layout: Layout) -> int:
-    said = repr((layout.size, sorted(layout.walls), layout.start, layout.goal))
-    return hashlib.blake2b(said.encode(), digest_size=4).digest()[0] % 10
