@@ -22,7 +22,7 @@ from agent_gym.policies import ScriptedPolicy  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("agent_gym/", "envs/", "trainers/", "registry/", "examples/")
-MOST = 21
+MOST = 20
 NOT_READ = {"agent_gym/errors.py"}  # only defines exceptions
 
 
