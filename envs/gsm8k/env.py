@@ -119,7 +119,8 @@ class GSM8KEnv(ToolEnv):
     def begin(self, task: Any) -> str:
         if not (isinstance(task, Mapping) and all(isinstance(task.get(one), str) for one in ("question", "answer"))):
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._worked, self._gold = task["answer"], gold_answer(task["answer"])
+        self._worked = worked = task["answer"]
+        self._gold = gold_answer(worked)
         return task["question"]
 
     def answer(self, text: str) -> Reply:
