@@ -89,7 +89,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
     reward_weights: ClassVar[Mapping[str, float]] = {}
-    """Default weight of each reward term. A term of weight 0 pays nothing."""
+    """Default weight of each reward term."""
     process_terms: ClassVar[frozenset[str]] = frozenset()
     """The terms that judge a step on the way and not the outcome; a trainer may normalise and weigh them apart."""
     default_system_prompt: ClassVar[str] = ""
@@ -174,10 +174,7 @@ class TextEnv(gymnasium.Env[str, str]):
         raise ConfigError(f"{type(self).__name__} has no expert")
 
     def situation(self) -> list[Message]:
-        """Describe where the episode stands, for rollouts that show each turn a prompt of its own (`rebuild`).
-
-        By default the opening and what happened as one block. An environment with a state describes the state instead.
-        """
+        """Describe where the episode stands (contexts of `rebuild`): by default the opening and what happened so far."""
         before = [one for one in self.transcript.segments if one.step == PROMPT_STEP]
         opening: list[Message] = [{"role": one.source, "content": one.text} for one in before]
         if history := self.history():
@@ -275,8 +272,7 @@ class TextEnv(gymnasium.Env[str, str]):
             gymnasium.error.ResetNeeded: before the first `reset` and after the end of an episode.
             TypeError: for an action that is no text.
             ConfigError: if `respond` returns something else than a `Reply`, wrong types in it, or an unknown term.
-            EnvFailure: when the machinery behind the environment breaks, or a reward term or a metric is no finite
-                number, or a reward is larger than `errors.MAX_REWARD`.
+            EnvFailure: if the machinery breaks, or a reward or metric is no finite number of at most `MAX_REWARD`.
         """
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
