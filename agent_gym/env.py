@@ -174,7 +174,7 @@ class TextEnv(gymnasium.Env[str, str]):
         raise ConfigError(f"{type(self).__name__} has no expert")
 
     def situation(self) -> list[Message]:
-        """Describe where the episode stands (contexts of `rebuild`): by default the opening and what happened so far."""
+        """Describe where the episode stands, for `rebuild` contexts: by default the opening and what happened."""
         before = [one for one in self.transcript.segments if one.step == PROMPT_STEP]
         opening: list[Message] = [{"role": one.source, "content": one.text} for one in before]
         if history := self.history():
