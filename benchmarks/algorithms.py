@@ -93,7 +93,7 @@ class Seed:
         self.policy: Any = None
 
     def _settings(self) -> dict[str, Any]:
-        from agent_gym.examples.warm_start import QUIET
+        from agent_gym.examples.speedrun import QUIET
 
         settings = {**QUIET, **self.preset.grpo, "max_steps": self.steps, "trajectories_per_step": 0}
         settings.pop("eval_steps")
@@ -119,8 +119,8 @@ class Seed:
         """Make the policy that RL starts from, once per seed."""
         from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
+        from agent_gym.examples.speedrun import imitate, imitation_settings
         from agent_gym.examples.tiny import make_tiny_model
-        from agent_gym.examples.warm_start import imitate, imitation_settings
 
         folder = self.folder / f"start{self.seed}"
         if not (folder / "config.json").is_file():
@@ -131,7 +131,7 @@ class Seed:
             for phase in preset.imitation:
                 if self.quick:
                     phase = replace(phase, episodes=64, steps=4)
-                settings = imitation_settings(preset, phase, scratch / "sft", self.seed, self.args)
+                settings = imitation_settings(phase, scratch / "sft", self.seed, self.args)
                 imitate(preset, phase, model, tokenizer, settings, [TrainerCallback()])
             tokenizer.save_pretrained(folder)
             model.save_pretrained(folder)

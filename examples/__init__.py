@@ -1,8 +1,8 @@
 """A worked example: `agent-gym speedrun`, from a model made on the spot to a measured result.
 
-To be read in this order: presets.py (what is run, every number in one place; preset.py says what a preset is), tiny.py
-(a model for two CPU cores), warm_start.py (imitation of the expert), speedrun.py (imitation, GRPO, evaluation, report),
-dashboard.py (what a person sees meanwhile). Nothing in the library imports this room; the command line does.
+To be read in this order: presets.py (what is run, every number in one place), tiny.py (a model for two CPU cores),
+speedrun.py (imitation of the expert, GRPO, evaluation, report), dashboard.py (what a person sees meanwhile). Nothing in
+the library imports this room; the command line does.
 """
 
 if __name__ != "agent_gym.examples":

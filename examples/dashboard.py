@@ -9,6 +9,7 @@ Everywhere the learning curve of the run is kept up to date: curve.png and curve
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,14 +27,9 @@ from transformers import ProgressCallback, TrainerCallback
 from agent_gym.viewer import CurvePoint, plot_curve
 from agent_gym.viewer.curve import render_curve
 
-_TREND = 24  # logs that a trend shows
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_PARTS = {
-    "rollout": ("time/rollout", "cyan"),
-    "train": ("time/update", "magenta"),
-    "score": ("time/score", "yellow"),
-    "sync": ("time/sync", "green"),
-}
+_TREND = 24  # logs that a trend shows
+_STAGES = {"rollout": "cyan", "update": "magenta", "score": "yellow", "sync": "green"}  # of time/..., with colours
 _ROWS = {
     "success": "episode/success",
     "reward": "reward",
@@ -95,7 +91,22 @@ class Dashboard(TrainerCallback):
         self.live = Live(self, console=console, refresh_per_second=2)
 
     def __rich__(self) -> Group:
-        return Group(self._progress, self._times(), self._table(), self._evaluated)
+        """Draw the progress, where the time of the last step went, each number with its trend, and the evaluation."""
+        latest = {key: values[-1] for key, values in list(self._seen.items())}
+        seconds = {stage: latest[f"time/{stage}"] for stage in _STAGES if f"time/{stage}" in latest}
+        total, times = sum(seconds.values()), Text()
+        for stage, spent in seconds.items() if total else ():
+            times.append("█" * round(30 * spent / total), _STAGES[stage])
+        for stage, spent in seconds.items():
+            times.append(f"  {'train' if stage == 'update' else stage} {spent:.1f} s", _STAGES[stage])
+        terms = {f"  {name.removeprefix('reward/')}": name for name in sorted(latest) if name.startswith("reward/")}
+        table = Table.grid(padding=(0, 2))
+        for label, key in _ROWS.items():
+            for name, of in {label: key, **(terms if label == "reward" else {})}.items():
+                if of in latest:
+                    shown = Text(trend(self._seen[of][-_TREND:]), "blue")
+                    table.add_row(Text(name, "dim"), Text(f"{latest[of]:.4g}"), shown)
+        return Group(self._progress, times, table, self._evaluated)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._progress.update(self._task, total=state.max_steps, completed=state.global_step)
@@ -118,34 +129,13 @@ class Dashboard(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.live.stop()
 
-    def _times(self) -> Text:
-        """Share out the time of the last step."""
-        seconds = {name: self._seen[key][-1] for name, (key, _) in _PARTS.items() if self._seen.get(key)}
-        total = sum(seconds.values())
-        line = Text()
-        for name, spent in seconds.items() if total else ():
-            line.append("█" * round(30 * spent / total), _PARTS[name][1])
-        for name, spent in seconds.items():
-            line.append(f"  {name} {spent:.1f} s", _PARTS[name][1])
-        return line
-
-    def _table(self) -> Table:
-        """List the numbers that tell whether it learns, each with its trend."""
-        terms = {f"  {name.removeprefix('reward/')}": name for name in sorted(self._seen) if name.startswith("reward/")}
-        table = Table.grid(padding=(0, 2))
-        for label, key in _ROWS.items():
-            for name, of in {label: key, **(terms if label == "reward" else {})}.items():
-                if values := self._seen.get(of):
-                    table.add_row(Text(name, "dim"), Text(f"{values[-1]:.4g}"), Text(trend(values[-_TREND:]), "blue"))
-        return table
-
 
 def trend(values: Sequence[float]) -> str:
     """Draw values as a row of blocks, from their lowest to their highest; those that are not finite are left blank."""
-    known = [value for value in values if abs(value) < float("inf")]
+    known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=0.0)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round((v - low) * scale)] if abs(v) < float("inf") else " " for v in values)
+    return "".join(_BLOCKS[round((v - low) * scale)] if math.isfinite(v) else " " for v in values)
 
 
 class LiveCurve(TrainerCallback):
@@ -186,11 +176,7 @@ class LiveCurve(TrainerCallback):
 
 
 def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:
-    """Read the curve from a trainer's `state.log_history`.
-
-    Returns:
-        One point per evaluated step, and what to draw below: label to (step, value) points.
-    """
+    """Return a point per evaluated step of a log history, and the series to draw below: (step, value) by label."""
     points = {
         log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
         for log in history
@@ -198,9 +184,8 @@ def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], di
     }
     training = [log for log in history if log.get("reward") is not None]
     series = {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
-    series["tool calls"] = [
-        (log["step"], tool_calls(log)) for log in training if any(name.startswith("tool/") for name in log)
-    ]
+    used = [log for log in training if any(name.startswith("tool/") for name in log)]
+    series["tool calls"] = [(log["step"], tool_calls(log)) for log in used]
     return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
 
 

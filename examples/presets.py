@@ -1,24 +1,92 @@
 """The presets: what `agent-gym speedrun` runs, one per task and machine, every number of a run in one place.
 
-Each starts RL from a constructed prior and says so. A tiny model that has imitated the expert leaves RL little to add,
-since what it still gets wrong are slips of the pen. So after imitation a short last phase shows episodes of which most
-are bad: they answer without the tool, or give up at once. Whether the better way is worth its turns is what RL has to
-find out. The results table shows the policy after each phase.
+A tiny model that has imitated the expert leaves RL little to add: what it still gets wrong are slips of the pen. So
+each preset constructs the start of RL: after imitation a short last phase shows episodes of which most are bad. They
+answer without the tool, or give up at once. RL has to find out whether the better way is worth its turns. The results
+table shows the policy after each phase.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.examples.preset import ADAM, TINY_GRPO, Imitation, Preset, hold_then_decay
 from agent_gym.formats.code import CodeParser
+from agent_gym.rollout import make_env
 
-EXPERT = {"default": 1.0}
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """One phase of supervised fine-tuning on episodes of the environment's expert."""
+
+    name: str  # what the results table calls the policy after it
+    episodes: int
+    steps: int  # optimizer steps, at most
+    batch: int  # episodes per step
+    settings: Mapping[str, Any]  # further fields of `trl.SFTConfig`
+    styles: Mapping[str, float] = field(default_factory=lambda: {"default": 1.0})  # expert style to share of episodes
+    # End the phase when the mean loss of 25 steps falls below this. A tiny model learns to copy names all at once, and
+    # how soon that happens differs between seeds by a factor of two.
+    until_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A complete run."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    grpo: Mapping[str, Any]  # fields of `AgentGRPOConfig`
+    model: str | None = None  # a model id; None for a tiny model made on the spot
+    tiny: Mapping[str, Any] = field(default_factory=dict)  # arguments of `make_tiny_model`
+    imitation: tuple[Imitation, ...] = ()  # phases before RL
+    train_tasks: int | None = 4000  # tasks RL trains on; None for all
+    dev_split: str = "validation"  # of the learning curve
+    dev_tasks: int = 200
+    test_split: str = "test"  # of the results table
+    test_tasks: int | None = 500
+    needs_gpu: bool = False
+
+
+ADAM: Mapping[str, Any] = {"adam_beta2": 0.98, "weight_decay": 0.05}
+"""Of all phases with a tiny model."""
 
 COPY: Mapping[str, Any] = {"learning_rate": 4e-3, **ADAM, "weight_decay": 1.0}
 """Of a phase in which copying has to be learned: with less weight decay it comes later, and for some seeds in part."""
+
+TINY_GRPO: Mapping[str, Any] = {
+    "max_steps": 36,
+    "per_device_train_batch_size": 128,
+    "num_generations": 8,
+    "micro_batch_size": 64,
+    "learning_rate": 5e-4,
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "warmup_steps": 5,
+    "adam_beta2": 0.98,
+    "epsilon_high": 0.28,
+    "max_turn_tokens": 40,
+    "max_episode_tokens": 400,
+    "eval_steps": 3,
+    "max_num_seqs": 128,
+    "trajectories_per_step": 48,
+    "bf16": False,
+    "use_cpu": True,
+    "gradient_checkpointing": False,
+    "model_init_kwargs": {"dtype": "float32"},
+}
+"""Fields of `AgentGRPOConfig` for a tiny model on two CPU cores."""
+
+
+def hold_then_decay(decay_steps: int, warmup_steps: int = 30) -> dict[str, Any]:
+    """Return a schedule whose linear decay at the end is worth more than further steps at the full rate."""
+    return {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"num_decay_steps": decay_steps, "decay_type": "linear", "min_lr_ratio": 0.05},
+        "warmup_steps": warmup_steps,
+    }
 
 
 def learn_to_copy(*, episodes: int, steps: int, until_loss: float, then: int) -> tuple[Imitation, Imitation]:
@@ -29,56 +97,42 @@ def learn_to_copy(*, episodes: int, steps: int, until_loss: float, then: int) ->
     constant = {**COPY, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 30}
     decay = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.05}, "warmup_steps": 5}
     return (
-        Imitation("expert imitation, first phase", episodes, EXPERT, steps, 24, constant, until_loss),
-        Imitation("expert imitation", then, EXPERT, 300, 24, {**COPY, **decay}),
+        Imitation("expert imitation, first phase", episodes, steps, 24, constant, until_loss=until_loss),
+        Imitation("expert imitation", then, 300, 24, {**COPY, **decay}),
     )
 
 
-def mostly_badly(name: str, styles: Mapping[str, float]) -> Imitation:
+def mostly_badly(what: str, styles: Mapping[str, float]) -> Imitation:
     """Show few episodes, after imitation, of which most are in a worse style: the start that RL comes back from."""
     settings = {"learning_rate": 5e-4, "lr_scheduler_type": "cosine", **ADAM}
-    return Imitation(name, episodes=640, styles=styles, steps=20, batch=32, settings=settings)
+    return Imitation(f"SFT policy ({what})", 640, 20, 32, settings, styles)
 
 
-# The calculator, on a CPU with a tiny model and on a GPU with a real one.
 CPU = Preset(
     env_id="AgentR1/GSM8K-v0",
     # The tiny model has no use for a prompt in prose, and pays for each of its tokens.
     env_kwargs={"system_prompt": ""},
-    model=None,
     imitation=(
-        Imitation(
-            name="expert imitation",
-            episodes=12000,
-            styles=EXPERT,
-            steps=900,
-            batch=24,
-            settings={"learning_rate": 4e-3, **hold_then_decay(450), **ADAM},
-        ),
+        Imitation("expert imitation", 12000, 900, 24, {"learning_rate": 4e-3, **hold_then_decay(450), **ADAM}),
         Imitation(
             name="SFT policy (70% answer at once)",
             episodes=1300,
-            styles={"default": 0.3, "direct": 0.7},
             steps=40,
             batch=32,
             settings={"learning_rate": 1e-3, "lr_scheduler_type": "cosine", **ADAM},
+            styles={"default": 0.3, "direct": 0.7},
         ),
     ),
-    train_tasks=4000,
-    dev_split="validation",
-    dev_tasks=200,
-    test_tasks=500,
     grpo=TINY_GRPO,
 )
+"""The calculator, on a CPU with a tiny model."""
 
 GPU = Preset(
     env_id="AgentR1/GSM8K-v0",
     env_kwargs={"data": "openai/gsm8k"},
     model="Qwen/Qwen2.5-1.5B-Instruct",
-    imitation=(),
     train_tasks=None,
     dev_split="test",
-    dev_tasks=200,
     test_tasks=None,
     needs_gpu=True,
     grpo={
@@ -100,63 +154,41 @@ GPU = Preset(
         "model_init_kwargs": {"dtype": "float32"},
     },
 )
+"""The calculator, on a GPU with a real model."""
 
-# Search: questions of two hops about worlds that training has not seen.
 HOTPOTQA = Preset(
     env_id="AgentR1/HotpotQA-v0",
     # One paragraph per search: the tiny model reads what it pays for. Years and comparisons are beyond it.
     env_kwargs={"system_prompt": "", "levels": ("easy",), "top_k": 1},
-    model=None,
     # With few tokens besides the words of the sentences, names are short sequences of tokens that all names share.
     tiny={"vocab_size": 600, "names_apart": True},
     imitation=(
         *learn_to_copy(episodes=16000, steps=2000, until_loss=0.645, then=7200),
-        mostly_badly("SFT policy (75% give up at once)", {"default": 0.25, "direct": 0.75}),
+        mostly_badly("75% give up at once", {"default": 0.25, "direct": 0.75}),
     ),
-    train_tasks=4000,
     dev_split="unseen_entities_dev",
-    dev_tasks=200,
-    test_tasks=500,
     test_split="unseen_entities",
     grpo={**TINY_GRPO, "max_steps": 24},
 )
+"""Search: questions of two hops about worlds that training has not seen."""
 
-# Mazes that are only seen. The imitation ends on purpose when the policy finds the way in half of them: how to look is
-# found out all at once, after 30 to 200 steps, and a model that looks well leaves RL nothing to do.
+# The imitation ends on purpose when the policy finds the way in half of the mazes. It learns to look all at once, after
+# 30 to 200 steps, and a model that looks well leaves RL nothing to do.
+_LOOK = {"learning_rate": 3e-3, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 20, **ADAM}
 MAZE = Preset(
     env_id="AgentR1/VisualMaze-v0",
     # Nine cells: the smallest mazes that have walls to go around and enough layouts to hold some out.
     # Four turns: one mistake is allowed, and a policy that does not look fails in half of them (benchmarks/maze.py).
     env_kwargs={"size": 3, "longest": 3, "max_turns": 4},
-    model=None,
-    imitation=(
-        Imitation(
-            name="expert imitation",
-            episodes=2000,
-            styles=EXPERT,
-            steps=400,
-            batch=32,
-            until_loss=0.25,
-            settings={"learning_rate": 3e-3, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 20, **ADAM},
-        ),
-    ),
-    train_tasks=4000,
-    dev_split="validation",
+    imitation=(Imitation("expert imitation", 2000, 400, 32, _LOOK, until_loss=0.25),),
     dev_tasks=100,
     test_tasks=None,
     # In mazes of sixteen cells success fell at the 5e-4 of the other tiny models.
-    grpo={
-        **TINY_GRPO,
-        "max_steps": 30,
-        "learning_rate": 2e-4,
-        "micro_batch_size": 32,
-        "max_turn_tokens": 6,
-        "eval_steps": 5,
-    },
+    grpo={**TINY_GRPO, "max_steps": 30, "learning_rate": 2e-4, "micro_batch_size": 32, "max_turn_tokens": 6}
+    | {"eval_steps": 5},
 )
+"""Mazes that are only seen."""
 
-# Programs: problems that a Python interpreter solves, in sentences of training, with numbers that it has not seen. What
-# stands in every episode in the same words is a token each, which makes 80 tokens of 130.
 RETOOL = Preset(
     env_id="AgentR1/ReTool-v0",
     env_kwargs={
@@ -171,7 +203,7 @@ RETOOL = Preset(
         "output_style": "retool",
         "max_turns": 3,
     },
-    model=None,
+    # What stands in every episode in the same words is a token each, which makes 80 tokens of 130.
     tiny={
         "frames": (
             CodeParser("code_interpreter", "code").instructions(()),
@@ -186,20 +218,14 @@ RETOOL = Preset(
     },
     imitation=(
         *learn_to_copy(episodes=3000, steps=1200, until_loss=0.42, then=2000),
-        mostly_badly("SFT policy (70% answer at once)", {"default": 0.3, "direct": 0.7}),
+        mostly_badly("70% answer at once", {"default": 0.3, "direct": 0.7}),
     ),
-    train_tasks=4000,
     dev_split="unseen_numbers_dev",
-    dev_tasks=200,
-    test_tasks=500,
     test_split="unseen_numbers",
     grpo={**TINY_GRPO, "max_steps": 18, "max_turn_tokens": 64},
 )
+"""Programs: problems that a Python interpreter solves, in sentences of training, with numbers that it has not seen."""
 
-# Housework: to look into one place after the other until the thing is found, to take it, to carry it where it goes.
-# Furniture and things are a token each, with their numbers, and so is what the world always writes in the same words:
-# an episode has half as many tokens. Where to look next stands in the list at the beginning, behind the place where one
-# is: with a token for each place, to find it takes one step of looking back.
 _FURNITURE = (
     "armchair bathtubbasin bed cabinet cart coffeemachine coffeetable countertop desk diningtable drawer dresser "
     "fridge garbagecan handtowelholder laundryhamper microwave ottoman safe shelf sidetable sinkbasin sofa stoveburner "
@@ -213,16 +239,18 @@ _THINGS = (
 ).split()
 ALFWORLD = Preset(
     env_id="AgentR1/ALFWorld-v0",
+    # Rooms with four receptacles, in which something lies in one and has to be put into another. To look into one after
+    # the other takes ten turns at most.
     env_kwargs={
-        # Rooms with four receptacles, in which something lies in one and has to be put into another.
         "receptacles": 4,
         "task_types": ("pick_and_place_simple",),
         "commands": "text",
         "system_prompt": "",
-        # Looking into one receptacle after the other takes ten turns at most.
         "max_turns": 12,
     },
-    model=None,
+    # Furniture and things are a token each, with their numbers, and so is what the world always writes in the same
+    # words: an episode has half as many tokens. Where to look next stands in the list at the beginning, behind the
+    # place where one is: with a token for each place, to find it takes one step of looking back.
     tiny={
         "frames": (
             "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you "
@@ -246,27 +274,16 @@ ALFWORLD = Preset(
         "demonstrations": 500,
     },
     imitation=(
-        Imitation(
-            name="expert imitation",
-            episodes=2000,
-            styles={"searching": 1.0},
-            steps=900,
-            # Small batches and much weight decay: what takes long is to find out how the list is gone through.
-            batch=8,
-            settings={**COPY, **hold_then_decay(400)},
-        ),
-        mostly_badly("SFT policy (70% give up at once)", {"searching": 0.3, "direct": 0.7}),
+        # Small batches and much weight decay: what takes long is to find out how the list is gone through.
+        Imitation("expert imitation", 2000, 900, 8, {**COPY, **hold_then_decay(400)}, {"searching": 1.0}),
+        mostly_badly("70% give up at once", {"searching": 0.3, "direct": 0.7}),
     ),
-    train_tasks=4000,
-    dev_split="validation",
     dev_tasks=100,
     test_tasks=300,
     grpo={**TINY_GRPO, "max_steps": 16, "eval_steps": 4, "max_turn_tokens": 12},
 )
+"""Housework: to look into one place after the other until the thing is found, and to carry it where it goes."""
 
-# Shopping: to search for all that an instruction asks, to open what was found, to choose the option, to buy. What is
-# the same on every page, and on the receipt, is a token each, so that an episode has about 230 tokens instead of 900.
-# Where a page of results has another number the text is spelled, as any other.
 _HEAD = "Instruction: [SEP] i need "
 _BACK = " [SEP] Back to Search [SEP] "
 WEBSHOP = Preset(
@@ -281,7 +298,8 @@ WEBSHOP = Preset(
         # The expert takes four turns.
         "max_turns": 6,
     },
-    model=None,
+    # What is the same on every page, and on the receipt, is a token each: an episode has about 230 tokens instead of
+    # 900. Where a page of results has another number the text is spelled, as any other.
     tiny={
         "vocab_size": 1000,
         "frames": (
@@ -308,23 +326,15 @@ WEBSHOP = Preset(
         ),
     },
     imitation=(
-        Imitation(
-            name="expert imitation",
-            episodes=2000,
-            styles=EXPERT,
-            steps=1000,
-            # Small batches: what takes long is to find out how ids are copied, and that takes steps, not episodes.
-            batch=8,
-            settings={"learning_rate": 4e-3, **hold_then_decay(450, warmup_steps=40), **ADAM},
-        ),
-        mostly_badly("SFT policy (70% in a hurry)", {"default": 0.3, "direct": 0.7}),
+        # Small batches: what takes long is to find out how ids are copied, and that takes steps, not episodes.
+        Imitation("expert imitation", 2000, 1000, 8, {"learning_rate": 4e-3, **hold_then_decay(450, 40), **ADAM}),
+        mostly_badly("70% in a hurry", {"default": 0.3, "direct": 0.7}),
     ),
     train_tasks=None,
-    dev_split="validation",
-    dev_tasks=200,
     test_tasks=None,
     grpo={**TINY_GRPO, "max_steps": 24, "max_turn_tokens": 32},
 )
+"""Shopping: to search for all that an instruction asks, to open what was found, to choose the option, to buy."""
 
 PRESETS = {
     "cpu": CPU,
@@ -346,3 +356,36 @@ def get_preset(name: str) -> Preset:
     if name not in PRESETS:
         raise ConfigError(f"preset is {name!r}; allowed: {', '.join(PRESETS)}")
     return PRESETS[name]
+
+
+def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Preset:
+    """Make the preset of any environment that has an expert: `agent-gym speedrun --env ID`.
+
+    A tiny model, a short imitation that leaves it far from the expert, and as much RL as the calculator's speedrun has.
+    A task of few words, such as the one that `agent-gym new env` writes, is learned so; a task whose names have to be
+    copied wants a longer imitation (see `HOTPOTQA`). The system prompt is left out unless `env_kwargs` have one.
+
+    Raises:
+        ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".
+    """
+    settings = {"system_prompt": "", **(env_kwargs or {})}
+    env = make_env(env_id, settings)
+    sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
+    env.close()
+    if "train" not in sizes:
+        raise ConfigError(f"{env_id} has no split 'train' to learn from; it has: {', '.join(sizes)}")
+    # The best name for the learning curve and for the table first.
+    dev = next((name for name in ("validation", "dev", "valid", "test") if name in sizes), "train")
+    test = next((name for name in ("test", "validation", "dev", "valid") if name in sizes), "train")
+    imitated = {"learning_rate": 2e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10, **ADAM}
+    return Preset(
+        env_id=env_id,
+        env_kwargs=settings,
+        imitation=(Imitation("expert imitation", min(3000, sizes["train"]), 160, 24, imitated),),
+        train_tasks=min(4000, sizes["train"]),
+        dev_split=dev,
+        dev_tasks=min(200, sizes[dev]),
+        test_split=test,
+        test_tasks=min(500, sizes[test]),
+        grpo=TINY_GRPO,
+    )

@@ -17,14 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from agent_gym.errors import ConfigError
-
-SIZES: dict[str, dict[str, int]] = {
-    "xt": {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 256},
-    "s": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384},
-}
-"""Name to the fields of `Qwen3Config` that differ; heads are 32 wide, with one key and value head."""
-
+SIZE = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 256}
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 14, 2
@@ -76,19 +69,18 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
     env: Any = make_env(env_id, env_kwargs)
     tasks = env.get_wrapper_attr("tasks")
     split = "train" if "train" in tasks else next(iter(tasks))
-    texts = []
+    plain, texts = env.unwrapped, []
     for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
         env.reset(seed=spec.seed, options=spec.options)
         over = False
         while not over:
-            _, _, terminated, truncated, _ = env.step(env.unwrapped.expert_action())
+            _, _, terminated, truncated, _ = env.step(plain.expert_action())
             over = terminated or truncated
-        pieces = [
-            f"<tool_response>\n{s.text}\n</tool_response>" if s.source == "env" else s.text
-            for s in env.unwrapped.transcript.segments
-        ]
-        names = [schema["function"]["name"] for schema in env.unwrapped.tool_schemas]
-        texts.append("\n".join([", ".join(names), *pieces]))
+        pieces = [", ".join(schema["function"]["name"] for schema in plain.tool_schemas)]
+        for segment in plain.transcript.segments:
+            framed = f"<tool_response>\n{segment.text}\n</tool_response>"
+            pieces.append(framed if segment.source == "env" else segment.text)
+        texts.append("\n".join(pieces))
     close_env(env)
     return texts
 
@@ -103,7 +95,7 @@ def make_tiny_tokenizer(
         vocab_size: number of tokens; every byte has one, so that any text can be encoded.
         names_apart: cut capitalised words off from the space before them. A name is then the same tokens behind a space
             and behind a quotation mark, and can be copied token by token. It costs a token per name.
-        frames: texts that an environment always writes in the same way; each becomes a token of its own, beside those
+        frames: texts that an environment always writes in the same way; each becomes a token of its own, besides those
             of `vocab_size`. Of several that begin at one place the longest counts.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -118,11 +110,9 @@ def make_tiny_tokenizer(
         ]
     )
     core.decoder = decoders.ByteLevel()
+    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), [PAD, START, END]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[PAD, START, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     # Each text stands for one conversation, so that what frames it is as frequent as it will be.
     roles = ["system\n", "user\n", "assistant\n"]
@@ -136,7 +126,7 @@ def make_tiny_tokenizer(
 
 
 def make_tiny_processor(texts: Iterable[str], vocab_size: int = 400) -> Any:
-    """Train a tokenizer of `vocab_size` tokens on texts and put an image processor beside it, without torchvision."""
+    """Train a tokenizer of `vocab_size` tokens on texts and add an image processor that needs no torchvision."""
     from transformers import Qwen2VLProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -160,7 +150,6 @@ def make_tiny_model(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
     *,
-    size: str = "xt",
     vocab_size: int = 800,
     names_apart: bool = False,
     frames: Sequence[str] = (),
@@ -168,32 +157,25 @@ def make_tiny_model(
     context: int = 1024,
     seed: int = 0,
 ) -> Path:
-    """Write a fresh model and its tokenizer to a folder.
+    """Write a fresh model and its tokenizer to a folder, which is made if needed, and return the folder.
 
     Args:
-        folder: where to; made if needed, and returned.
+        folder: where to.
         env_id: the environment whose demonstrations the tokenizer is trained on.
         env_kwargs: its arguments.
-        size: a name of `SIZES`.
         vocab_size: as of `make_tiny_tokenizer`, as the next two; the model's table is rounded up to a multiple of 64.
         names_apart: see there.
         frames: see there.
-        demonstrations: how many the tokenizer is trained on, at most; where worlds are slow, fewer may do.
-        context: longest sequence.
+        demonstrations: how many the tokenizer is trained on, at most; where episodes are slow, fewer may do.
+        context: longest sequence, in tokens.
         seed: of the random weights.
-
-    Raises:
-        ConfigError: for an unknown size.
     """
-    if size not in SIZES:
-        raise ConfigError(f"size is {size!r}; allowed: {', '.join(SIZES)}")
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     texts = demonstration_texts(env_id, env_kwargs, episodes=demonstrations)
     tokenizer = make_tiny_tokenizer(texts, vocab_size, names_apart=names_apart, frames=frames)
     # Qwen3's own base of a million is for contexts of 32,000 tokens.
-    rope = {"rope_type": "default", "rope_theta": 10_000.0}
-    language = {**_language(tokenizer, context, rope), **SIZES[size]}
+    language = _language(tokenizer, context, {"rope_type": "default", "rope_theta": 10_000.0})
     config = Qwen3Config(head_dim=32, tie_word_embeddings=True, dtype="float32", **language)
     return _write(folder, tokenizer, Qwen3ForCausalLM, config, seed)
 
@@ -216,11 +198,10 @@ def make_tiny_vision_model(
     # Half of a head's 32 dimensions, divided among time, height and width; the width gets the slowest. With the usual
     # base of 10,000 these would not turn by a hundredth between neighbours.
     rope = {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [4, 6, 6]}
-    language = {**_language(processor.tokenizer, context, rope), **SIZES["xt"]}
-    width = language["hidden_size"]
+    width = SIZE["hidden_size"]
     eye = {"depth": 2, "embed_dim": 128, "hidden_size": width, "mlp_ratio": 2, "num_heads": 4, "patch_size": PATCH}
     config = Qwen2VLConfig(
-        text_config=cast(Any, {**language, "initializer_range": width**-0.5}),
+        text_config=cast(Any, {**_language(processor.tokenizer, context, rope), "initializer_range": width**-0.5}),
         vision_config=cast(Any, {**eye, "spatial_merge_size": MERGE, "initializer_range": 0.05}),
         image_token_id=image,
         video_token_id=video,
@@ -234,6 +215,7 @@ def make_tiny_vision_model(
 
 def _language(tokenizer: Any, context: int, rope: dict[str, Any]) -> dict[str, Any]:
     return {
+        **SIZE,
         "vocab_size": -(-len(tokenizer) // 64) * 64,
         "num_key_value_heads": 1,
         "max_position_embeddings": context,

@@ -38,11 +38,13 @@ settings.register_profile("agent-gym", deadline=None, derandomize=True, database
 settings.load_profile("agent-gym")
 
 
+DATA = Path(os.environ.get("AGENT_GYM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
 @pytest.fixture(scope="session")
 def gsm8k_folder() -> Path:
     """The folder with the real GSM8K rows, `test.jsonl` and `train.jsonl`."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("AGENT_GYM_DATA", beside)) / "gsm8k"
+    folder = DATA / "gsm8k"
     if not (folder / "test.jsonl").is_file():
         pytest.skip(f"no real GSM8K rows: {folder}/test.jsonl does not exist (set AGENT_GYM_DATA)")
     return folder
@@ -51,8 +53,7 @@ def gsm8k_folder() -> Path:
 @pytest.fixture(scope="session")
 def alfworld_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with official games of ALFWorld: all of valid_seen, and some of train."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    archive = Path(os.environ.get("AGENT_GYM_DATA", beside)) / "alfworld_json_2.1.1_sample.tar.gz"
+    archive = DATA / "alfworld_json_2.1.1_sample.tar.gz"
     if not archive.is_file():
         pytest.skip(f"no official games of ALFWorld: {archive} does not exist (set AGENT_GYM_DATA)")
     folder = tmp_path_factory.mktemp("alfworld")

@@ -1,4 +1,4 @@
-"""The pages say what the code does: their examples run, their outputs are the real ones, their links lead somewhere.
+"""The pages show what the code does: their examples run, their outputs are the real ones, their links lead somewhere.
 
 A python block marked `python run` is executed, the blocks of one page in order and in one namespace; a `text` block
 right after it is what it prints. A `console run` block holds `$ ` commands, each followed by its output. Other blocks
@@ -22,6 +22,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,19 +103,17 @@ def run_python(page: Path, folder: Path) -> list[tuple[Block, str]]:
 
 
 def run_console(page: Path, folder: Path) -> list[tuple[Block, str]]:
-    """Run the commands of the `console run` blocks and return what the blocks should say."""
-    said = []
+    """Run the commands of the `console run` blocks and return what the blocks should hold."""
+    printed = []
     for block in blocks_of(page):
         if block.info == "console run":
             text = ""
             for command in re.findall(r"^\$ (.+)$", block.text, re.MULTILINE):
                 script = ["bash", "-c", f"exec 2>&1; {command}"]
-                done = subprocess.run(
-                    script, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, timeout=120
-                )
-                text += f"$ {command}\n{done.stdout}"
-            said.append((block, text))
-    return said
+                pipe: Any = {"stdout": subprocess.PIPE, "text": True, "timeout": 120}
+                text += f"$ {command}\n{subprocess.run(script, cwd=folder, env=ENVIRONMENT, **pipe).stdout}"
+            printed.append((block, text))
+    return printed
 
 
 @needs_training
@@ -132,11 +131,10 @@ def test_console_blocks_say_what_the_commands_print(page: Path, tmp_path: Path) 
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_files_and_tests_that_are_named_exist(page: Path) -> None:
+    """Links lead to files and headings, `trainers/rows.py` is a file, `tests/test_x.py::test_y` a test in one."""
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("https://"):
-            continue
+    for target in re.findall(r"\]\((?!https://)([^)\s]+)\)", text):
         path, _, anchor = target.partition("#")
         file = page.parent / path if path else page
         assert file.exists(), f"{page}: the link to {target} leads nowhere"
@@ -144,16 +142,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{page}: {file.name} has no heading for #{anchor}"
-
-
-@every_page
-def test_files_and_tests_that_are_named_exist(page: Path) -> None:
-    """`trainers/rows.py` is a file, and `tests/test_x.py::test_y` is a test in one."""
-    for path in re.findall(
-        r"`((?:agent_gym|envs|trainers|registry|examples|tests|docs|notebooks)/[\w./]+)`", page.read_text()
-    ):
+    folders = "agent_gym|envs|trainers|registry|examples|tests|docs|notebooks"
+    for path in re.findall(rf"`((?:{folders})/[\w./]+)`", text):
         assert (ROOT / path).exists(), f"{page} names {path}, which does not exist"
-    for path, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", page.read_text()):
+    for path, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
         assert f"def {name}(" in (ROOT / path).read_text(), f"{page} names {path}::{name}, which does not exist"
 
 

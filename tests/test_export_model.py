@@ -1,4 +1,4 @@
-"""Exported models: the same logits to 1e-6 as the trained ones, loaded as anybody would, with a card that is true."""
+"""Exported models: the same logits to 1e-6 as the trained ones, with a card that is true; and the hub."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from trainer_tools import ENV, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
-from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers import export_model, task_dataset  # noqa: E402
 from agent_gym.trainers.checkpoints import read_provenance  # noqa: E402
-from agent_gym.trainers.critic import make_critic  # noqa: E402
 
 
 def run(folder: Path, **options: Any) -> Any:
@@ -36,6 +35,11 @@ def run(folder: Path, **options: Any) -> Any:
     trainer = make_trainer(folder, max_steps=2, learning_rate=0.02, **saved, **options)
     trainer.train()
     return trainer
+
+
+def export(source: Path | str, out: Path, *flags: str) -> Path:
+    assert main(["export", "model", str(source), str(out), *flags]) == 0
+    return out
 
 
 @torch.no_grad()
@@ -81,8 +85,7 @@ def test_a_whole_model_is_copied_bit_for_bit_without_what_is_the_trainer_s(
     full: tuple[Path, Any], tmp_path: Path
 ) -> None:
     folder, trainer = full
-    out = tmp_path / "new" / "out"
-    assert main(["export", "model", str(folder), str(out)]) == 0
+    out = export(folder, tmp_path / "new" / "out")
     assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert torch.equal(logits(load(out)), logits(trainer.model))
     names = {path.name for path in out.iterdir()}
@@ -90,20 +93,16 @@ def test_a_whole_model_is_copied_bit_for_bit_without_what_is_the_trainer_s(
     assert not names & {"critic", "training_args.bin", "optimizer.pt", "trainer_state.json", "agent_gym.json"}
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer.chat_template and GenerationConfig.from_pretrained(out).eos_token_id == [tokenizer.eos_token_id]
+    first = folder / "checkpoint-1"
+    out = export(first, tmp_path / "out", "--critic")
+    critic = Path("critic", "model.safetensors")
+    assert (out / critic).read_bytes() == (first / critic).read_bytes()
+    load(out)  # which finds nothing unexpected
 
 
-def test_a_checkpoint_with_its_critic(full: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, _ = full
-    assert main(["export", "model", str(folder / "checkpoint-1"), str(tmp_path / "out"), "--critic"]) == 0
-    kept = tmp_path / "out" / "critic" / "model.safetensors"
-    assert kept.read_bytes() == (folder / "checkpoint-1" / "critic" / "model.safetensors").read_bytes()
-    load(tmp_path / "out")  # which finds nothing unexpected
-
-
-def test_an_adapter_is_merged_to_the_same_logits(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
+def test_an_adapter_is_merged_to_the_same_logits_or_stays_one(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
     folder, trainer, base = lora
-    out = tmp_path / "merged"
-    assert main(["export", "model", str(folder), str(out), "--merge_adapter"]) == 0
+    out = export(folder, tmp_path / "merged", "--merge_adapter")
     wanted, plain = logits(trainer.model), logits(AutoModelForCausalLM.from_pretrained(base))
     assert (wanted - plain).abs().max() > 1e-2, "training has changed nothing"
     assert (logits(load(out)) - wanted).abs().max() < 1e-5  # the two sums have different orders
@@ -112,14 +111,9 @@ def test_an_adapter_is_merged_to_the_same_logits(lora: tuple[Path, Any, str], tm
     assert (logits(load(out).double()) - logits(adapted.double())).abs().max() < 1e-6
     assert not (out / "adapter_config.json").exists()
     assert load(out).config.tie_word_embeddings == trainer.model.config.tie_word_embeddings
-
-
-def test_an_adapter_can_stay_one(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
-    folder, trainer, base = lora
-    out = tmp_path / "adapter"
-    assert main(["export", "model", str(folder / "checkpoint-2"), str(out)]) == 0
+    out = export(folder / "checkpoint-2", tmp_path / "adapter")
     adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(out))
-    assert torch.equal(logits(adapted), logits(trainer.model))
+    assert torch.equal(logits(adapted), wanted)
     assert "library_name: peft" in (out / "README.md").read_text() and not (out / "config.json").exists()
 
 
@@ -129,44 +123,40 @@ def test_merging_in_bf16_rounds_once(lora: tuple[Path, Any, str], tmp_path: Path
     AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(half)
     AutoTokenizer.from_pretrained(base).save_pretrained(half)
     adapter = moved(folder, tmp_path / "adapter", str(half))
-    assert main(["export", "model", str(adapter), str(tmp_path / "out"), "--merge_adapter"]) == 0
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").state_dict()
+    out = export(adapter, tmp_path / "out", "--merge_adapter")
+    merged = AutoModelForCausalLM.from_pretrained(out, dtype="auto").state_dict()
     exact = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(half, dtype=torch.float32), str(adapter))
     for name, weight in exact.merge_and_unload().state_dict().items():
         assert merged[name].dtype == torch.bfloat16 and torch.equal(merged[name], weight.to(torch.bfloat16)), name
 
 
-def test_the_run_tells_how_it_came_about_and_the_card_says_so(full: tuple[Path, Any], tmp_path: Path) -> None:
+def test_the_card_is_what_the_run_has_written(full: tuple[Path, Any], tmp_path: Path) -> None:
     folder, trainer = full
+    estimator = trainer.args.advantage_estimator
     first, last = read_provenance(folder / "checkpoint-1"), read_provenance(folder)
     assert (first["step"], last["step"], len(last["evaluations"])) == (1, 2, 2)
     assert last["environments"] == [{"env_id": ENV, "env_kwargs": {"fail": 11}, "split": "train", "tasks": 8}]
-    assert (
-        last["settings"]["lam"] == 0.9 and last["settings"]["advantage_estimator"] == trainer.args.advantage_estimator
-    )
-    for text in (json.dumps(last), ""):
-        assert str(folder) not in text and model_folder() not in text
-    assert main(["export", "model", str(folder), str(tmp_path / "my-model")]) == 0
-    card = (tmp_path / "my-model" / "README.md").read_text()
-    assert (
-        card.startswith("---\nlibrary_name: transformers\n") and "\n# my-model\n" in card and "# license: yours" in card
-    )
-    assert f"trained by `AgentPPOTrainer` ({trainer.args.advantage_estimator}) for 2 steps" in card
-    logged = [entry for entry in trainer.state.log_history if "eval_success" in entry][-1]
-    low, high = logged["eval_success_low"], logged["eval_success_high"]
-    assert f"| 2 | {logged['eval_success']:.1%} | {low:.1%} to {high:.1%} |" in card
-    assert f"| {ENV} |" in card and '| `{"fail": 11}` |' in card and f"| torch | {version('torch')} |" in card
-    assert str(folder) not in card and model_folder() not in card
-
-
-def test_the_card_shows_evaluations_with_their_intervals(full: tuple[Path, Any], tmp_path: Path) -> None:
+    assert last["settings"]["lam"] == 0.9 and last["settings"]["advantage_estimator"] == estimator
     episodes = tmp_path / "eval.jsonl"
     command = ["eval", "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--output", str(episodes)]
     assert main(command) == 0
-    assert main(["export", "model", str(full[0]), str(tmp_path / "out"), "--eval", str(episodes)]) == 0
-    card = (tmp_path / "out" / "README.md").read_text()
+    card = (export(folder, tmp_path / "my-model", "--eval", str(episodes)) / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert "\n# my-model\n" in card and "# license: yours" in card
+    assert f"trained by `AgentPPOTrainer` ({estimator}) for 2 steps" in card
     assert "| expert | AgentR1/GSM8K-v0 | test | 100.0% | 67.6% to 100.0% | 1.100 | 8 |" in card
+    logged = [entry for entry in trainer.state.log_history if "eval_success" in entry][-1]
+    low, high = logged["eval_success_low"], logged["eval_success_high"]
     assert "During training:" in card
+    assert f"| 2 | {logged['eval_success']:.1%} | {low:.1%} to {high:.1%} |" in card
+    assert f"| {ENV} |" in card and '| `{"fail": 11}` |' in card and f"| torch | {version('torch')} |" in card
+    for text in (json.dumps(last), card):
+        assert str(folder) not in text and model_folder() not in text
+
+
+def test_a_run_without_a_trainer_of_ours_has_a_short_card(tmp_path: Path) -> None:
+    card = (export(model_folder(), tmp_path / "out") / "README.md").read_text()
+    assert "## Versions" in card and "## Settings" not in card and model_folder() not in card
 
 
 @pytest.mark.slow
@@ -180,8 +170,7 @@ def test_vllm_loads_the_merged_model(lora: tuple[Path, Any, str], tmp_path: Path
     from agent_gym.policies import VLLMPolicy
 
     folder, trainer, _ = lora
-    assert main(["export", "model", str(folder), str(tmp_path / "out"), "--merge_adapter"]) == 0
-    policy = VLLMPolicy(tmp_path / "out", [EOS], context=256, kv_cache_gib=0.1)
+    policy = VLLMPolicy(export(folder, tmp_path / "out", "--merge_adapter"), [EOS], context=256, kv_cache_gib=0.1)
     try:
         requests = make_requests(4)
         assert largest_difference(trainer.model.eval(), requests, sample(policy, requests)) < 1e-5
@@ -195,9 +184,9 @@ def test_mistakes_are_one_line_and_leave_nothing(
     out = str(tmp_path / "out")
 
     def wrong(*arguments: str) -> str:
-        said = complaint(capsys, "export", "model", *arguments)
+        line = complaint(capsys, "export", "model", *arguments)
         assert not list(tmp_path.glob("out*"))
-        return said
+        return line
 
     assert "no folder at" in wrong("nowhere", out)
     assert "holds no model" in wrong(str(tmp_path), out)
@@ -213,52 +202,52 @@ def test_mistakes_are_one_line_and_leave_nothing(
 # The hub.
 
 
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as its client needs to upload: what it answers, and the files that were committed."""
+
+    status: int
+    files: dict[str, bytes]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer: Any = {}
+        if self.path == "/api/repos/create":
+            answer = {"url": "https://huggingface.co/me/m"}
+        elif "/preupload/" in self.path:
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            answer = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
+        elif "/commit/" in self.path:
+            entries = [json.loads(line) for line in body.splitlines()]
+            values = [entry["value"] for entry in entries if entry["key"] == "file"]
+            self.files.update({value["path"]: base64.b64decode(value["content"]) for value in values})
+            url = "https://huggingface.co/me/m/commit/0"
+            answer = {"success": True, "commitOid": "0" * 40, "commitUrl": url, "hookOutput": ""}
+        self._send(answer)
+
+    def do_GET(self) -> None:
+        self._send({"id": "me/m", "sha": "0" * 40, "siblings": []})
+
+    def _send(self, answer: Any) -> None:
+        content = json.dumps(answer).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
 @contextmanager
-def hub(status: int = 200) -> Iterator[tuple[str, dict[str, bytes], list[str]]]:
-    """As much of the hub as its client needs to upload: address, the files that were committed, the requests."""
-    files: dict[str, bytes] = {}
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append(self.path)
-            answer: Any = {}
-            if self.path == "/api/repos/create":
-                answer = {"url": "https://huggingface.co/me/m"}
-            elif "/preupload/" in self.path:
-                asked_for = [f["path"] for f in json.loads(body)["files"]]
-                kept = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in asked_for]
-                answer = {"files": kept}
-            elif "/commit/" in self.path:
-                for line in body.splitlines():
-                    entry = json.loads(line)
-                    if entry["key"] == "file":
-                        files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-                url = "https://huggingface.co/me/m/commit/0"
-                answer = {"success": True, "commitOid": "0" * 40, "commitUrl": url, "hookOutput": ""}
-            self._send(answer)
-
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self._send({"id": "me/m", "sha": "0" * 40, "siblings": []})
-
-        def _send(self, answer: Any) -> None:
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def hub(status: int = 200) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Start a hub and yield its address and the files that it gets."""
+    handler = type("Handler", (Hub,), {"status": status, "files": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", files, asked
+        yield f"http://127.0.0.1:{server.server_port}", handler.files
     finally:
         server.shutdown()
         thread.join()
@@ -271,12 +260,10 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Any:
     import huggingface_hub
     from huggingface_hub import constants
 
-    from agent_gym.trainers import export_hub as ours
-
     def point(address: str) -> None:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         api = huggingface_hub.HfApi(endpoint=address, token="hf_test")
-        monkeypatch.setattr(ours, "HfApi", lambda: api)
+        monkeypatch.setattr(export_model, "HfApi", lambda: api)
 
     huggingface_hub.close_session()
     yield point
@@ -284,12 +271,11 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_pushing_uploads_what_was_exported(full: tuple[Path, Any], tmp_path: Path, online: Any) -> None:
-    out = tmp_path / "out"
-    with hub() as (address, files, asked):
+    with hub() as (address, files):
         online(address)
-        assert main(["export", "model", str(full[0]), str(out), "--push_to_hub", "me/m"]) == 0
+        out = export(full[0], tmp_path / "out", "--push_to_hub", "me/m")
     assert files == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    assert asked[0] == "/api/repos/create" and "\n# m\n" in files["README.md"].decode()
+    assert "\n# m\n" in files["README.md"].decode()
 
 
 @pytest.mark.parametrize(
@@ -300,17 +286,9 @@ def test_a_push_that_fails_says_why_and_keeps_the_folder(
     full: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str, words: str, online: Any
 ) -> None:
     out = tmp_path / "out"
-    arguments = ["export", "model", str(full[0]), str(out), "--push_to_hub", "me/m"]
-    with hub(403) as (address, _, _):
+    with hub(403) as (address, _):
         if case != "offline":
             online(address if case == "403" else "http://127.0.0.1:9")
-        said = complaint(capsys, *arguments)
-    assert words in said and f"hf upload me/m {out}" in said
+        line = complaint(capsys, "export", "model", str(full[0]), str(out), "--push_to_hub", "me/m")
+    assert words in line and f"hf upload me/m {out}" in line
     load(out)
-
-
-def test_a_run_without_a_trainer_of_ours_has_a_short_card(tmp_path: Path) -> None:
-    make_critic(model_folder(), "head")  # the folder loads
-    assert main(["export", "model", model_folder(), str(tmp_path / "out")]) == 0
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "## Versions" in card and "## Settings" not in card and model_folder() not in card

@@ -1,4 +1,4 @@
-"""Trajectories as data sets: nothing lost, filtered as asked, and read by TRL's SFTTrainer with the right mask."""
+"""Trajectories as data sets: nothing lost, filtered by flags, and read by TRL's SFTTrainer with the right mask."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes = runner.run(make_specs("AgentR1/GSM8K-v0", kwargs, split="train", episodes=6))
     runner.close()
     episodes[5].failure = Failure("EnvFailure", "the index is gone")
-    # A tool of somebody else's may let half of a surrogate pair through, which no parquet can hold.
+    # A tool of another package may let half of a surrogate pair through, which no parquet can hold.
     episodes[3].messages[-1]["content"] += "\ud800"
     episodes[3].steps[-1].observation += "\ud800"
     path = tmp_path_factory.mktemp("played") / "episodes.jsonl"
@@ -55,9 +55,7 @@ def export(played: Path, out: Path, *flags: str) -> Any:
 def test_what_happened_is_all_there(played: Path, tmp_path: Path) -> None:
     data = export(played, tmp_path / "out")
     records = list(read_trajectories(played))
-    assert (
-        data.column_names and set(data.column_names) == set(FORMATS["trajectories"]) and len(data) == len(records) == 6
-    )
+    assert set(data.column_names) == set(FORMATS["trajectories"]) and len(data) == len(records) == 6
     for row, record in zip(data, records, strict=True):
         assert all(row[name] == record[name] for name in ("reward", "success", "failure"))
         assert json.loads(row["env_kwargs"]) == record["spec"]["env_kwargs"] and row["index"] == record["spec"]["index"]
@@ -81,10 +79,9 @@ def test_the_mask_is_the_policy_s_tokens_in_each_context(played: Path, tmp_path:
 
 def test_messages_for_another_tokenizer(played: Path, tmp_path: Path) -> None:
     data = export(played, tmp_path / "out", "--format", "messages")
-    assert len(data) == 5 and [m["role"] for m in data[0]["messages"]][:3] == ["user", "assistant", "tool"]
-    text = make_tiny_tokenizer().apply_chat_template(
-        data[0]["messages"], tools=json.loads(data[0]["tools"]), tokenize=False
-    )
+    messages, tools = data[0]["messages"], json.loads(data[0]["tools"])
+    assert len(data) == 5 and [message["role"] for message in messages][:3] == ["user", "assistant", "tool"]
+    text = make_tiny_tokenizer().apply_chat_template(messages, tools=tools, tokenize=False)
     assert "calculator" in text and "<tool_response>" in text
 
 

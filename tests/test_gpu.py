@@ -59,17 +59,14 @@ def test_a_preset_trains_on_one_card(tmp_path: Path, preset: str) -> None:
     if preset == "zero3":
         pytest.importorskip("deepspeed")
     model, out = make_tiny_model(tmp_path / "model", context=CONTEXT), tmp_path / "out"
-    words = ["grpo", ENV_ID, "--model_name_or_path", model, "--output_dir", out, "--accelerate_config", preset]
-    words += ["--num_processes", 1, "--use_vllm", "true", "--vllm_gpu_memory_utilization", 0.2, "--max_steps", 2]
-    words += ["--per_device_train_batch_size", 4, "--num_generations", 2, "--train_tasks", 8, "--max_turn_tokens", 8]
-    words += ["--max_episode_tokens", CONTEXT, "--learning_rate", 1e-2, "--logging_steps", 1, "--save_steps", 2]
-    done = subprocess.run(
-        [sys.executable, "-m", "agent_gym", *map(str, words), "--report_to", "none"],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    options = f"""
+        --num_processes 1 --use_vllm true --vllm_gpu_memory_utilization 0.2 --max_steps 2 --learning_rate 1e-2
+        --per_device_train_batch_size 4 --num_generations 2 --train_tasks 8 --max_turn_tokens 8 --logging_steps 1
+        --max_episode_tokens {CONTEXT} --save_steps 2 --report_to none --accelerate_config {preset}
+    """.split()
+    words = ["agent_gym", "grpo", ENV_ID, "--model_name_or_path", model, "--output_dir", out, *options]
+    command, env = [sys.executable, "-m", *map(str, words)], {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     before = AutoModelForCausalLM.from_pretrained(model).state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()

@@ -1,4 +1,4 @@
-"""Turns that are interrupted: engines tell what they have sampled, and other weights write the rest."""
+"""Turns that are interrupted: engines return what they have sampled, and other weights write the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -29,13 +29,8 @@ CONTEXT, LENGTH = 512, 400
 TOLERANCE = 1e-5
 
 
-class Subject(NamedTuple):
-    policy: Any
-    model: Any
-
-
 @pytest.fixture(scope="module", params=["process", pytest.param("server", marks=pytest.mark.slow)])
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
     folder: Path = tmp_path_factory.mktemp("model")
     path = make_tiny_model(folder, context=CONTEXT)
     model = AutoModelForCausalLM.from_pretrained(path)
@@ -46,7 +41,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             url, _ = stack.enter_context(model_server(path, folder / "log.txt", context=CONTEXT))
             policy = VLLMServerPolicy([url], [EOS], context=CONTEXT)
         stack.callback(policy.close)
-        yield Subject(policy, model)
+        yield policy, model
 
 
 def make(count: int) -> list[Request]:
@@ -65,14 +60,14 @@ def begin(policy: Any, requests: list[Request]) -> tuple[list[Generation], list[
         finished: list[Generation] = []
         while not finished:
             finished += policy.poll()
-        told = policy.interrupt()
+        sampled = policy.interrupt()
         assert policy.pending == 0
-        if begun := [generation for generation in told if generation.finish_reason == "abort"]:
-            return finished + [generation for generation in told if generation.finish_reason != "abort"], begun
+        if begun := [generation for generation in sampled if generation.finish_reason == "abort"]:
+            return finished + [generation for generation in sampled if generation.finish_reason != "abort"], begun
     raise AssertionError("ten times all turns were done before they could be interrupted")
 
 
-def test_what_was_sampled_is_told_and_newer_weights_go_on_from_there(subject: Subject) -> None:
+def test_what_was_sampled_is_returned_and_newer_weights_go_on_from_there(subject: tuple[Any, Any]) -> None:
     policy, model = subject
     assert isinstance(policy, Interruptible)
     policy.sync(model.named_parameters())
@@ -81,21 +76,19 @@ def test_what_was_sampled_is_told_and_newer_weights_go_on_from_there(subject: Su
     finished, begun = begin(policy, list(requests.values()))
     assert all(0 < len(generation.token_ids) < LENGTH for generation in begun)
     pieces = {generation.id: generation for generation in [*finished, *begun]}
-    told = [requests[number] for number in pieces]
-    assert largest_difference(model, told, pieces) < TOLERANCE
+    answered = [requests[number] for number in pieces]
+    assert largest_difference(model, answered, pieces) < TOLERANCE
     disturb(model, seed=5)
-    assert largest_difference(model, told, pieces) > 100 * TOLERANCE, "the comparison can fail"
+    assert largest_difference(model, answered, pieces) > 100 * TOLERANCE, "the comparison can fail"
     policy.sync(model.named_parameters())
-    rest = [
-        Request(
-            g.id, requests[g.id].prompt_ids + g.token_ids, SamplingParams(LENGTH - len(g.token_ids), seed=g.id + 50)
-        )
-        for g in begun
-    ]
+    rest = []
+    for piece in begun:
+        params = SamplingParams(LENGTH - len(piece.token_ids), seed=piece.id + 50)
+        rest.append(Request(piece.id, requests[piece.id].prompt_ids + piece.token_ids, params))
     assert largest_difference(model, rest, run(policy, rest)) < TOLERANCE
 
 
-def test_an_interrupted_turn_begins_as_the_whole_one(subject: Subject) -> None:
+def test_an_interrupted_turn_begins_as_the_whole_one(subject: tuple[Any, Any]) -> None:
     policy, model = subject
     policy.sync(model.named_parameters())
     whole = run(policy, make(4))

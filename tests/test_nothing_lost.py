@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--tokenizer", str(make_tiny_model(tmp_path_factory.mktemp("model")))]
 
 
+def words(path: Path | str, episodes: int, tokens: list[str], env: str = GSM8K) -> list[str]:
+    return ["rollout", env, "--expert", "--episodes", str(episodes), *tokens, "--output", str(path)]
+
+
 def indexes(path: Path) -> list[int]:
     """The tasks of a file in which every line must be whole; the strict reader of JSON knows no NaN."""
 
@@ -59,52 +64,51 @@ def indexes(path: Path) -> list[int]:
 )
 def test_an_ended_process(how: signal.Signals, tokens: list[str], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    words = ["rollout", GSM8K, "--expert", "--episodes", "1500", "--output", str(path), *tokens]
-    process = subprocess.Popen([sys.executable, "-m", "agent_gym", *words], stderr=subprocess.PIPE, text=True)
+    run = words(path, 400, tokens)
+    process = subprocess.Popen([sys.executable, "-m", "agent_gym", *run], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not path.exists() or path.stat().st_size < 20_000:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
     os.kill(process.pid, how)
-    _, said = process.communicate(timeout=60)
+    _, printed = process.communicate(timeout=60)
     there = list(read_trajectories(path, left_out=print))
     assert len(there) >= 3 and all(record["success"] for record in there)
     if how == signal.SIGINT and process.returncode:
-        assert process.returncode == 130 and f"{len(there)} of 1500 episodes were finished; they are in {path}" in said
-    assert main([*words, "--resume"]) == 0
-    assert indexes(path) == list(range(1500))
+        assert (
+            process.returncode == 130 and f"{len(there)} of 400 episodes were finished; they are in {path}" in printed
+        )
+    assert main([*run, "--resume"]) == 0
+    assert indexes(path) == list(range(400))
 
 
 # The endpoint.
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    "answer",
     [
-        ((500, {"error": "out of memory"}), "answered 500"),
-        ((200, {"choices": []}), "answered strangely"),
-        ((200, [1, 2]), "answered strangely"),
-        (says(5), "answered strangely"),  # type: ignore[arg-type]
-        (says([{"type": "text", "text": "x"}]), "answered strangely"),  # type: ignore[arg-type]
-        ((200, {"choices": [{"message": "#### 4", "finish_reason": "stop"}]}), "answered strangely"),
-        ((200, {"choices": [{"finish_reason": "stop"}]}), "answered strangely"),
+        (500, {"error": "out of memory"}),
+        (200, {"choices": []}),
+        (200, [1, 2]),
+        says(5),  # type: ignore[arg-type]
+        says([{"type": "text", "text": "x"}]),  # type: ignore[arg-type]
+        (200, {"choices": [{"message": "#### 4", "finish_reason": "stop"}]}),
+        (200, {"choices": [{"finish_reason": "stop"}]}),
     ],
 )
 def test_an_endpoint_that_fails(
-    answer: tuple[int, Any], words: str, tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    answer: tuple[int, Any], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.jsonl"
     run = ["rollout", NO_TOOL, "--episodes", "14", "--concurrency", "1", *tokens, "--output", str(path)]
     with serving(Server(*[says("#### 4")] * 10, answer)) as url:
         assert main([*run, "--endpoint", url]) == 1
-    (said,) = [
-        line for line in capsys.readouterr().err.splitlines() if "agent-gym: " in line and "takes messages" not in line
-    ]
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if "agent-gym: " in line and "takes messages" not in line]
     finished = indexes(path)
-    assert (
-        words in said
-        and f"{len(finished)} of 14 episodes were finished; they are in {path}; go on with --resume" in said
-    )
+    assert ("answered 500" if answer[0] == 500 else "answered strangely") in line
+    assert f"{len(finished)} of 14 episodes were finished; they are in {path}; go on with --resume" in line
     assert len(finished) >= 8
     with serving(Server(says("#### 5"))) as url:
         assert main([*run, "--endpoint", url, "--resume", "--model", "m"]) == 0
@@ -125,9 +129,7 @@ class Numpy(CountingEnv):
     def respond(self, action: str) -> Reply:
         reply = super().respond(action)
         terms = {name: np.float32(value) for name, value in reply.terms.items()}
-        return Reply(
-            reply.text, terms=terms, terminated=reply.terminated, success=reply.success, metrics={"n": np.int64(3)}
-        )
+        return replace(reply, terms=terms, metrics={"n": np.int64(3)})
 
 
 class Closing(CountingEnv):
@@ -159,7 +161,7 @@ def test_a_strange_environment(
     strange: str, tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.jsonl"
-    assert main(["rollout", strange, "--expert", "--episodes", "8", *tokens, "--output", str(path)]) == 0
+    assert main(words(path, 8, tokens, strange)) == 0
     assert indexes(path) == list(range(8))
     failed = [record for record in read_trajectories(path) if record["failure"]]
     assert [record["reward"] for record in failed] == [None] * ("Raising" in strange)
@@ -192,81 +194,74 @@ def test_what_json_has_no_form_for_is_written_all_the_same(tokenizer: Any, tmp_p
 # The disk.
 
 
-def test_a_full_disk(tokens: list[str], tmp_path: Path) -> None:
+def test_a_full_disk(tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.jsonl"
-    words = ["rollout", GSM8K, "--expert", "--episodes", "60", "--output", str(path), *tokens]
-    done = small_disk(words, 100_000)
-    (said,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
+    run = words(path, 60, tokens)
+    done = small_disk(run, 100_000)
+    (line,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
     finished = indexes(path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"cannot write {path}: File too large; make room; {len(finished)} of 60 episodes were finished" in said
+    assert f"cannot write {path}: File too large; make room; {len(finished)} of 60 episodes were finished" in line
     assert 0 < len(finished) < 60
-    assert main([*words, "--resume"]) == 0
+    assert main([*run, "--resume"]) == 0
     assert indexes(path) == list(range(60))
-
-
-def test_a_device_that_is_full(tokens: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rollout", GSM8K, "--expert", *tokens, "--output", "/dev/full"]) == 1
+    assert main(words("/dev/full", 2, tokens)) == 1
     assert "cannot write /dev/full: No space left on device; make room" in capsys.readouterr().err
-    assert main(["rollout", GSM8K, "--expert", *tokens, "--output", "/dev/null"]) == 0
+    assert main(words("/dev/null", 2, tokens)) == 0
     assert Path("/dev/null").is_char_device()
 
 
-# Files that are not the run's own.
+# Files that are there already.
 
 
-def test_a_used_file_is_refused(tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def lines(tokens: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The file of a run of two episodes."""
+    path = tmp_path_factory.mktemp("played") / "run.jsonl"
+    assert main(words(path, 2, tokens)) == 0
+    return path.read_text().splitlines(keepends=True)
+
+
+def test_a_used_file_is_refused(
+    lines: list[str], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.jsonl"
-    words = ["rollout", GSM8K, "--expert", "--episodes", "3", *tokens, "--output", str(path)]
-    assert main(words) == 0
-    before = path.read_bytes()
-    assert "go on with --resume, or name another file" in complaint(capsys, *words)
-    assert "played with seed 0, now it is 1" in complaint(capsys, *words, "--resume", "--seed", "1")
+    path.write_text("".join(lines))
+    run = words(path, 2, tokens)
+    assert "go on with --resume, or name another file" in complaint(capsys, *run)
+    assert "played with seed 0, now it is 1" in complaint(capsys, *run, "--resume", "--seed", "1")
     holder = EpisodeFile(path, resume=True)
-    assert "another process is writing" in complaint(capsys, *words, "--resume")
+    assert "another process is writing" in complaint(capsys, *run, "--resume")
     holder.close()
-    assert path.read_bytes() == before
+    assert path.read_text() == "".join(lines)
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
-        (lambda record: "my notes", "not valid JSON"),
-        (lambda record: "my notes\nof today\n", "line 1: not valid JSON"),
-        (lambda record: json.dumps(record) + "\nnotes\n", "line 2: not valid JSON"),
-        (lambda record: json.dumps({k: v for k, v in record.items() if k != "settings"}) + "\n", "not written by eval"),
+        (lambda line: "my text", "not valid JSON"),
+        (lambda line: "my text\nof today\n", "line 1: not valid JSON"),
+        (lambda line: line + "my text\n", "line 2: not valid JSON"),
+        (lambda line: line.replace('"settings"', '"other"'), "not written by eval"),
     ],
 )
-def test_a_file_of_somebody_else_stays_as_it_is(
-    make: Callable[[Any], str], words: str, tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_that_is_not_ours_stays_as_it_is(
+    make: Any, message: str, lines: list[str], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.jsonl"
-    run = ["rollout", GSM8K, "--expert", "--episodes", "1", *tokens, "--output", str(path)]
-    assert main(run) == 0
-    path.write_text(make(json.loads(path.read_text())))
-    before = path.read_bytes()
-    assert words in complaint(capsys, *run, "--resume")
-    assert path.read_bytes() == before
+    path.write_text(make(lines[0]))
+    assert message in complaint(capsys, *words(path, 2, tokens), "--resume")
+    assert path.read_text() == make(lines[0])
 
 
-def test_a_file_whose_first_line_was_cut_off_is_ours(tokens: list[str], tmp_path: Path) -> None:
-    run = ["rollout", GSM8K, "--expert", "--episodes", "1", *tokens, "--output"]
-    assert main([*run, str(tmp_path / "whole.jsonl")]) == 0
-    content = (tmp_path / "whole.jsonl").read_bytes()
-    path = tmp_path / "run.jsonl"
-    for length in (1, 9, 15, len(content) - 1):
-        path.write_bytes(content[:length])
-        assert main([*run, str(path), "--resume"]) == 0
+def test_a_line_that_was_cut_off_or_failed_is_played_again(lines: list[str], tokens: list[str], tmp_path: Path) -> None:
+    path, link = tmp_path / "run.jsonl", tmp_path / "link.jsonl"
+    for length in (1, 9, 15, len(lines[0]) - 1):
+        path.write_text(lines[0][:length])
+        assert main([*words(path, 1, tokens), "--resume"]) == 0
         assert indexes(path) == [0]
-
-
-def test_failed_episodes_leave_a_link_a_link(tokens: list[str], tmp_path: Path) -> None:
-    target, path = tmp_path / "target.jsonl", tmp_path / "run.jsonl"
-    run = ["rollout", GSM8K, "--expert", "--episodes", "2", *tokens, "--output"]
-    assert main([*run, str(target)]) == 0
-    first, second = target.read_text().splitlines()
-    failed = json.dumps({**json.loads(first), "failure": "EnvFailure: gone", "reward": None})
-    target.write_text(f"{failed}\n{second}\n")
-    path.symlink_to(target)
-    assert main([*run, str(path), "--resume"]) == 0
-    assert path.is_symlink() and indexes(target) == [0, 1] and second in target.read_text()
+    failed = json.dumps({**json.loads(lines[0]), "failure": "EnvFailure: gone", "reward": None})
+    path.write_text(f"{failed}\n{lines[1]}")
+    link.symlink_to(path)
+    assert main([*words(link, 2, tokens), "--resume"]) == 0
+    assert link.is_symlink() and indexes(path) == [0, 1] and lines[1] in path.read_text()

@@ -10,63 +10,47 @@ import pytest
 
 pytest.importorskip("trl")
 
-from trainer_tools import (  # noqa: E402
-    ENV,
-    RandomPolicy,
-    distance,
-    in_ranks,
-    make_trainer,
-    settings,
-    train,
-    weights,
-)
+from trainer_tools import ENV, RandomPolicy, distance, in_ranks, make_trainer, train, weights  # noqa: E402
 
-from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
+from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 
 # Random tokens do not depend on the weights, so that the two ways must end with the same ones: whatever differs would
 # be a task, a seed or a group that went wrong.
-SAME = [
-    {"max_steps": 5, "train_tasks": 5},  # more than two epochs
-    {"max_steps": 4, "gradient_accumulation_steps": 2, "num_iterations": 2},
-    {"max_steps": 4, "steps_per_generation": 2},
-    {"max_steps": 3, "max_refills": 2},
-    {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True},
-]
+SAME = {
+    "epochs": {"max_steps": 5, "train_tasks": 5},  # more than two epochs
+    "accumulation": {"max_steps": 4, "gradient_accumulation_steps": 2, "num_iterations": 2},
+    "chunks": {"max_steps": 4, "steps_per_generation": 2},
+    "refills": {"max_steps": 3, "max_refills": 2},
+    "evaluation": {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True},
+}
 
 
-def options_of(options: dict[str, Any]) -> dict[str, Any]:
+def run(folder: str, options: dict[str, Any], overlap: bool = True) -> Any:
     options = dict(options)
-    tasks = options.pop("train_tasks", 16)
-    kwargs = options.get("env_kwargs")
-    options["train_dataset"] = task_dataset(ENV, kwargs, split="train", tasks=tasks)
+    options["train_dataset"] = task_dataset(ENV, split="train", tasks=options.pop("train_tasks", 16))
     if "eval_steps" in options:
-        options["eval_dataset"] = task_dataset(ENV, kwargs, split="train", tasks=3)
+        options["eval_dataset"] = task_dataset(ENV, split="train", tasks=3)
     # The engine's own logprobs count, with overlap and without.
-    return {**options, "use_vllm": True}
+    return train(folder, overlap=overlap, use_vllm=True, **options)
 
 
-@pytest.mark.parametrize("options", SAME, ids=["epochs", "accumulation", "chunks", "refills", "evaluation"])
+@pytest.mark.parametrize("options", SAME.values(), ids=list(SAME))
 def test_the_same_episodes_are_trained_on(tmp_path: Path, options: dict[str, Any]) -> None:
-    straight = train(tmp_path / "straight", **options_of(options))
-    ahead = train(tmp_path / "ahead", overlap=True, **options_of(options))
-    assert distance(straight, ahead) < 1e-6
+    straight = run(str(tmp_path / "straight"), options, overlap=False)
+    assert distance(straight, run(str(tmp_path / "ahead"), options)) < 1e-6
     assert distance(straight, weights(make_trainer(tmp_path / "fresh").model)) > 1e-4, "it trained"
-
-
-def overlapped(folder: str, options: dict[str, Any]) -> Any:
-    return train(folder, overlap=True, **options_of(options))
 
 
 def test_two_ranks(tmp_path: Path) -> None:
     options = {"max_steps": 3, "per_device_train_batch_size": 8}
-    one, other = in_ranks(overlapped, 2, str(tmp_path / "two"), options)
-    straight = train(tmp_path / "one", **options_of({**options, "per_device_train_batch_size": 16}))
+    one, other = in_ranks(run, 2, str(tmp_path / "two"), options)
+    straight = run(str(tmp_path / "one"), {**options, "per_device_train_batch_size": 16}, overlap=False)
     assert distance(one, other) == 0.0 and distance(one, straight) < 1e-6
 
 
 class Watched(RandomPolicy):
-    """Notes when it is polled by whom, and what the trainer had done when it was given weights."""
+    """Records which thread polls it, and the trainer's step when it was given weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,15 +86,8 @@ class Failing(RandomPolicy):
         return super().poll()
 
 
-def test_what_a_rollout_fails_with_is_told_where_it_is_needed(tmp_path: Path) -> None:
+def test_what_a_rollout_fails_with_is_raised_where_it_is_needed(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, policy=Failing(), overlap=True)
     with pytest.raises(RolloutError, match="the server is gone"):
         trainer.train()
     assert trainer.state.global_step == 1, "the update that was under way is whole"
-
-
-def test_settings(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="overlap needs layout='server'"):
-        make_trainer(tmp_path, policy=None, overlap=True)
-    with pytest.raises(ConfigError, match="overlap needs vllm_importance_sampling_correction"):
-        settings(tmp_path, overlap=True, vllm_importance_sampling_correction=False)

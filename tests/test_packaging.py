@@ -47,20 +47,23 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_every_module_once_and_under_our_name_only(archives):
-    names = zipfile.ZipFile(archives[1]).namelist()
+def test_the_wheel_holds_every_module_and_data_file_once_and_under_our_name_only(archives):
+    wheel = zipfile.ZipFile(archives[1])
+    names = wheel.namelist()
     assert [name for name, count in Counter(names).items() if count > 1] == []
     metadata = archives[1].name.removesuffix("-py3-none-any.whl") + ".dist-info"
     assert {name.partition("/")[0] for name in names} == {"agent_gym", metadata}
 
-    modules = {file.relative_to(ROOT) for folder in ("agent_gym", *ROOMS) for file in (ROOT / folder).rglob("*.py")}
+    files = {file.relative_to(ROOT) for folder in ("agent_gym", *ROOMS) for file in (ROOT / folder).rglob("*")}
     rooms = {Path("agent_gym") / room for room in ROOMS}
     # Globs may or may not walk through the links, depending on the Python; either way a room counts once.
-    direct = {path for path in modules if not any(path.is_relative_to(room) for room in rooms)}
-    expected = {str(path if path.parts[0] == "agent_gym" else "agent_gym" / path) for path in direct}
-    assert {name for name in names if name.endswith(".py")} == expected
-    assert "agent_gym/envs/gsm8k/__init__.py" in names
-    assert "agent_gym/py.typed" in names
+    direct = {path for path in files if not any(path.is_relative_to(room) for room in rooms)}
+    shipped = {path for path in direct if (ROOT / path).is_file() and path.suffix != ".pyc"}
+    expected = {str(path if path.parts[0] == "agent_gym" else "agent_gym" / path) for path in shipped}
+    assert {name for name in names if name.startswith("agent_gym/")} == expected
+    assert {"agent_gym/envs/gsm8k/__init__.py", "agent_gym/py.typed"} <= expected
+    texts = {Path(name).name: wheel.read(name).decode() for name in names if "/licenses/" in name}
+    assert texts == {name: (ROOT / name).read_text() for name in ("LICENSE", "NOTICE")}
 
 
 def test_notice_names_those_whose_words_were_taken_over_and_files_that_exist():
@@ -79,35 +82,12 @@ def test_notice_names_those_whose_words_were_taken_over_and_files_that_exist():
 
 
 @pytest.mark.slow
-def test_licence_and_notice_travel(archives):
-    wheel = zipfile.ZipFile(archives[1])
-    texts = {Path(name).name: wheel.read(name).decode() for name in wheel.namelist() if "/licenses/" in name}
-    assert texts == {name: (ROOT / name).read_text() for name in ("LICENSE", "NOTICE")}
-
-
-@pytest.mark.slow
-def test_data_files_travel_with_their_modules(archives):
-    names = zipfile.ZipFile(archives[1]).namelist()
-    data = [
-        file
-        for folder in ("agent_gym", *ROOMS)
-        for file in (ROOT / folder).rglob("*")
-        if file.is_file() and file.suffix not in (".py", ".pyc", ".typed")
-    ]
-    assert [file.name for file in data if not any(name.endswith(f"/{file.name}") for name in names)] == []
-
-
-@pytest.mark.slow
-def test_the_source_archive_holds_what_a_build_needs(archives):
-    names = {name.partition("/")[2] for name in tarfile.open(archives[0]).getnames()}
+def test_the_source_archive_holds_what_a_build_needs_and_its_tests_run(archives, tmp_path):
+    with tarfile.open(archives[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        archive.extractall(tmp_path)
     assert {"setup.py", "pyproject.toml", "LICENSE", "NOTICE", "README.md", "envs/gsm8k/__init__.py"} <= names
     assert not [name for name in names if name.startswith((".venv", "runs", "agent_gym/envs/"))]
-
-
-@pytest.mark.slow
-def test_the_tests_of_the_source_archive_run(archives, tmp_path):
-    with tarfile.open(archives[0]) as archive:
-        archive.extractall(tmp_path)
     (source,) = tmp_path.iterdir()
     chosen = ("tests/test_gsm8k_env.py", "tests/test_tools.py", "tests/test_chat.py", "tests/test_data.py")
     environment = {"PYTHONPATH": str(source)}
@@ -119,14 +99,11 @@ def test_the_tests_of_the_source_archive_run(archives, tmp_path):
 def test_the_installed_wheel_imports_away_from_the_checkout(archives, tmp_path):
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
     run(*pip, "--target", tmp_path / "site", archives[1], cwd=tmp_path)
-    code = """
-import agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.examples, agent_gym.envs.gsm8k
-for module in (agent_gym, agent_gym.envs, agent_gym.registry, agent_gym.trainers, agent_gym.examples):
-    print(module.__file__)
-"""
+    names = ("agent_gym", *(f"agent_gym.{room}" for room in ROOMS), "agent_gym.envs.gsm8k")
+    code = f"import importlib\nfor name in {names}: print(importlib.import_module(name).__file__)"
     site = tmp_path / "site"
     files = run_without_install(code, cwd=tmp_path, first=site).splitlines()
-    assert [file for file in files if not Path(file).is_relative_to(site)] == []
+    assert len(files) == len(names) and not [file for file in files if not Path(file).is_relative_to(site)]
     assert [room for room in ROOMS if (site / room).exists()] == []
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("aiohttp")
 
 from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
 from model_server import free_port, model_server  # noqa: E402
-from open_files import held  # noqa: E402
+from process_tools import held  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 

@@ -249,7 +249,7 @@ def test_vllm_plays_with_the_policy_alone(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"critic": "lora"}, "critic is 'lora'; allowed: model, head"),
-        ({"critic_learning_rate": -1.0}, r"critic_learning_rate is -1\.0; it must not be negative"),
+        ({"critic_learning_rate": -1.0}, r"critic_learning_rate is -1\.0; it must be at least 0"),
         ({"cliprange_value": 0.0}, r"cliprange_value is 0\.0; it must be positive, or None"),
         ({"advantage_estimator": "grpo"}, "num_generations is 1, but 'grpo' compares episodes of the same task"),
         ({"keep_groups": 0.5}, "keep_groups and max_refills compare episodes of a task"),

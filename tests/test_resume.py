@@ -1,12 +1,22 @@
-"""A run that is killed and taken up again ends with the weights of a run that was left alone.
+"""A run that is killed, or loses a process or its disk, and is resumed ends with the weights of a run left alone.
 
-The process is really killed (SIGKILL), after a checkpoint and in the middle of a later step. Data order, sampling,
+Processes are really killed (SIGKILL), after a checkpoint and in the middle of a later step. Data order, sampling,
 optimizer state and row order must all continue; most tests therefore stop in the second epoch, where a loader that
-starts its order anew would be found out.
+starts its order anew would be found out. Where things break is drawn from the seed in a test's name.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,82 +25,99 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, distance, in_ranks, kill_ranks, make_trainer, ready_to_die, weights  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
+from peft import LoraConfig  # noqa: E402
+from trainer_tools import (  # noqa: E402
+    ENV,
+    _ranks,
+    _wait,
+    distance,
+    in_ranks,
+    kill_ranks,
+    make_trainer,
+    ready_to_die,
+    weights,
+)
+from transformers import TrainerCallback, TrainerState  # noqa: E402
+from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
+from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 
 # Six tasks and two per step: an epoch has three steps, the checkpoint is made after the first step of the second.
-BASE: dict[str, Any] = {
-    "max_steps": 8,
-    "save_strategy": "steps",
-    "save_steps": 4,
-    "optim": "adamw_torch",
-    "learning_rate": 1e-3,
-    "lr_scheduler_type": "cosine",
-    "micro_batch_size": 3,
-}
+EPOCHS: dict[str, Any] = {
+    "max_steps": 8, "save_strategy": "steps", "save_steps": 4, "optim": "adamw_torch", "learning_rate": 1e-3,
+    "lr_scheduler_type": "cosine", "micro_batch_size": 3, "env_kwargs": {"fail": 11},
+}  # fmt: skip
+FAULTS: dict[str, Any] = {
+    "max_steps": 6, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3, "trajectories_per_step": 99,
+    "micro_batch_tokens": 300,
+}  # fmt: skip
+PAIR = {**FAULTS, "per_device_train_batch_size": 4}
+SEEDS = [0, 1, 2]
 
 
-class DieInStep(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
+class AtStep(TrainerCallback):
+    """Calls something when an optimizer step begins, counted from 1."""
+
+    def __init__(self, step: int, call: Any) -> None:
+        self.step, self.call = step, call
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step + 1 == self.step:
-            ready_to_die()
+            self.call()
 
 
 def build(folder: str, options: dict[str, Any], callbacks: Any = ()) -> Any:
-    peft_config = None
-    options = dict(options)
-    if options.pop("lora", False):
-        from peft import LoraConfig
+    options = {**options, "callbacks": list(callbacks)}
+    if kwargs := options.pop("env_kwargs", None):
+        options["train_dataset"] = task_dataset(ENV, kwargs, tasks=6)
+    return make_trainer(folder, **options)
 
-        peft_config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")
-    return make_trainer(
-        folder,
-        train_dataset=task_dataset(ENV, {"fail": 11}, tasks=options.pop("tasks", 6)),
-        callbacks=list(callbacks),
-        peft_config=peft_config,
-        **{**BASE, **options},
-    )
+
+def go_on(folder: str, options: dict[str, Any], resume: bool) -> Any:
+    """Train to the end and return the weights."""
+    trainer = build(folder, options)
+    trainer.train(resume_from_checkpoint=resume or None)
+    assert trainer.state.global_step == options["max_steps"]
+    return weights(trainer.model)
+
+
+def played(folder: Path | str) -> Counter[tuple[Any, ...]]:
+    """How often each episode of training stands in the trajectory files of a run."""
+    records = [json.loads(line) for path in Path(folder, "trajectories").glob("*") for line in path.open()]
+    return Counter((r["step"], r["spec"]["index"], r["spec"]["group"], r["spec"]["member"]) for r in records)
+
+
+def check_resumed(broken: Path, straight: Path, options: dict[str, Any], processes: int = 1) -> None:
+    """Resume one run, train another from the start, and compare weights and episodes."""
+    if processes == 1:
+        resumed, whole = go_on(str(broken), options, True), go_on(str(straight), options, False)
+    else:
+        resumed = in_ranks(go_on, processes, str(broken), options, True)[0]
+        whole = in_ranks(go_on, processes, str(straight), options, False)[0]
+    assert distance(resumed, whole) <= 1e-7
+    assert played(broken) == played(straight) and set(played(broken).values()) <= {1}
+
+
+# A run that is killed.
 
 
 def die(folder: str, options: dict[str, Any], step: int) -> None:
-    build(folder, options, [DieInStep(step)]).train()
+    build(folder, options, [AtStep(step, ready_to_die)]).train()
 
 
-def go_on(folder: str, options: dict[str, Any], resume: bool) -> tuple[Any, list[int]]:
-    """Train to the end; return the weights and the steps that ran in this process."""
-    trainer = build(folder, options)
-    trainer.train(resume_from_checkpoint=True if resume else None)
-    steps = [log["step"] for log in trainer.state.log_history if "time/update" in log]
-    return weights(trainer.model), steps
-
-
-def check(folder: Path, options: dict[str, Any], processes: int = 1, die_in: int = 6) -> None:
+def check_killed(folder: Path, options: dict[str, Any], processes: int = 1, die_in: int = 6) -> None:
     kill_ranks(die, processes, str(folder / "killed"), options, die_in)
     saved = {path.name for path in (folder / "killed").glob("checkpoint-*")}
-    assert saved == {f"checkpoint-{options.get('save_steps', 4)}"}
-    if processes == 1:
-        resumed, _ = go_on(str(folder / "killed"), options, True)
-        straight, steps = go_on(str(folder / "straight"), options, False)
-    else:
-        resumed, _ = in_ranks(go_on, processes, str(folder / "killed"), options, True)[0]
-        straight, steps = in_ranks(go_on, processes, str(folder / "straight"), options, False)[0]
-    assert steps[-1] == 8
-    assert distance(resumed, straight) <= 1e-7
+    assert saved == {f"checkpoint-{options['save_steps']}"}
+    check_resumed(folder / "killed", folder / "straight", options, processes)
 
 
 def test_killed_in_the_second_epoch(tmp_path: Path) -> None:
-    check(tmp_path, {})
-
-
-def test_the_comparison_can_fail(tmp_path: Path) -> None:
-    # Another order of the same tasks is a difference that the tolerance does not forgive.
-    one, _ = go_on(str(tmp_path / "a"), {"max_steps": 2, "save_strategy": "no"}, False)
-    other, _ = go_on(str(tmp_path / "b"), {"max_steps": 2, "save_strategy": "no", "seed": 1}, False)
+    check_killed(tmp_path, EPOCHS)
+    # The comparison can fail: another order of the same tasks is a difference that the tolerance does not forgive.
+    short = {**EPOCHS, "max_steps": 2, "save_strategy": "no"}
+    one, other = (go_on(str(tmp_path / f"{seed}"), {**short, "seed": seed}, False) for seed in (42, 1))
     assert distance(one, other) > 1e-4
 
 
@@ -103,17 +130,163 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
         {"num_iterations": 2},
         {"steps_per_generation": 2, "per_device_train_batch_size": 4},
         {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "per_device_train_batch_size": 4},
-        {"lora": True},
+        {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")},
         {"beta": 0.1},
         {"ppo": True, "num_generations": 4, "num_iterations": 2, "critic_warmup_steps": 5},
     ],
     ids=["end of an epoch", "transformers", "two passes", "off policy", "uneven epochs", "lora", "kl", "critic"],
 )
 def test_killed_under_other_settings(tmp_path: Path, options: dict[str, Any]) -> None:
-    check(tmp_path, options)
+    check_killed(tmp_path, {**EPOCHS, **options})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("save_steps", [2, 4])
 def test_two_ranks_killed(tmp_path: Path, save_steps: int) -> None:
-    check(tmp_path, {"per_device_train_batch_size": 4, "save_steps": save_steps}, processes=2, die_in=save_steps + 2)
+    options = {**EPOCHS, "per_device_train_batch_size": 4, "save_steps": save_steps}
+    check_killed(tmp_path, options, processes=2, die_in=save_steps + 2)
+
+
+def run_rank(folder: str, step: int) -> None:
+    ready = Path(os.environ["AGENT_GYM_TEST_RANK"] + ".ready")
+    build(folder, PAIR, [AtStep(step, ready.touch)]).train()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_rank_of_two_is_killed(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    step, victim, delay = rng.randint(3, 6), rng.randrange(2), rng.uniform(0.0, 0.5)
+    results = tmp_path / "results"
+    results.mkdir()
+    with _ranks(str(results), 2, run_rank, (str(tmp_path / "killed"), step)) as ranks:
+        _wait(lambda: len(list(results.glob("*.ready"))) == 2, 300)
+        time.sleep(delay)
+        pid = ranks[victim].pid
+        assert pid is not None and ranks[victim].is_alive()
+        os.kill(pid, signal.SIGKILL)
+        _wait(lambda: not ranks[1 - victim].is_alive(), 120)
+        assert ranks[1 - victim].exitcode == 1, "the other rank waits for the dead one, or never noticed"
+    message = (results / f"{1 - victim}.pkl").read_bytes().decode(errors="replace")
+    assert "another process of this run is gone" in message and "--resume_from_checkpoint" in message, message
+    check_resumed(tmp_path / "killed", tmp_path / "straight", PAIR, 2)
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_has_its_name_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, save = make_trainer(tmp_path, **FAULTS), TrainerState.save_to_json
+    seen = []
+
+    def save_last(state: TrainerState, path: str) -> None:
+        seen.append((Path(path).relative_to(tmp_path).as_posix(), get_last_checkpoint(str(tmp_path))))
+        if state.global_step == 4:
+            raise OSError(28, "No space left on device")
+        save(state, path)
+
+    monkeypatch.setattr(TrainerState, "save_to_json", save_last)
+    with pytest.raises(RolloutError, match=r"-4 could not be written: .*No space.* MiB .* Resume from .*-2 with"):
+        trainer.train()
+    assert seen == [
+        ("unfinished/checkpoint-2/trainer_state.json", None),
+        ("unfinished/checkpoint-4/trainer_state.json", str(tmp_path / "checkpoint-2")),
+    ]
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"checkpoint-2", "trajectories"}
+
+
+def test_old_checkpoints_go_and_the_best_one_stays(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path,
+        **{**FAULTS, "save_steps": 1, "max_steps": 4, "save_total_limit": 2, "learning_rate": 0.0},
+        eval_dataset=task_dataset(ENV, tasks=2),
+        eval_strategy="steps",
+        eval_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="reward",
+        greater_is_better=True,
+        eval_temperature=1.0,
+    )
+    trainer.train()
+    # Nothing is learned, so the first evaluation stays the best.
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-4"}
+    state = json.loads(Path(tmp_path, "checkpoint-1", "trainer_state.json").read_text())
+    assert trainer.state.best_model_checkpoint == state["best_model_checkpoint"] == str(tmp_path / "checkpoint-1")
+
+
+# A full disk.
+
+
+def run_until_full(folder: str, step: int, room: int) -> str:
+    """Let no file of process 0 grow beyond `room` bytes from a step on, and return what the run ended with here."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def fill() -> None:
+        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+
+    try:
+        build(folder, FAULTS, [AtStep(step, fill)]).train()
+    except RolloutError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    return ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_disk_that_fills_up(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    largest = 2 * 100_000  # bytes; the optimizer's file is larger
+    step, room = rng.randint(3, 5), int(largest ** rng.uniform(0.3, 1.0))
+    [message] = in_ranks(run_until_full, 1, str(tmp_path / "full"), step, room)
+    assert "could not be written" in message and "esume" in message, (step, room, message)
+    assert get_last_checkpoint(str(tmp_path / "full")) and not (tmp_path / "full" / "unfinished").exists()
+    check_resumed(tmp_path / "full", tmp_path / "straight", FAULTS)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_one_process_cannot_write_stops_all_with_its_message(tmp_path: Path) -> None:
+    messages = in_ranks(run_until_full, 2, str(tmp_path), 3, 150_000)
+    assert all("checkpoint-4 could not be written" in message for message in messages), messages
+    assert "process 0 failed" in messages[1] and "checkpoint-2 with" in messages[1]
+    assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+
+
+TMPFS = """
+import subprocess, sys
+from pathlib import Path
+from test_resume import FAULTS, RolloutError, check_resumed, make_trainer
+disk, room = Path(sys.argv[1]), sys.argv[2]
+resize = lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+resize(room)
+try:
+    make_trainer(disk / "run", **FAULTS).train()
+    raise SystemExit("the disk did not fill up")
+except RolloutError as error:
+    print(error)
+    assert "could not be written" in str(error)
+    assert "No space left" in str(error) or " 0 MiB were free" in str(error)
+resize("100m")
+check_resumed(disk / "run", disk / "straight", FAULTS)
+"""
+
+
+def can_mount() -> bool:
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="a small disk needs the right to mount one")
+def test_a_small_disk_that_is_really_full(tmp_path: Path) -> None:
+    disk, script = tmp_path / "disk", tmp_path / "script.py"
+    disk.mkdir()
+    script.write_text(TMPFS)
+    room = random.Random(0).randint(800, 1_500)  # KiB: more than one checkpoint takes, less than all three
+    mount = f"mount -t tmpfs -o size=100m tmpfs {disk}"
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$0" "$@"', sys.executable, str(script), str(disk)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run([*command, f"{room}k"], capture_output=True, text=True, timeout=600, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]

@@ -14,8 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from open_files import held
-from process_tools import alive
+from process_tools import alive, held
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.sandbox import Limits, LocalSandbox, Sandbox, SandboxError, SandboxUnavailable, make_sandbox

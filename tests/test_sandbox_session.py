@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from open_files import held
+from process_tools import held
 
 from agent_gym.sandbox import Limits, LocalSandbox, SandboxError, SandboxUnavailable
 

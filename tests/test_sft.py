@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, distance, model_folder, weights  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, distance, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
 
@@ -33,8 +33,9 @@ def demonstrations(tiny_tokenizer: Any) -> list[Episode]:
     return expert_episodes(GSM8K, None, tiny_tokenizer, episodes=12)
 
 
-def rows_of(episodes: list[Episode]) -> list[Row]:
-    return [row for episode in episodes for row in episode.rows]
+@pytest.fixture(scope="module")
+def rows(demonstrations: list[Episode]) -> list[Row]:
+    return [row for episode in demonstrations for row in episode.rows]
 
 
 def sft_config(folder: Path, **changes: Any) -> SFTConfig:
@@ -54,127 +55,78 @@ def sft_config(folder: Path, **changes: Any) -> SFTConfig:
     return SFTConfig(str(folder), **(values | changes))
 
 
-class Playback:
-    """A policy that samples what it is told, turn by turn, and keeps the prompts it was shown."""
+def labels_of(row: Row, train_on: str) -> list[int]:
+    return [i if mine or train_on == "all" else -100 for i, mine in zip(row.token_ids, row.action_mask, strict=True)]
 
-    continuous = True
 
-    def __init__(self, turns: dict[int, list[list[int]]]) -> None:
-        self.turns, self.shown, self.queue = turns, [], []  # type: ignore[var-annotated]
+class Playback(RandomPolicy):
+    """A policy that samples the given token ids, by task and turn."""
 
-    @property
-    def pending(self) -> int:
-        return len(self.queue)
+    def __init__(self, turns: list[list[list[int]]]) -> None:
+        super().__init__()
+        self.turns = turns
 
     def submit(self, request: Request) -> None:
-        self.queue.append(request)
+        self._queue[request.id] = request
 
-    def poll(self) -> list[Generation]:
-        queue, self.queue = self.queue, []
-        finished = []
-        for request in queue:
-            episode: Any = request.episode
-            self.shown.append((episode.spec.index, request.prompt_ids))
-            ids = self.turns[episode.spec.index][len(episode.steps)]
-            finished.append(Generation(request.id, ids, [-1.0] * len(ids), "stop"))
-        return finished
-
-    def abort(self, request_id: int) -> None: ...
-
-    def close(self) -> None: ...
+    def _write(self, request: Request) -> Generation:
+        episode: Any = request.episode
+        ids = self.turns[episode.spec.index][len(episode.steps)]
+        return Generation(request.id, ids, [-1.0] * len(ids), "stop")
 
 
-def test_demonstrations_are_what_a_policy_sees_that_says_the_same(
+def test_demonstrations_are_what_a_policy_sees_that_samples_the_same(
     tiny_tokenizer: Any, demonstrations: list[Episode]
 ) -> None:
-    turns: dict[int, list[list[int]]] = {}
-    for episode in demonstrations:
-        (row,) = episode.rows
-        assert episode.spec.index is not None
-        turns[episode.spec.index] = [row.token_ids[step.start : step.stop] for step in episode.steps]
-    policy = Playback(turns)
-    runner = Runner(policy, tiny_tokenizer, Budget())
+    turns = [[one.rows[0].token_ids[step.start : step.stop] for step in one.steps] for one in demonstrations]
+    runner = Runner(Playback(turns), tiny_tokenizer, Budget())
     played = runner.run(make_specs(GSM8K, None, split="train", episodes=12))
     runner.close()
     for again, shown in zip(played, demonstrations, strict=True):
-        assert again.rows[0].token_ids == shown.rows[0].token_ids
-        assert again.rows[0].spans == shown.rows[0].spans
+        assert (again.rows[0].token_ids, again.rows[0].spans) == (shown.rows[0].token_ids, shown.rows[0].spans)
         assert again.success
-    by_index = {episode.spec.index: episode.rows[0].token_ids for episode in demonstrations}
-    for index, prompt in policy.shown:
-        assert by_index[index][: len(prompt)] == prompt
-
-
-def test_labels_are_the_policy_s_tokens(demonstrations: list[Episode]) -> None:
-    rows = rows_of(demonstrations)
-    data = sft_dataset(rows)
-    for row, record in zip(rows, data, strict=True):
-        assert record["input_ids"] == row.token_ids
-        assert [label != -100 for label in record["labels"]] == row.action_mask
-        kept = [label for label in record["labels"] if label != -100]
-        assert kept == [token for token, mine in zip(row.token_ids, row.action_mask, strict=True) if mine]
-
-
-def test_all_tokens_can_be_trained_on(demonstrations: list[Episode]) -> None:
-    data = sft_dataset(rows_of(demonstrations), train_on="all")
-    assert all(record["labels"] == record["input_ids"] for record in data)
 
 
 @pytest.mark.parametrize("train_on", ["policy", "all"])
 def test_trl_trains_on_exactly_these_labels(
-    tmp_path: Path, tiny_tokenizer: Any, demonstrations: list[Episode], train_on: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_tokenizer: Any, rows: list[Row], train_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    expected = {tuple(row.token_ids): labels_of(row, train_on) for row in rows}
+    assert [example["labels"] for example in sft_dataset(rows, train_on)] == list(expected.values())
     seen: list[dict[str, Any]] = []
     stock = SFTTrainer.compute_loss
-    monkeypatch.setattr(
-        SFTTrainer,
-        "compute_loss",
-        lambda self, model, inputs, *args, **kwargs: (
-            seen.append({name: value.clone() for name, value in inputs.items()}),
-            stock(self, model, inputs, *args, **kwargs),
-        )[1],
-    )
-    rows = rows_of(demonstrations)
-    args = sft_config(tmp_path, max_steps=3, per_device_train_batch_size=4)
-    train_sft(model_folder(), tiny_tokenizer, rows, args, train_on=train_on)
-    expected = {
-        tuple(row.token_ids): [
-            token if mine or train_on == "all" else -100
-            for token, mine in zip(row.token_ids, row.action_mask, strict=True)
-        ]
-        for row in rows
-    }
+
+    def compute(self: Any, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        seen.append({name: value.clone() for name, value in inputs.items()})
+        return stock(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", compute)
+    train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, max_steps=3), train_on=train_on)
     found = 0
     for batch in seen:
-        for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True):
-            assert labels[mask.bool()].tolist() == expected[tuple(ids[mask.bool()].tolist())]
-            assert (labels[~mask.bool()] == -100).all()
+        for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"].bool(), batch["labels"], strict=True):
+            assert labels[mask].tolist() == expected[tuple(ids[mask].tolist())]
+            assert (labels[~mask] == -100).all()
             found += 1
     assert found == 12
 
 
-def test_imitation_learns(tmp_path: Path, tiny_tokenizer: Any, demonstrations: list[Episode]) -> None:
+def test_imitation_learns(tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_folder())
     before = weights(model)
-    args = sft_config(tmp_path, max_steps=12, learning_rate=3e-3)
-    trainer = train_sft(model, tiny_tokenizer, rows_of(demonstrations), args)
+    trainer = train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, max_steps=12, learning_rate=3e-3))
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
     assert losses[-1] < losses[0] - 0.5
     assert distance(before, weights(model)) > 1e-3  # the model that was handed in is the one that learned
 
 
-def test_imitation_in_half_precision_is_warned_of(
-    tmp_path: Path, tiny_tokenizer: Any, demonstrations: list[Episode]
-) -> None:
+def test_imitation_in_half_precision_is_warned_of(tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype="bfloat16")
     with pytest.warns(UserWarning, match="24 of 24 trained weights are bfloat16"):
-        train_sft(model, tiny_tokenizer, rows_of(demonstrations), sft_config(tmp_path, bf16=True, max_steps=1))
+        train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, bf16=True, max_steps=1))
 
 
-def test_a_demonstration_that_would_be_cut_is_refused(
-    tmp_path: Path, tiny_tokenizer: Any, demonstrations: list[Episode]
-) -> None:
-    rows = rows_of(demonstrations)
+def test_a_demonstration_that_would_be_cut_is_refused(tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]) -> None:
     longest = max(len(row.token_ids) for row in rows)
     with pytest.raises(ConfigError, match=f"has {longest} tokens, max_length is {longest - 1}: raise it"):
         train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, max_length=longest - 1))
@@ -186,17 +138,14 @@ def test_a_demonstration_that_would_be_cut_is_refused(
 
 
 def test_styles_are_drawn_by_their_shares_and_by_the_seed(tiny_tokenizer: Any) -> None:
-    styles = {"default": 0.5, "direct": 0.5}
-
     def calls(seed: int) -> list[int]:
+        styles = {"default": 0.5, "direct": 0.5}
         played = expert_episodes(GSM8K, None, tiny_tokenizer, episodes=40, seed=seed, styles=styles)
         return [sum(len(step.tool_calls) for step in episode.steps) for episode in played]
 
     first = calls(0)
-    assert len(first) == 40
-    assert 10 < sum(n == 0 for n in first) < 30
-    assert first == calls(0)
-    assert first != calls(1)
+    assert len(first) == 40 and 10 < sum(n == 0 for n in first) < 30
+    assert first == calls(0) and first != calls(1)
 
 
 def test_only_solved_episodes_are_shown(tiny_tokenizer: Any) -> None:
@@ -204,26 +153,27 @@ def test_only_solved_episodes_are_shown(tiny_tokenizer: Any) -> None:
     assert expert_episodes(ENV, {"patient": True}, tiny_tokenizer, episodes=2, budget=Budget(max_turns=1)) == []
 
 
-CASES: list[tuple[dict[str, Any], str]] = [
-    ({"styles": {"default": -1.0}}, r"styles is .*shares must be positive"),
-    ({"styles": {"default": 0.0}}, r"styles is .*shares must be positive"),
-    ({"styles": {"loud": 1.0}}, "no style 'loud'; known: default, direct"),
-    ({"split": "dev"}, "unknown split 'dev'"),
-    ({"env_id": "Toy/Inline-v1"}, "Toy/Inline"),
-    ({"env_id": "Toy/World-v0"}, "WorldEnv has no expert"),
-    ({"env_id": ENV, "styles": {"loud": 1.0}}, "the expert of LettersEnv has no style 'loud'; known: default"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), CASES, ids=lambda case: str(case)[:30])
-def test_what_cannot_be_demonstrated_is_named(tiny_tokenizer: Any, changes: dict[str, Any], message: str) -> None:
-    options = {"env_id": GSM8K, "episodes": 1, **changes}
+@pytest.mark.parametrize(
+    ("env_id", "options", "message"),
+    [
+        (GSM8K, {"styles": {"default": -1.0}}, r"styles is .*shares must be positive"),
+        (GSM8K, {"styles": {"default": 0.0}}, r"styles is .*shares must be positive"),
+        (GSM8K, {"styles": {"loud": 1.0}}, "no style 'loud'; known: default, direct"),
+        (GSM8K, {"split": "dev"}, "unknown split 'dev'"),
+        ("Toy/Inline-v1", {}, "Toy/Inline"),
+        ("Toy/World-v0", {}, "WorldEnv has no expert"),
+        (ENV, {"styles": {"loud": 1.0}}, "the expert of LettersEnv has no style 'loud'; known: default"),
+    ],
+)
+def test_what_cannot_be_demonstrated_is_named(
+    tiny_tokenizer: Any, env_id: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        expert_episodes(options.pop("env_id"), None, tiny_tokenizer, **options)
+        expert_episodes(env_id, None, tiny_tokenizer, episodes=1, **options)
 
 
-def test_nothing_to_train_on_and_an_unknown_choice(demonstrations: list[Episode]) -> None:
+def test_nothing_to_train_on_and_an_unknown_choice(rows: list[Row]) -> None:
     with pytest.raises(ConfigError, match="no demonstrations to train on"):
         sft_dataset([])
     with pytest.raises(ConfigError, match="train_on is 'world'; allowed: policy, all"):
-        sft_dataset(rows_of(demonstrations), "world")
+        sft_dataset(rows, "world")

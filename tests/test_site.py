@@ -20,11 +20,11 @@ from agent_gym.registry import ENVS
 ROOT = Path(__file__).resolve().parents[1]
 GENERATOR = ROOT / "docs" / "generator"
 needs_training = pytest.mark.skipif(find_spec("trl") is None, reason="the settings of the trainers are part of it")
-needs_site = pytest.mark.skipif(find_spec("material") is None, reason="pip install 'agent-gym[docs]'")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="pip install 'agent-gym[docs]'")
     folder = tmp_path_factory.mktemp("site")
     # Material announces its successor in the middle of the output otherwise.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "HF_HUB_OFFLINE": "1"}
@@ -42,7 +42,6 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
             yield path, anchor
 
 
-@needs_site
 @needs_training
 def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
@@ -51,7 +50,6 @@ def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
         assert len(re.findall("<h[123] ", shown)) == len(re.findall("^#{1,3} ", prose, re.MULTILINE)), page.name
 
 
-@needs_site
 @needs_training
 def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links begin at the server's root
@@ -67,7 +65,6 @@ def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     assert len(followed) > 300
 
 
-@needs_site
 @needs_training
 def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
     linked = re.findall(
@@ -81,7 +78,6 @@ def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
         assert re.search(rf"\b(def|class) {name}\b", html.unescape(re.sub(r"<[^>]+>", "", line[0]))), (name, line[0])
 
 
-@needs_site
 @needs_training
 def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
     listed = (site / "cards" / "index.html").read_text()
@@ -96,7 +92,6 @@ def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
         assert all(tool in card for tool in entry.tools), entry.id
 
 
-@needs_site
 @needs_training
 def test_each_setting_is_on_the_page_of_settings(site: Path) -> None:
     from agent_gym.trainers import AgentPPOConfig

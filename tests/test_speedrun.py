@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  #
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
-from agent_gym.examples.preset import Imitation, Preset  # noqa: E402
-from agent_gym.examples.presets import CPU, PRESETS, get_preset  # noqa: E402
-from agent_gym.examples.speedrun import run_speedrun  # noqa: E402
+from agent_gym.examples.presets import CPU, PRESETS, Imitation, Preset, get_preset  # noqa: E402
+from agent_gym.examples.speedrun import imitate, imitation_settings, run_speedrun  # noqa: E402
+from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
 
@@ -43,13 +43,21 @@ def run(folder: Path, capfd: pytest.CaptureFixture[str], preset: Preset = MINI, 
     return results, capfd.readouterr().out
 
 
-def check(folder: Path, results: Any, printed: str, engine: str) -> None:
-    assert results == json.loads((folder / "results.json").read_text())
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"), MINI.env_id, MINI.env_kwargs, demonstrations=200)
+
+
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str) -> None:
+    if engine == "vllm" and find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    results, printed = run(tmp_path, capfd, engine="auto" if engine == "vllm" else engine)
+    assert results == json.loads((tmp_path / "results.json").read_text())
     assert results["engine"] == engine
     policies = ["imitation", "mixture", "GRPO policy"]
-    assert [(r["policy"], r["decoding"]) for r in results["results"]] == [
-        (name, decoding) for name in policies for decoding in ("greedy", "sampled")
-    ]
+    played = [(name, decoding) for name in policies for decoding in ("greedy", "sampled")]
+    assert [(row["policy"], row["decoding"]) for row in results["results"]] == played
     for row in results["results"]:
         assert row["episodes"] == 5 and row["failed"] == 0
         low, high = wilson_interval(round(row["success"] * 5), 5)
@@ -62,35 +70,21 @@ def check(folder: Path, results: Any, printed: str, engine: str) -> None:
     assert "split test, seed 1. Success with 95% Wilson intervals." in printed
     assert "step   0  dev success" in printed and "step   3  reward" in printed
 
-    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert "<html" in (folder / "trajectories.html").read_text()
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (tmp_path / "trajectories.html").read_text()
     for name in ("tiny", "sft", "grpo"):
-        AutoModelForCausalLM.from_pretrained(folder / name)
-        AutoTokenizer.from_pretrained(folder / name)
-    files = {path.name for path in (folder / "grpo" / "trajectories").iterdir()}
-    assert files == {f"eval_{step:06d}_0.jsonl" for step in (0, 2, 3)} | {
-        f"train_{step:06d}_0.jsonl" for step in range(3)
-    }
-    tested = {record["spec"]["split"] for record in read_trajectories(folder / "grpo/trajectories/eval_000000_0.jsonl")}
+        AutoModelForCausalLM.from_pretrained(tmp_path / name)
+        AutoTokenizer.from_pretrained(tmp_path / name)
+    trajectories = tmp_path / "grpo" / "trajectories"
+    files = [("eval", step) for step in (0, 2, 3)] + [("train", step) for step in range(3)]
+    assert {path.name for path in trajectories.iterdir()} == {f"{mode}_{step:06d}_0.jsonl" for mode, step in files}
+    tested = {record["spec"]["split"] for record in read_trajectories(trajectories / "eval_000000_0.jsonl")}
     assert tested == {"validation"}
-
-
-def test_with_transformers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    results, printed = run(tmp_path, capfd, engine="transformers")
-    check(tmp_path, results, printed, "transformers")
-
-
-@pytest.mark.vllm
-def test_with_vllm(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
-    results, printed = run(tmp_path, capfd)
-    check(tmp_path, results, printed, "vllm")
 
 
 @pytest.mark.slow
 @pytest.mark.vllm
-def test_an_engine_that_does_not_start_is_replaced_and_that_is_said(
+def test_an_engine_that_does_not_start_is_replaced_with_a_message(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # More context than the model has is one of the reasons for which vLLM does not start.
@@ -98,14 +92,10 @@ def test_an_engine_that_does_not_start_is_replaced_and_that_is_said(
     results, printed = run(tmp_path / "auto", capfd, preset, engine="auto")
     assert results["engine"] == "transformers" and "Going on with the transformers engine" in printed
     with pytest.raises(ConfigError, match="vLLM cannot serve"):
-        run(tmp_path / "asked", capfd, preset, engine="vllm")
+        run(tmp_path / "vllm", capfd, preset, engine="vllm")
 
 
-def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
-    from agent_gym.examples.tiny import make_tiny_model
-    from agent_gym.examples.warm_start import imitate, imitation_settings
-
-    folder = make_tiny_model(tmp_path / "model", MINI.env_id, MINI.env_kwargs)
+def test_a_phase_ends_when_it_has_reached_its_loss(tiny: Path, tmp_path: Path) -> None:
     args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
     seen: dict[float, int] = {}
 
@@ -115,9 +105,9 @@ def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
 
     for loss in (100.0, 0.0):
         phase = dataclasses.replace(MINI.imitation[0], steps=30, until_loss=loss)
-        model = AutoModelForCausalLM.from_pretrained(folder)
-        settings = imitation_settings(MINI, phase, tmp_path / "sft", 0, args)
-        imitate(MINI, phase, model, AutoTokenizer.from_pretrained(folder), settings, [Steps()])
+        model = AutoModelForCausalLM.from_pretrained(tiny)
+        settings = imitation_settings(phase, tmp_path / "sft", 0, args)
+        imitate(MINI, phase, model, AutoTokenizer.from_pretrained(tiny), settings, [Steps()])
     assert seen == {100.0: 25, 0.0: 30}
 
 
@@ -138,12 +128,11 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_without_imitation_a_given_model_is_evaluated_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from agent_gym.examples.tiny import make_tiny_model
-
-    folder = make_tiny_model(tmp_path / "model", MINI.env_id, MINI.env_kwargs)
-    preset = dataclasses.replace(MINI, model=str(folder), imitation=())
-    results, _ = run(tmp_path / "run", capfd, preset, engine="transformers")
+def test_without_imitation_a_given_model_is_evaluated_first(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    preset = dataclasses.replace(MINI, model=str(tiny), imitation=())
+    results, _ = run(tmp_path, capfd, preset, engine="transformers")
     assert [row["policy"] for row in results["results"]] == ["before RL"] * 2 + ["GRPO policy"] * 2
 
 

@@ -15,8 +15,7 @@ from trainer_tools import distance, weights  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.examples.tiny import SIZES, demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
+from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -44,29 +43,30 @@ def test_the_recipe(folder: Path) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) < 400_000
 
 
-def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
     torch.manual_seed(1)
     state = torch.random.get_rng_state()
-    again = make_tiny_model(tmp_path / "again", GSM8K, KWARGS)
+    seeds = {"one": 0, "again": 0, "other": 1}
+    folders = {
+        name: make_tiny_model(tmp_path / name, GSM8K, KWARGS, demonstrations=200, seed=seed)
+        for name, seed in seeds.items()
+    }
     assert torch.equal(torch.random.get_rng_state(), state)
-    other = make_tiny_model(tmp_path / "other", GSM8K, KWARGS, seed=1)
-    load = AutoModelForCausalLM.from_pretrained
-    assert distance(weights(load(folder)), weights(load(again))) == 0.0
-    assert distance(weights(load(folder)), weights(load(other))) > 0.01
-    assert (folder / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()
+    one, again, other = (weights(AutoModelForCausalLM.from_pretrained(folder)) for folder in folders.values())
+    assert distance(one, again) == 0.0 and distance(one, other) > 0.01
+    assert (folders["one"] / "tokenizer.json").read_bytes() == (folders["again"] / "tokenizer.json").read_bytes()
 
 
 def test_digits_and_the_frame_of_a_call_are_single_tokens(tiny_tokenizer: Any) -> None:
-    ids = tiny_tokenizer("<answer>4807</answer>", add_special_tokens=False)["input_ids"]
-    assert [tiny_tokenizer.decode([i]) for i in ids] == ["<answer>", "4", "8", "0", "7", "</answer>"]
     call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
-    pieces = [tiny_tokenizer.decode([i]) for i in tiny_tokenizer(call, add_special_tokens=False)["input_ids"]]
-    assert pieces == [call[: call.index("48")], "4", "8", "/", "2", '"}}\n</tool_call>']
-
-
-def test_every_text_survives_the_tokenizer(tiny_tokenizer: Any) -> None:
+    pieces = {
+        "<answer>4807</answer>": ["<answer>", "4", "8", "0", "7", "</answer>"],
+        call: [call[: call.index("48")], "4", "8", "/", "2", '"}}\n</tool_call>'],
+    }
+    for text, expected in pieces.items():
+        assert [tiny_tokenizer.decode([i]) for i in tiny_tokenizer(text)["input_ids"]] == expected
     for text in ("", "naïve café 😀\n\t", "<tool_response>\n12\n</tool_response>", "a" * 300, "\u0000\x7f"):
-        assert tiny_tokenizer.decode(tiny_tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+        assert tiny_tokenizer.decode(tiny_tokenizer(text)["input_ids"]) == text
 
 
 def test_episodes_are_short(tiny_tokenizer: Any) -> None:
@@ -92,37 +92,26 @@ def test_the_template_speaks_of_tools_and_carries_their_answers(tiny_tokenizer: 
     )
 
 
-def test_the_tokenizer_is_trained_on_what_is_played() -> None:
+def test_the_tokenizer_is_trained_on_what_is_played(tmp_path: Path) -> None:
     texts = demonstration_texts("AgentR1/GSM8K-NoTool-v0", KWARGS, episodes=20)
-    assert len(texts) == 20
-    assert not any("<tool_call>" in text for text in texts)
+    assert len(texts) == 20 and not any("<tool_call>" in text for text in texts)
     assert make_tiny_tokenizer(texts, 300).vocab_size == 300
-
-
-def test_an_unknown_size_is_named_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"size is 'm'; allowed: {', '.join(SIZES)}"):
-        make_tiny_model(tmp_path, GSM8K, size="m")
+    few = tmp_path / "few.jsonl"  # a data set with fewer tasks than episodes are wanted
+    rows = [{"question": f"What is {i} + 1?", "answer": f"<<{i}+1={i + 1}>>\n#### {i + 1}"} for i in range(4)]
+    few.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(demonstration_texts(GSM8K, {"data": str(few)})) == 4
 
 
 def test_a_name_is_the_same_tokens_wherever_it_stands() -> None:
     texts = [f'{{"query": "{name}"}} Where was {name} born?' for name in ("Bade Fopu", "Lemi Pivo", "Sinafa")] * 20
-    told = 'Lemi Pivo works for Sinafa. {"query": "Lemi Pivo"}'
+    sentence = 'Lemi Pivo works for Sinafa. {"query": "Lemi Pivo"}'
     for names_apart in (True, False):
         tokenizer = make_tiny_tokenizer(texts, 400, names_apart=names_apart)
-        tokens = tokenizer.tokenize(told)
-        assert tokenizer.decode(tokenizer(told)["input_ids"]) == told
+        tokens = tokenizer.tokenize(sentence)
+        assert tokenizer.decode(tokenizer(sentence)["input_ids"]) == sentence
         first, copied = tokenizer.tokenize("Lemi Pivo"), tokenizer.tokenize(" Lemi Pivo")
         assert (copied[1:] == first) == names_apart
         assert any(tokens[i : i + len(first)] == first for i in range(1, len(tokens)))
-
-
-def test_demonstrations_of_a_small_data_set_are_all_there_is(tmp_path: Path) -> None:
-    rows = [
-        {"question": f"What is {i} + 1?", "answer": f"{i} + 1 = <<{i}+1={i + 1}>>{i + 1}\n#### {i + 1}"}
-        for i in range(4)
-    ]
-    (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(demonstration_texts(GSM8K, {"data": str(tmp_path / "few.jsonl")})) == 4
 
 
 def test_frames_are_single_tokens_and_cost_the_vocabulary_nothing() -> None:

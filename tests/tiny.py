@@ -42,19 +42,20 @@ def _corpus() -> list[str]:
     """Text in the style of the tasks, enough of it that the merges reach the wanted vocabulary."""
     names = ("Ann", "Ben", "Carla", "Dev", "Emma", "Farid")
     things = ("apples", "pencils", "marbles", "cookies", "tickets", "stickers")
-    lines = [
-        f"{name} has {i} {thing} and buys {i * 7 % 50} more. How many {thing} does {name} have now? "
-        f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{i}+{i * 7 % 50}"}}}}\n'
-        "</tool_call> "
-        f"<tool_response>\n{i + i * 7 % 50}\n</tool_response> <answer>{i + i * 7 % 50}</answer>"
-        for i, (name, thing) in enumerate((n, t) for n in names for t in things)
-    ]
+    lines = []
+    for i, (name, thing) in enumerate((n, t) for n in names for t in things):
+        more = i * 7 % 50
+        lines.append(
+            f"{name} has {i} {thing} and buys {more} more. How many {thing} does {name} have now? "
+            f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{i}+{more}"}}}}\n</tool_call> '
+            f"<tool_response>\n{i + more}\n</tool_response> <answer>{i + more}</answer>"
+        )
     prose = "The system reads the question, calls a tool, sees the result and gives the user a final answer."
     return lines + [prose] * 4
 
 
 def make_tiny_tokenizer(
-    *, chat_template: str | None = None, vocab_size: int = 512, special_tokens: Sequence[str] = ()
+    *, chat_template: str = CHATML, vocab_size: int = 512, special_tokens: Sequence[str] = ()
 ) -> Any:
     """Train a byte-level BPE tokenizer with end of turn `<|im_end|>` and pad `<|endoftext|>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -71,56 +72,53 @@ def make_tiny_tokenizer(
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
     assert tokenizer.get_vocab_size() == vocab_size, f"the corpus yields only {tokenizer.get_vocab_size()} tokens"
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD)
-    fast.chat_template = CHATML if chat_template is None else chat_template
-    return fast
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD, chat_template=chat_template
+    )
 
 
 def make_tiny_model(
     path: str | Path,
     *,
     tied: bool = True,
-    chat_template: str | None = None,
+    chat_template: str = CHATML,
     seed: int = 0,
-    hidden: int = 96,
-    layers: int = 2,
-    heads: int = 3,
-    kv_heads: int = 1,
-    head_dim: int = 32,
-    mlp: int = 256,
     vocab_size: int = 512,
     context: int = 2048,
     special_tokens: Sequence[str] = (),
+    **changes: Any,
 ) -> Path:
     """Write a model folder (config, float32 weights, tokenizer, chat template) and return its path.
 
-    vLLM on a CPU wants a `head_dim` of 32 or 64, and a `vocab_size` that is a multiple of 64 is padded by no engine.
+    A `vocab_size` that is a multiple of 64 is padded by no engine. `changes` are fields of `Qwen3Config`.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = make_tiny_tokenizer(chat_template=chat_template, vocab_size=vocab_size, special_tokens=special_tokens)
+    fields: dict[str, Any] = {
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 32,  # vLLM on a CPU wants 32 or 64
+        # Qwen's 0.02 makes every next-token distribution nearly uniform at this width; with wider weights the
+        # logprobs differ enough between contexts for a test to notice a wrong position or a stale weight.
+        "initializer_range": 0.1,
+        "bos_token_id": None,
+    }
     config = Qwen3Config(
         vocab_size=vocab_size,
-        hidden_size=hidden,
-        intermediate_size=mlp,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
         max_position_embeddings=context,
         tie_word_embeddings=tied,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-        # Qwen's 0.02 makes every next-token distribution nearly uniform at this width; with wider weights the
-        # logprobs differ enough between contexts for a test to notice a wrong position or a stale weight.
-        initializer_range=0.1,
+        **fields | changes,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config).to(torch.float32)
-    path = Path(path)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
-    return path
+    return Path(path)

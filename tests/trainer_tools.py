@@ -145,7 +145,9 @@ def model_folder(tied: bool = True, seed: int = 0) -> str:
     """Make a tiny model once per test process and return its folder."""
     folder = tempfile.mkdtemp(prefix="agent-gym-test-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(tiny.make_tiny_model(folder, tied=tied, seed=seed, hidden=32, heads=1, mlp=64))
+    return str(
+        tiny.make_tiny_model(folder, tied=tied, seed=seed, hidden_size=32, num_attention_heads=1, intermediate_size=64)
+    )
 
 
 def mixture_of_experts(folder: str | Path) -> str:

@@ -2,8 +2,7 @@
 
 `AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task, `AgentPPOTrainer` (ppo.py) with a critic.
 The rules by which credit is given are in estimators/, the losses in losses.py. `task_dataset` (tasks.py) lists the
-tasks of an environment. sft.py makes demonstrations with an environment's expert and trains on
-them first.
+tasks of an environment. sft.py makes demonstrations with an environment's expert and trains on them first.
 """
 
 if __name__ != "agent_gym.trainers":

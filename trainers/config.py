@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from trl import GRPOConfig
@@ -20,54 +20,46 @@ from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimat
 from agent_gym.trainers.selection import TurnCurriculum
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
 
-_FULL = "Rollouts sample the full distribution, because the loss scores the full distribution"
-_LOSS = "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere"
-_ENGINE = "The engine is vLLM, here or behind a server as `layout` says, or agent_gym's own loop around transformers"
-_WORLD = "The environment owns the reward: weigh its terms with env_kwargs={'reward_weights': {...}}"
-_ENTROPY = "The entropy bonus is constant: entropy_coef"
-_OTHER_LOSS = "loss_type is clip or cispo"
-_SERVER = "Servers are named by layout='server' and vllm_server_base_url"
-
-FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "top_p": ((1.0,), _FULL),
-    "top_k": ((0, -1, None), _FULL),
-    "min_p": ((None, 0.0), _FULL),
-    "repetition_penalty": ((1.0,), _FULL),
-    "generation_kwargs": ((None, {}), _FULL),
-    "vllm_structured_outputs_regex": ((None,), _FULL),
-    "use_adaptive_entropy": ((False,), _ENTROPY),
-    "entropy_coef_min": ((0.0,), _ENTROPY),
-    "entropy_coef_max": ((1.0,), _ENTROPY),
-    "entropy_coef_delta": ((0.005,), _ENTROPY),
-    "entropy_target": ((0.2,), _ENTROPY),
-    "sapo_temperature_neg": ((1.05,), _OTHER_LOSS),
-    "sapo_temperature_pos": ((1.0,), _OTHER_LOSS),
-    "vespo_k_pos": ((2.0,), _OTHER_LOSS),
-    "vespo_lambda_pos": ((3.0,), _OTHER_LOSS),
-    "vespo_k_neg": ((3.0,), _OTHER_LOSS),
-    "vespo_lambda_neg": ((2.0,), _OTHER_LOSS),
-    "top_entropy_quantile": ((1.0,), _LOSS),
-    "off_policy_mask_threshold": ((None,), _LOSS),
-    "use_liger_kernel": ((False,), _LOSS),
-    "vllm_mode": (("colocate",), _ENGINE),
-    "vllm_model_impl": (("vllm",), _ENGINE),
-    "vllm_tensor_parallel_size": ((1,), "Each process runs an engine of its own"),
-    "vllm_server_host": (("0.0.0.0",), _SERVER),
-    "vllm_server_port": ((8000,), _SERVER),
-    "vllm_group_port": ((51216,), "How weights reach the servers is weights_transfer"),
-    "use_transformers_paged": ((False,), _ENGINE),
-    "use_transformers_continuous_batching": ((False,), _ENGINE),
-    "transformers_continuous_batching_config": ((None, {}), _ENGINE),
-    "cache_implementation": ((None,), _ENGINE),
-    "ds3_gather_for_generation": ((True,), "Shards are gathered whenever weights go to the engine"),
-    "pad_to_multiple_of": (("auto", None), "Rows are padded to the longest of their pass"),
-    "max_completion_length": ((512,), "Turns are limited by max_turn_tokens, episodes by max_episode_tokens"),
-    "log_multimodal": ((True,), "Tables of completions hold no images; trajectory files do"),
-    "reward_weights": ((None,), _WORLD),
-    "multi_objective_aggregation": (("sum_then_normalize",), _WORLD),
-    "max_tool_calling_iterations": ((None,), "Turns are limited by max_turns"),
+_BY_REASON = {
+    "Rollouts sample the full distribution, because the loss scores the full distribution": (
+        "top_p top_k min_p repetition_penalty generation_kwargs vllm_structured_outputs_regex"
+    ),
+    "The entropy bonus is constant: entropy_coef": (
+        "use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target"
+    ),
+    "loss_type is clip or cispo": (
+        "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg"
+    ),
+    "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere": (
+        "top_entropy_quantile off_policy_mask_threshold use_liger_kernel"
+    ),
+    "The engine is vLLM, here or behind a server (`layout`), or agent_gym's own loop around transformers": (
+        "vllm_mode vllm_model_impl use_transformers_paged use_transformers_continuous_batching "
+        "transformers_continuous_batching_config cache_implementation"
+    ),
+    "Each process runs an engine of its own": "vllm_tensor_parallel_size",
+    "Servers are named by layout='server' and vllm_server_base_url": "vllm_server_host vllm_server_port",
+    "How weights reach the servers is weights_transfer": "vllm_group_port",
+    "Shards are gathered whenever weights go to the engine": "ds3_gather_for_generation",
+    "Rows are padded to the longest of their pass": "pad_to_multiple_of",
+    "Turns are limited by max_turn_tokens, episodes by max_episode_tokens": "max_completion_length",
+    "Tables of completions hold no images; trajectory files do": "log_multimodal",
+    "The environment owns the reward: weigh its terms with env_kwargs={'reward_weights': {...}}": (
+        "reward_weights multi_objective_aggregation"
+    ),
+    "Turns are limited by max_turns": "max_tool_calling_iterations",
 }
-"""TRL's settings that have one value here, its spellings and why; the first is the neutral one."""
+FIXED = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
+"""TRL's settings that may only have TRL's default here, and why."""
+
+# Those whose default has several spellings.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_k": (0, -1, None),
+    "min_p": (None, 0.0),
+    "generation_kwargs": (None, {}),
+    "transformers_continuous_batching_config": (None, {}),
+    "pad_to_multiple_of": ("auto", None),
+}
 
 
 class _OneEpisode(int):
@@ -105,7 +97,8 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             raise ConfigError(str(error)) from error
         if self.single:
             self.num_generations = 1
-        for name, (allowed, reason) in FIXED.items():
+        for name, reason in FIXED.items():
+            allowed = _NEUTRAL.get(name, (GRPOConfig.__dataclass_fields__[name].default,))
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
         if self.scale_rewards not in SCALES:
@@ -133,12 +126,12 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             )
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
-        self._check_sampling()
+        self._check_layout()
         # These are checked now and not after the model is loaded.
         self.curriculum  # noqa: B018
         tighten(self.budget, make_context(self.context))
 
-    def _check_sampling(self) -> None:
+    def _check_layout(self) -> None:
         if self.layout == "server":
             self.use_vllm = True
             if not self.server_urls:
@@ -164,9 +157,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         if self.overlap:
             raise ConfigError("over_sampling and overlap both make samples one rollout old: take one of them")
         if self.max_refills:
-            raise ConfigError(
-                "over_sampling does not go with max_refills, which draws further tasks when a rollout is done: take one"
-            )
+            raise ConfigError("over_sampling does not go with max_refills, which draws tasks after a rollout: take one")
         if not self.vllm_importance_sampling_correction:
             raise ConfigError("over_sampling needs vllm_importance_sampling_correction: some weights are older")
         if self.batch_tasks % self.world_size:
@@ -200,35 +191,27 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     @property
     def chunks(self) -> int:
         """Optimizer micro-steps that share one rollout; TRL resolves it from three settings."""
-        assert self.steps_per_generation is not None
-        return self.steps_per_generation
+        return cast(int, self.steps_per_generation)
 
     @property
     def batch_tasks(self) -> int:
         """Tasks of one rollout, over all processes."""
-        assert self.generation_batch_size is not None and self.num_generations is not None
-        return self.generation_batch_size // self.num_generations
+        return cast(int, self.generation_batch_size) // cast(int, self.num_generations)
 
     @property
     def rollout_tokens(self) -> int:
         """Episodes of one rollout, over all processes, x tokens of one context: what `constant` divides the loss by."""
-        assert self.generation_batch_size is not None
-        return self.generation_batch_size * self.max_episode_tokens
+        return cast(int, self.generation_batch_size) * self.max_episode_tokens
 
     @property
     def extra_tasks(self) -> int:
-        """Tasks that each process has in play beside those that it needs, with over_sampling."""
+        """Tasks that each process has in play besides those that it needs, with over_sampling."""
         return math.floor(self.over_sampling * self.batch_tasks / self.world_size + 1e-9)
 
     @property
     def budget(self) -> Budget:
         """The limits of one episode."""
-        return Budget(
-            max_turn_tokens=self.max_turn_tokens,
-            max_tokens=self.max_episode_tokens,
-            max_turns=self.max_turns,
-            max_seconds=self.episode_timeout,
-        )
+        return Budget(self.max_turn_tokens, self.max_episode_tokens, self.max_turns, self.episode_timeout)
 
     @property
     def curriculum(self) -> TurnCurriculum | None:
@@ -263,7 +246,3 @@ class AgentPPOConfig(CriticSettings, AgentGRPOConfig):  # type: ignore[misc]
     Raises:
         ConfigError: for settings that contradict each other or this trainer.
     """
-
-    def __post_init__(self) -> None:
-        self.check_critic()
-        super().__post_init__()

@@ -2,12 +2,12 @@
 
 RAGEN (arXiv:2504.20073, section 4) describes how multi-turn training collapses. Early signs: the spread of rewards
 within groups falls off a cliff and the entropy drops, while the success rate still looks well. Late sign: the gradient
-norm spikes, from where no run came back. `EchoTrapMonitor` looks for these and for repeated text, from numbers alone;
-`EchoTrapCallback` feeds it from the logs of a trainer.
+norm spikes, from where no run came back. `EchoTrapMonitor` looks for these and for repeated text; `EchoTrapCallback`
+feeds it from the logs of a trainer.
 
-Healthy runs show some of it too. A policy that solves everything has no spread either, one that is sure of itself has
-little entropy, one that has learned a format repeats it, and the first successes of a hard task make large gradients.
-So the monitor warns, and only the spread, without which every advantage is zero, can stop a run.
+Healthy runs show some of it too: a policy that solves everything has no spread, one that is sure of itself has little
+entropy, one that has learned a format repeats it, and the first successes of a hard task make large gradients. So the
+monitor warns, and only the spread, without which every advantage is zero, can stop a run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ACTIONS = ("warn", "stop")
 # RAGEN's second version stops a run whose reward variance stays below 10% of the mean of its first 10 steps for 10
 # steps. It gives no number for the entropy, for which we take the same.
 FALLEN = 0.1
-# Ours: half of the distinct n-grams gone. A lower bound could not be reached by small rollouts, in which even a single
-# text, the same in every episode, is a good part of all there is.
+# Ours: half of the distinct n-grams gone. Small rollouts could not reach a lower bound: a single text, the same in
+# every episode, is a good part of all there is.
 VARIETY = 0.5
 # Ours: norms that differ by a factor of three from batch to batch are common, a factor of ten is not.
 SPIKE = 10.0
@@ -47,25 +47,18 @@ _MEANING = {
     "succeed or all fail",
     "entropy": "the policy hardly explores any more",
     "grad_norm": "if this is not the first success on a hard task, the run will hardly recover",
-    "repeated": "the policy says the same again and again",
+    "repeated": "the policy writes the same again and again",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One finding of the monitor.
+    """One finding of the monitor."""
 
-    Attributes:
-        kind: a key of `LOG_KEYS`.
-        level: 1 for a warning, 2 when it is critical.
-        step: optimizer step of the last measurement.
-        message: what was measured and what it means.
-    """
-
-    kind: str
-    level: int
-    step: int
-    message: str
+    kind: str  # a key of `LOG_KEYS`
+    level: int  # 1 for a warning, 2 when it is critical
+    step: int  # optimizer step of the last measurement
+    message: str  # what was measured and what it means
 
 
 class EchoTrapMonitor:
@@ -74,14 +67,12 @@ class EchoTrapMonitor:
     A measurement is bad if the spread or the entropy is below `FALLEN` of its baseline, if the share of distinct
     n-grams is below `VARIETY` of it, or if the gradient norm is more than `SPIKE` times its running median. Baselines
     are means of the first `warmup` measurements: what a spread or an entropy should be depends on rewards and model.
+    `levels` holds the present level of each kind: 0, 1 for a warning, 2 when critical. It falls back to 0 on recovery.
 
     Args:
         warmup: measurements that make the baseline; nothing is bad before.
         warn_after: bad measurements in a row that make a warning; single ones are noise.
         patience: bad measurements in a row that are critical.
-
-    Attributes:
-        levels: present level of each kind: 0, 1 for a warning, 2 when critical. It falls back to 0 on recovery.
 
     Raises:
         ConfigError: unless 1 <= warn_after <= patience and 1 <= warmup.
@@ -99,29 +90,17 @@ class EchoTrapMonitor:
         self._bad = dict.fromkeys(LOG_KEYS, 0)  # in a row
         self._reported = dict.fromkeys(LOG_KEYS, 0)
 
-    def update(
-        self,
-        step: int,
-        reward_spread: float | None = None,
-        entropy: float | None = None,
-        grad_norm: float | None = None,
-        repeated: float | None = None,
-    ) -> list[Alarm]:
-        """Take in the measurements of a step; None and NaN mean that there was none and change nothing.
+    def update(self, step: int, **measured: float | None) -> list[Alarm]:
+        """Take in the measurements of an optimizer step and return what is new; each level is reported once per run.
 
         Args:
             step: the optimizer step.
-            reward_spread: mean over groups of the standard deviation of returns, before any group is dropped.
-            entropy: mean entropy per sampled token, nats.
-            grad_norm: norm of the gradient before clipping.
-            repeated: `repeated_share` of the rollout.
-
-        Returns:
-            What is new: each level of each kind is reported once per run.
+            **measured: by key of `LOG_KEYS`: reward_spread (mean over groups of the standard deviation of returns,
+                before any group is dropped), entropy (mean per sampled token, nats), grad_norm (before clipping) and
+                repeated (`repeated_share` of the rollout). None and NaN mean that there was none.
         """
-        values = {"reward_spread": reward_spread, "entropy": entropy, "grad_norm": grad_norm, "repeated": repeated}
         alarms = []
-        for kind, value in values.items():
+        for kind, value in measured.items():
             if value is None or math.isnan(value):
                 continue
             bound = self._bound(kind)
@@ -142,7 +121,7 @@ class EchoTrapMonitor:
         return alarms
 
     def _bound(self, kind: str) -> float | None:
-        """Say where a measurement becomes bad; None while there is nothing to compare with."""
+        """Return where a measurement becomes bad; None while there is nothing to compare with."""
         seen = self._seen[kind]
         if len(seen) < self.warmup:
             return None
@@ -157,11 +136,9 @@ class EchoTrapMonitor:
 class EchoTrapCallback(TrainerCallback):
     """Feeds the monitor from the logs, adds `echo_trap/<kind>` (the levels) to them, warns, and may stop the run.
 
-    It must stand before the callbacks that report, which see what it adds only if they come later; a trainer puts it
-    there with `trainer.callback_handler.callbacks.insert(0, callback)`. The logs must be the same in all processes:
-    one that stops alone leaves the others waiting.
-
-    There is no state to save: a resumed run reads its past measurements from the trainer's log history.
+    A trainer inserts it before the callbacks that report, which see what it adds only then. The logs must be the same
+    in all processes: one that stops alone leaves the others waiting. A resumed run reads its past measurements from the
+    trainer's log history.
 
     Args:
         action: "warn", or "stop" to also end the training as long as the spread of rewards is critical.
@@ -184,9 +161,8 @@ class EchoTrapCallback(TrainerCallback):
             self._measure(log, log["step"])
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take in one log, unless it is of something else, such as an evaluation."""
         logs = kwargs["logs"]
-        if not any(key in logs for key in LOG_KEYS.values()):
+        if not any(key in logs for key in LOG_KEYS.values()):  # an evaluation, for example
             return
         messages = [alarm.message for alarm in self._measure(logs, state.global_step)]
         levels = {f"echo_trap/{kind}": level for kind, level in self.monitor.levels.items()}

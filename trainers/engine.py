@@ -1,4 +1,4 @@
-"""The engine that samples the rollouts (here, beside the trainer, or elsewhere), and the weights that it is given.
+"""The engine that samples the rollouts (in this process, or elsewhere), and the weights that it is given.
 
 An engine wants full tensors under the names of the checkpoint, whatever adapters and shards the trainer has.
 """
@@ -28,15 +28,14 @@ from agent_gym.trainers.critic import PREFIX, policy_only
 
 
 def wants_vllm(args: AgentGRPOConfig) -> bool:
-    """Whether to try vLLM: as the user says, by default where it is installed."""
-    return args.use_vllm if args.use_vllm is not None else find_spec("vllm") is not None
+    """Whether to try vLLM: as `use_vllm` sets, by default where it is installed."""
+    return find_spec("vllm") is not None if args.use_vllm is None else args.use_vllm
 
 
 def check_sharded(args: AgentGRPOConfig, policy: Policy | None) -> None:
     """Raise `ConfigError` if a model in shares would be sampled from directly.
 
-    Each process decodes as many steps as its episodes need, and a pass through a model in shares takes all processes:
-    they would wait for each other, or exchange shares of different layers.
+    Processes decode different numbers of steps, and each pass through a model in shares takes all of them.
     """
     if isinstance(policy, TransformersPolicy) or (policy is None and not wants_vllm(args)):
         raise ConfigError(
@@ -55,17 +54,17 @@ def build_policy(
 ) -> Policy:
     """Make the engine: vLLM, in this process or behind servers, or transformers on the live model.
 
-    Where `use_vllm` is None and vLLM cannot serve the policy, a warning says why, and transformers samples.
+    Where `use_vllm` is None and vLLM cannot serve the policy, a warning gives the reason, and transformers samples.
 
     Args:
         model: the unwrapped policy.
-        renderer: the renderer of its tokenizer; it knows which tokens end a turn.
+        renderer: of its tokenizer; it knows which tokens end a turn.
         args: the trainer's settings.
         autocast: the precision in which the trainer computes the loss, for an engine that shares its model.
-        sharded: whether this process holds only a part of the model, so that there is no other engine than vLLM.
+        sharded: whether this process holds only a part of the model, so that vLLM is the only engine.
 
     Raises:
-        ConfigError: if vLLM was asked for, or is the only way, and cannot serve the policy.
+        ConfigError: if vLLM was set, or is the only way, and cannot serve the policy.
     """
     if wants_vllm(args):
         made: Policy | None = None
@@ -108,8 +107,17 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
         )
     from agent_gym.policies.vllm.engine import VLLMPolicy
 
+    # vLLM reads the architecture from a folder or the hub; the weights are pushed before the first rollout. A model
+    # that was made in memory, or is wrapped by PEFT, is written out once.
+    base = _base(model)
+    place = base.config._name_or_path
+    if not place or (place.startswith((".", "/")) and not Path(place).is_dir()):
+        place = tempfile.mkdtemp(prefix="agent-gym-")
+        with policy_only(base):
+            base.save_pretrained(place)
+        renderer.source.save_pretrained(place)
     return VLLMPolicy(
-        _folder(model, renderer.source),
+        place,
         renderer.eos_token_ids,
         context=context,
         max_num_seqs=args.max_num_seqs,
@@ -120,20 +128,9 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
     )
 
 
-def _folder(model: Any, tokenizer: Any) -> str:
-    """Name the place vLLM reads the architecture from; the weights are pushed before the first rollout.
-
-    A model that was made in memory, or is wrapped by PEFT, is written out once.
-    """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    name = base.config._name_or_path
-    if name and (Path(name).is_dir() or not name.startswith((".", "/"))):
-        return name
-    folder = tempfile.mkdtemp(prefix="agent-gym-")
-    with policy_only(base):
-        base.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+def _base(model: Any) -> Any:
+    """Return the model that PEFT has wrapped, or the model itself."""
+    return model.get_base_model() if is_peft_model(model) else model
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -141,10 +138,8 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     LoRA deltas are added to a copy. Merging into the weights and taking the delta out again afterwards, as TRL does,
     rounds in bf16 at every sync: after 300 syncs the base weights had drifted by 23% of their mean size (512 x 512
-    layer).
-
-    Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a weight per
-    expert again.
+    layer). Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a
+    weight per expert again.
 
     Args:
         model: the policy without its DDP or FSDP wrapper. With sharded parameters every process reads all weights.
@@ -152,7 +147,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         ConfigError: for weights that an engine cannot be given, see `check_servable`.
     """
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = _base(model)
     stored = _stored_names(base, _parameters(base))
     for name, weight in merged_weights(model):
         if stored[name] == [name]:
@@ -163,9 +158,8 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """As `named_weights`, under the names that the parameters have in a model without adapters."""
-    base = model.get_base_model() if is_peft_model(model) else model
     deltas = _lora_deltas(model)
-    for name, parameter in _parameters(base).items():
+    for name, parameter in _parameters(_base(model)).items():
         weight = _full(parameter)
         if name in deltas:
             weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
@@ -174,7 +168,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def check_servable(model: Any) -> None:
     """Raise `ConfigError` for a policy whose weights no engine can be given; nothing is gathered."""
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = _base(model)
     if getattr(base, "is_quantized", False):
         raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
     _lora_deltas(model)
@@ -200,8 +194,8 @@ def _parameters(base: Any) -> dict[str, torch.Tensor]:
 def _stored_names(base: Any, parameters: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
     """Map each parameter to the names under which `save_pretrained` stores it.
 
-    Parameters are converted one by one, so that no more than one is gathered at a time. That needs each stored weight
-    to come from one parameter, which is checked here on shapes alone.
+    Parameters are converted one by one, so that one is gathered at a time. That needs each stored weight to come from
+    one parameter, which is checked here on shapes alone.
     """
     # ZeRO-3 leaves an empty tensor where a parameter was.
     shapes = {
@@ -227,8 +221,7 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
     from peft.tuners.lora import LoraLayer
 
     for name in model.active_adapters:
-        kind = model.peft_config[name].peft_type
-        if kind != "LORA":
+        if (kind := model.peft_config[name].peft_type) != "LORA":
             raise ConfigError(f"the adapter {name!r} is of the type {kind}; allowed: LORA, which can be merged")
     deltas = {}
     base = model.get_base_model()
@@ -267,10 +260,8 @@ class _Delta(nn.Module):
 @torch.no_grad()
 def _delta(layer: Any, adapter: str) -> torch.Tensor:
     """Compute the delta of one layer from its whole factors: of shards the product would be wrong or nothing."""
-    factors = {
-        f"layer.{n}": _full(p) for n, p in layer.named_parameters() if n.startswith("lora_") and adapter in n.split(".")
-    }
-    return torch.func.functional_call(_Delta(layer), factors, (adapter,))
+    mine = [(n, p) for n, p in layer.named_parameters() if n.startswith("lora_") and adapter in n.split(".")]
+    return torch.func.functional_call(_Delta(layer), {f"layer.{n}": _full(p) for n, p in mine}, (adapter,))
 
 
 def _full(parameter: torch.Tensor) -> torch.Tensor:
@@ -289,13 +280,13 @@ def _full(parameter: torch.Tensor) -> torch.Tensor:
 def warn_of_rounding(trainer: Any) -> None:
     """Warn of trained weights in half precision, which round small updates away; frozen ones may be of any type.
 
-    DeepSpeed, and FSDP with mixed precision, keep float32 copies of what they train, whatever it was loaded in.
+    DeepSpeed, and FSDP with mixed precision, keep float32 copies of what they train.
     """
     mixed = trainer.accelerator.mixed_precision != "no"
     if trainer.is_deepspeed_enabled or (trainer.is_fsdp_enabled and mixed):
         return
-    trained = [(name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad]
-    half = [(name, weight.dtype) for name, weight in trained if weight.dtype in (torch.bfloat16, torch.float16)]
+    trained = {name: weight.dtype for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    half = [(name, dtype) for name, dtype in trained.items() if dtype in (torch.bfloat16, torch.float16)]
     if half:
         name, dtype = half[0]
         warnings.warn(

@@ -1,8 +1,8 @@
 """A trained checkpoint as a plain Hugging Face folder, which `AutoModelForCausalLM` and vLLM load, with a model card.
 
 A whole model is copied, bit for bit. An adapter stays an adapter, or is merged: each weight and its delta are added in
-float32 and then rounded once to the type of the weight, without touching the base model (`weights.merged_weights`, the
-same sum that the engines sampled from while it was trained).
+float32 and then rounded once to the type of the weight (`engine.merged_weights`, the same sum that the engines sampled
+from while it was trained). `push` uploads a folder to the hub.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import httpx  # what the hub's client speaks with, and whose errors it lets through
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, GenerationConfig
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -22,30 +25,19 @@ from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.policies.processors import let_videos_be_missing, model_class
 from agent_gym.registry import ENVS
 from agent_gym.rollout import from_record, read_trajectories
-from agent_gym.trainers.checkpoints import versions
+from agent_gym.trainers.checkpoints import MEASURED, versions
 from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.engine import merged_weights
 
-# Beside the weights; what else a checkpoint holds is the trainer's (optimizer, schedule, random generators, logs).
+# What a model needs; what else a checkpoint holds is the trainer's (optimizer, schedule, random generators, logs).
 _KEPT = (
-    "config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*processor_config.json",
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "model*.safetensors",
-    "model.safetensors.index.json",
+    *("config.json", "generation_config.json", "chat_template.jinja", "tokenizer*", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.*", "merges.txt", "*processor_config.json"),
+    *("adapter_config.json", "adapter_model.safetensors", "model*.safetensors", "model.safetensors.index.json"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A folder with a model."""
 
     folder: Path
@@ -61,35 +53,26 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
-    if not _has_model(folder):
-        folder = Path(get_last_checkpoint(str(folder)) or folder)
-    if not _has_model(folder):
-        raise ConfigError(
-            f"{folder} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that are "
-            "still sharded become whole with `accelerate merge-weights` (FSDP) or zero_to_fp32.py (DeepSpeed)"
-        )
-    adapter = folder / "adapter_config.json"
-    config = json.loads(adapter.read_text(encoding="utf-8")) if adapter.is_file() else None
-    return Checkpoint(folder, config and str(config["base_model_name_or_path"]))
-
-
-def _has_model(folder: Path) -> bool:
-    if (folder / "adapter_config.json").is_file():
-        return (folder / "adapter_model.safetensors").is_file()
-    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+    for place in (folder, Path(get_last_checkpoint(str(folder)) or folder)):
+        adapter = place / "adapter_config.json"
+        if adapter.is_file() and (place / "adapter_model.safetensors").is_file():
+            return Checkpoint(place, str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]))
+        if not adapter.is_file() and (place / "config.json").is_file() and any(place.glob("model*.safetensors")):
+            return Checkpoint(place, None)
+    raise ConfigError(
+        f"{place} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that are "
+        "still sharded become whole with `accelerate merge-weights` (FSDP) or zero_to_fp32.py (DeepSpeed)"
+    )
 
 
 def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:
-    """Write the model of a checkpoint.
+    """Write the model of a checkpoint to a new or empty folder, and return the folder.
 
     Args:
         checkpoint: what to export.
-        out: a new or empty folder.
+        out: the folder.
         merge_adapter: merge a LoRA adapter into its base model.
         critic: also copy the critic, to `critic/`, where no loader of the policy looks.
-
-    Returns:
-        The folder.
 
     Raises:
         ConfigError: if the folder has content, there is nothing to merge, no critic, no tokenizer, or the adapter's
@@ -157,7 +140,7 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
     encoder.from_pretrained(checkpoint.folder).save_pretrained(out)
 
 
-# The card: what was trained on what, how, and what came out, from what the run itself has written.
+# The card, from what the run itself has written.
 
 _HEAD = """\
 ---
@@ -189,6 +172,7 @@ def model_card(
     library = "peft" if adapter else "transformers"
     what = "A LoRA adapter" if adapter else "A language model" + " with a LoRA adapter merged in" * merged
     of = f" of [{base}](https://huggingface.co/{base})" if base else ""
+    log = provenance.get("evaluations", [])
     how = ""
     if provenance:
         estimator = provenance["settings"].get("advantage_estimator")
@@ -196,12 +180,22 @@ def model_card(
     head = _HEAD.format(library=library, base=f"base_model: {base}\n" if base else "")
     parts = [head, f"# {name}\n", f"{what}{of}{how}, with agent-gym.\n"]
     if provenance:
-        parts += ["## Environments\n", _environments(provenance["environments"])]
-    if evaluations or provenance.get("evaluations"):
-        parts += ["## Evaluation\n", _evaluations(evaluations, provenance.get("evaluations", []))]
+        rows = [_environment(env) for env in provenance["environments"]]
+        columns = ("environment", "task", "split", "tasks", "data", "arguments")
+        number = "The number at the end of an environment's id is its version.\n"
+        parts += ["## Environments\n", _table(columns, rows), number]
+    numbers = ("success", "95% interval", "reward", "episodes")
+    if evaluations or log:
+        parts += ["## Evaluation\n"]
+    if evaluations:
+        measured = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
+        parts += [_table(("policy", "environment", "split", *numbers), measured)]
+    if log:
+        course = [(str(entry["step"]), *_result(*(entry[name] for name in MEASURED))) for entry in log]
+        parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *numbers), course)]
     if provenance:
-        rows = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
-        parts += ["## Settings\n", _table(("setting", "value"), rows)]
+        settings = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
+        parts += ["## Settings\n", _table(("setting", "value"), settings)]
     used = provenance.get("versions") or versions()
     parts += ["## Versions\n", _table(("package", "version"), list(used.items()))]
     return "\n".join(parts)
@@ -222,27 +216,11 @@ def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], 
     return {key: summarize(part) for key, part in episodes.items()}
 
 
-def _environments(environments: Sequence[Mapping[str, Any]]) -> str:
-    about = {entry.id: entry for entry in ENVS}
-    rows = []
-    for env in environments:
-        entry, arguments = about.get(env["env_id"]), dict(env["env_kwargs"])
-        data = arguments.pop("data", "embedded" if entry else "")
-        summary = entry.summary if entry else ""
-        rows.append((env["env_id"], summary, env["split"], str(env["tasks"]), str(data), f"`{json.dumps(arguments)}`"))
-    text = _table(("environment", "task", "split", "tasks", "data", "arguments"), rows)
-    return text + "\nThe number at the end of an environment's id is its version.\n"
-
-
-def _evaluations(evaluations: Mapping[tuple[str, str, str], EvalResult], log: Sequence[Mapping[str, Any]]) -> str:
-    columns = ("success", "95% interval", "reward", "episodes")
-    rows = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
-    text = _table(("policy", "environment", "split", *columns), rows) if rows else ""
-    if not log:
-        return text
-    names = ("success", "success_low", "success_high", "reward", "episodes")
-    course = _table(("step", *columns), [(str(e["step"]), *_result(*(e[name] for name in names))) for e in log])
-    return f"{text}\nDuring training:\n\n{course}" if text else course
+def _environment(env: Mapping[str, Any]) -> tuple[str, ...]:
+    entry, arguments = next((one for one in ENVS if one.id == env["env_id"]), None), dict(env["env_kwargs"])
+    data = arguments.pop("data", "embedded" if entry else "")
+    summary = entry.summary if entry else ""
+    return env["env_id"], summary, env["split"], str(env["tasks"]), str(data), f"`{json.dumps(arguments)}`"
 
 
 def _result(success: float, low: float, high: float, reward: float, episodes: int) -> tuple[str, str, str, str]:
@@ -254,3 +232,40 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
     return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)]) + "\n"
+
+
+# The hub.
+
+
+def check_name(name: str) -> None:
+    """Raise `ConfigError` for a name that the hub would refuse, one that is not like `user/model`."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ConfigError(f"{name!r} is no name for the hub: {error}") from error
+    if "/" not in name:
+        raise ConfigError(f"{name!r} names no owner; on the hub a name is like user/{name}")
+
+
+def push(folder: str | Path, name: str, *, kind: str = "model") -> str:
+    """Upload a folder as `user/name`, a "model" or a "dataset", made if there is none, and return its address.
+
+    Raises:
+        ConfigError: if this machine is offline, has no token, or may not write there. The folder stays.
+    """
+    api = HfApi()
+    later = f"the folder is complete; push it later with: hf upload {name} {folder} --repo-type {kind}"
+    try:
+        made: Any = api.create_repo(name, repo_type=kind, exist_ok=True)
+        api.upload_folder(repo_id=name, repo_type=kind, folder_path=folder, commit_message="Export from agent-gym")
+    except OfflineModeIsEnabled as error:
+        raise ConfigError(f"cannot push {name}: HF_HUB_OFFLINE is set; {later}") from error
+    except LocalTokenNotFoundError as error:
+        raise ConfigError(f"cannot push {name}: no token; log in with `hf auth login`; {later}") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else "no"
+        cure = "; log in with `hf auth login`, or take a name of your own" if status in (401, 403, 404) else ""
+        raise ConfigError(f"cannot push {name}: the hub answered {status}{cure}; {later}") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise ConfigError(f"cannot push {name}: no hub within reach ({type(error).__name__}); {later}") from error
+    return str(made)

@@ -17,6 +17,11 @@ from datasets import Dataset
 from agent_gym.errors import ConfigError, writing
 from agent_gym.transcript import Span, action_mask
 
+_ABOUT = {
+    "env_id": "the Gymnasium id of the environment",
+    "task_id": "the environment's name of the task",
+    "reward": "of the episode",
+}
 FORMATS: Mapping[str, Mapping[str, str]] = {
     "trajectories": {
         "env_id": "the Gymnasium id of the environment",
@@ -43,16 +48,12 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
     "sft": {
         "input_ids": "one context, with the tokens that were sampled as they were sampled",
         "assistant_masks": "1 for tokens of the policy, which are to be learned, else 0; the name is TRL's",
-        "env_id": "the Gymnasium id of the environment",
-        "task_id": "the environment's name of the task",
-        "reward": "of the episode",
+        **_ABOUT,
     },
     "messages": {
         "messages": "the conversation: role, content, name of the tool; calls stand in the content as written",
         "tools": "function schemas that the policy was shown, JSON",
-        "env_id": "the Gymnasium id of the environment",
-        "task_id": "the environment's name of the task",
-        "reward": "of the episode",
+        **_ABOUT,
     },
 }
 """Format to its columns and what they mean."""
@@ -66,7 +67,7 @@ def export_trajectories(
     min_reward: float | None = None,
     successful: bool = False,
 ) -> Dataset:
-    """Write records as a data set.
+    """Write records as a data set, which `datasets.load_dataset(out)` reads, and return it.
 
     Args:
         records: what `read_trajectories` yields.
@@ -74,9 +75,6 @@ def export_trajectories(
         form: a key of `FORMATS`.
         min_reward: only episodes with at least this reward.
         successful: only episodes that solved their task.
-
-    Returns:
-        The data set, which `datasets.load_dataset(out)` reads.
 
     Raises:
         ConfigError: for another format, a folder with content, or if no episode is left.
@@ -92,8 +90,7 @@ def export_trajectories(
         raise ConfigError(f"none of {len(every)} episodes is left; ask for less than --min_reward or --successful do")
     if form != "trajectories" and any(record.get("images") for record in kept):
         raise ConfigError(f"format {form!r} has no place for images; take 'trajectories', which has them in `extra`")
-    make = {"trajectories": _whole, "sft": _contexts, "messages": _conversation}[form]
-    dataset = Dataset.from_list([row for record in kept for row in make(record)])
+    dataset = Dataset.from_list([row for record in kept for row in _rows(record, form)])
     with writing(out, "name another folder"):
         (out / "data").mkdir(parents=True)
         dataset.to_parquet(str(out / "data" / "train-00000-of-00001.parquet"))
@@ -112,14 +109,19 @@ _NAMED = ("task_id", "reward", "success", "terminated", "truncated", "failure")
 _ELSEWHERE = {*_NAMED, "version", "spec", "messages", "tools", "steps", "rows", "reward_terms", "truncation", "seconds"}
 
 
-def _whole(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    spec = record["spec"]
+def _rows(record: Mapping[str, Any], form: str) -> list[dict[str, Any]]:
+    spec, tools = record["spec"], json.dumps(record["tools"])
+    about = {"env_id": spec["env_id"], "task_id": record["task_id"], "reward": record["reward"]}
+    if form == "messages":
+        return [{"messages": _messages(record), "tools": tools, **about}]
+    if form == "sft":
+        masked = ((row["token_ids"], _mask(row)) for row in record["rows"])
+        return [{"input_ids": ids, "assistant_masks": mask, **about} for ids, mask in masked if any(mask)]
     steps = [
         {
             **{name: step[name] for name in _OF_STEPS},
             **{name: _text(step[name]) for name in ("action", "observation")},
-            "reward_terms": json.dumps(step["reward_terms"]),
-            "tool_calls": json.dumps(step["tool_calls"]),
+            **{name: json.dumps(step[name]) for name in ("reward_terms", "tool_calls")},
         }
         for step in record["steps"]
     ]
@@ -133,25 +135,12 @@ def _whole(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         **{name: record[name] for name in _NAMED},
         "reward_terms": json.dumps(record["reward_terms"]),
         "messages": _messages(record),
-        "tools": json.dumps(record["tools"]),
+        "tools": tools,
         "steps": steps,
         "rows": rows,
         "extra": json.dumps({key: value for key, value in record.items() if key not in _ELSEWHERE}),
     }
     return [whole]
-
-
-def _contexts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = [{"input_ids": row["token_ids"], "assistant_masks": _mask(row), **_about(record)} for row in record["rows"]]
-    return [row for row in rows if any(row["assistant_masks"])]
-
-
-def _conversation(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"messages": _messages(record), "tools": json.dumps(record["tools"]), **_about(record)}]
-
-
-def _about(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {"env_id": record["spec"]["env_id"], "task_id": record["task_id"], "reward": record["reward"]}
 
 
 def _mask(row: Mapping[str, Any]) -> list[int]:

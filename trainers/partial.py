@@ -1,29 +1,25 @@
 """Rollouts that do not wait for their slowest episodes: more groups in play than a batch needs.
 
     rollout 0    begin n + m groups             train the first n that are done
-    rollout 1    begin n more, beside those m   train those m, and the first n - m of the others that are done
+    rollout 1    begin n more, with those m     train those m, and the first n - m of the others that are done
     ...
     the last     begin n - m more               train all
 
-What is not done when a batch is full stays in play: it is interrupted, in the middle of a turn if need be, and goes on
-in the next rollout, under the next weights (Kimi k1.5, arXiv:2501.12599, calls it partial rollouts; APRIL,
-arXiv:2509.18521, over-samples with them). Each token keeps the logprob and the version of the weights that sampled it,
-and the importance sampling of `losses.engine_ratio` evens out the difference.
+What is not done when a batch is full is interrupted, in the middle of a turn if need be, and goes on in the next
+rollout, under the next weights (Kimi k1.5, arXiv:2501.12599, calls it partial rollouts; APRIL, arXiv:2509.18521,
+over-samples with them). Each token keeps the logprob and the version of the weights that sampled it, and the importance
+sampling of `losses.engine_ratio` evens out the difference.
 
 The rule: every group that was begun is trained on once, and those that were begun in the rollout before come first. So
 the episodes of a run are those of the sampler's tasks, all of them, and none is more than one rollout older than the
-weights that learn from it.
-
-The usual way to over-sample is to drop what is not done. That is biased: what is not done is long, so that a policy
-learns from its short episodes only, whichever are the better ones. Here a long episode is late and not lost: the first
-batch of a run has fewer of them than its share, and the last one more.
+weights that learn from it. To drop what is not done, as is usual, would be biased: what is not done is long.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -37,23 +33,14 @@ if TYPE_CHECKING:
 _KEY = "over_sampling"  # in the trainer's state, which checkpoints keep
 
 
-@dataclass(slots=True)
-class _Group:
-    episodes: list[Episode]
-    missing: int
-
-
 class GroupsInPlay:
-    """Groups of episodes, of which a rollout takes as many as it needs.
-
-    Args:
-        runner: what plays them.
-    """
+    """Groups of episodes, of which a rollout takes as many as it needs."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._rollout = Rollout(runner)
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, list[Episode]] = {}
+        self._missing: Counter[int] = Counter()  # episodes of a group that are not done
 
     @property
     def numbers(self) -> list[int]:
@@ -67,49 +54,44 @@ class GroupsInPlay:
 
         Args:
             specs: episodes of whole groups that begin now, under numbers that no group in play has.
-            due: numbers of the groups that must be in the batch, whoever is done before them.
+            due: numbers of the groups that must be in the batch, even if others are done before them.
             wanted: groups of the batch, at least as many as are due.
             temperature: of the policy's sampling.
 
         Returns:
-            The episodes of the groups that are due, and of the first of the others that are done; together `wanted`
-            groups, or all if there are fewer.
+            The episodes of the groups that are due, and of the first others that are done: `wanted` groups, or all.
         """
         for episode in self._rollout.add(specs):
-            group = self._groups.setdefault(episode.spec.group, _Group([], 0))
-            group.episodes.append(episode)
-            group.missing += 1
-        done = sum(not group.missing for group in self._groups.values())
-        awaited = sum(self._groups[number].missing > 0 for number in due)
+            self._groups.setdefault(episode.spec.group, []).append(episode)
+            self._missing[episode.spec.group] += 1
 
         def on_end(episode: Episode) -> None:
-            nonlocal awaited, done
-            number = episode.spec.group
-            self._groups[number].missing -= 1
-            if not self._groups[number].missing:
-                done += 1
-                awaited -= number in due
+            self._missing[episode.spec.group] -= 1
 
-        self._rollout.play(temperature, until=lambda: not awaited and done >= wanted, on_end=on_end)
+        def full() -> bool:
+            done = sum(not self._missing[number] for number in self._groups)
+            return done >= wanted and not any(self._missing[number] for number in due)
+
+        self._rollout.play(temperature, until=full, on_end=on_end)
         self._runner.stats = self._rollout.stats
-        others = [n for n, group in self._groups.items() if n not in due and not group.missing]
+        others = [number for number in self._groups if number not in due and not self._missing[number]]
         chosen = [*due, *others[: wanted - len(due)]]
-        return [episode for number in chosen for episode in self._groups.pop(number).episodes]
+        return [episode for number in chosen for episode in self._groups.pop(number)]
 
 
 class PartialRollouts:
-    """Chooses what each rollout begins, and remembers in the trainer's state what it left unfinished.
+    """Chooses what each rollout begins, and keeps in the trainer's state what it left unfinished.
 
-    Each process does this for its own share of the tasks, without asking the others. A run that is resumed plays what
-    was in play when the checkpoint was made anew, from its tasks, and no group twice. A checkpoint made between two
-    updates on the same rollout plays that rollout's groups again, as a run without over-sampling does.
-
-    Args:
-        scheduler: knows the tasks, and plays.
+    Each process does this for its own share of the tasks. Groups are numbered through the run, in the order of the
+    sampler; processes take equal shares of each batch. A run that is resumed plays what was in play when the checkpoint
+    was made anew, from its tasks, and no group twice. A checkpoint made between two updates on the same rollout plays
+    that rollout's groups again, as a run without over-sampling does.
     """
 
     def __init__(self, scheduler: RolloutScheduler) -> None:
         self._scheduler, self._trainer = scheduler, scheduler.trainer
+        self._tasks, self._processes = self._trainer.args.batch_tasks, self._trainer.accelerator.num_processes
+        self._share, self._rank = self._tasks // self._processes, self._trainer.accelerator.process_index
         self._in_play: GroupsInPlay | None = None
 
     def rollout(self) -> list[Episode]:
@@ -118,16 +100,15 @@ class PartialRollouts:
         Raises:
             ConfigError: if the run was begun with other batches, or another number of processes.
         """
-        trainer, number = self._trainer, self._trainer._rollout_number
-        tasks, processes = trainer.args.batch_tasks, trainer.accelerator.num_processes
-        mine = tasks // processes
-        state = self._state(number, {"tasks": tasks, "processes": processes}, mine)
-        again = state["rollout"] == number
-        due = self._mine(state["batch"] if again else state["carried"])
-        stop = state["begun"]
+        trainer, number, mine = self._trainer, self._trainer._rollout_number, self._share
+        state = self._state(number)
+        again, begun = state["rollout"] == number, state["begun"]
+        due = [n for n in state["batch" if again else "carried"] if n % self._tasks // mine == self._rank]
+        stop = begun
         if not again:
-            stop = max(stop, min((number + 1) * mine + trainer.args.extra_tasks, self._scheduler.rollouts * mine))
-        fresh = [self._number(place) for place in range(state["begun"], stop)]
+            stop = max(begun, min((number + 1) * mine + trainer.args.extra_tasks, self._scheduler.rollouts * mine))
+        batches = (divmod(place, mine) for place in range(begun, stop))
+        fresh = [batch * self._tasks + self._rank * mine + rest for batch, rest in batches]
         if self._in_play is None or self._in_play.numbers != due:
             # Nothing of these is here: the run was resumed, or begun anew.
             if self._in_play is not None and self._in_play.numbers:
@@ -139,34 +120,21 @@ class PartialRollouts:
         if not again:
             state |= {"rollout": number, "begun": stop}
             state |= {"batch": _gathered({e.spec.group for e in episodes}), "carried": _gathered(in_play.numbers)}
-            self._trainer.kept[_KEY] = state
+            trainer.kept[_KEY] = state
         return episodes
 
-    def _state(self, number: int, shape: dict[str, int], mine: int) -> dict[str, Any]:
+    def _state(self, number: int) -> dict[str, Any]:
         """Return what the last rollout left: the groups of its batch, those in play, and how many were begun."""
+        shape = {"tasks": self._tasks, "processes": self._processes}
         state = self._trainer.kept.get(_KEY)
         if state is None or state["rollout"] not in (number - 1, number):
-            return {**shape, "rollout": number - 1, "begun": number * mine, "batch": [], "carried": []}
-        found = {name: state[name] for name in shape}
-        if found != shape:
+            return {**shape, "rollout": number - 1, "begun": number * self._share, "batch": [], "carried": []}
+        if state | shape != state:
             raise ConfigError(
-                f"the checkpoint was made with {found['tasks']} tasks per rollout in {found['processes']} processes, "
-                f"this run has {shape['tasks']} in {shape['processes']}: groups are in play, resume as it was"
+                f"the checkpoint was made with {state['tasks']} tasks per rollout in {state['processes']} processes, "
+                f"this run has {self._tasks} in {self._processes}: groups are in play, resume as it was"
             )
         return dict(state)
-
-    # Groups are numbered through the run, in the order of the sampler; processes take equal shares of each batch.
-
-    def _number(self, place: int) -> int:
-        """Return the number of a group that stands at a place among those of this process."""
-        tasks, processes = self._trainer.args.batch_tasks, self._trainer.accelerator.num_processes
-        batch, rest = divmod(place, tasks // processes)
-        return batch * tasks + self._trainer.accelerator.process_index * (tasks // processes) + rest
-
-    def _mine(self, numbers: Iterable[int]) -> list[int]:
-        tasks, processes = self._trainer.args.batch_tasks, self._trainer.accelerator.num_processes
-        rank = self._trainer.accelerator.process_index
-        return [number for number in numbers if number % tasks // (tasks // processes) == rank]
 
 
 def _gathered(numbers: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The settings of our own, by group: what multi-turn episodes need beside the settings of TRL.
+"""The settings of our own, by group: what multi-turn episodes need besides the settings of TRL.
 
 This file imports neither torch nor TRL, so that `--help` can show these settings at once. config.py joins them with
 TRL's. Where TRL has a name for something, it keeps that name (`epsilon`, `delta`, `beta`, `scale_rewards`, ...).
@@ -37,6 +37,22 @@ _TRL_LOSSES = {
 }
 
 
+_LEAST = {
+    "max_num_seqs": 1,
+    "env_workers": 1,
+    "env_processes": 0,
+    "trajectories_per_step": 0,
+    "micro_batch_size": 1,
+    "micro_batch_tokens": 2,
+    "max_refills": 0,
+    "overlong_buffer": 0,
+    "outcome_weight": 0,
+    "critic_learning_rate": 0,
+    "critic_warmup_steps": 0,
+    "vf_coef": 0,
+}
+
+
 class _Metadata(dict[str, str]):
     """Help and group of a setting. The parser of transformers hands a copy to argparse, which knows no groups."""
 
@@ -57,33 +73,24 @@ def choices(settings: type, name: str) -> list[Any]:
     return [None, *allowed] if allowed and type(None) in get_args(hint) else allowed
 
 
-def check_choices(settings: Any, names: type) -> None:
-    """Raise `ConfigError` if a choice has a value that it does not allow.
-
-    Args:
-        settings: the values.
-        names: the dataclass that declares them, bases left out.
-    """
-    for name in names.__annotations__:
-        allowed, value = choices(names, name), getattr(settings, name)
+def _check(settings: Any, declared: type) -> None:
+    """Raise `ConfigError` for a value that a setting of the class `declared` does not allow."""
+    for name in declared.__annotations__:
+        allowed, value = choices(declared, name), getattr(settings, name)
         if allowed and value not in allowed:
             raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
+        if name in _LEAST and value is not None and value < _LEAST[name]:
+            raise ConfigError(f"{name} is {value}; it must be at least {_LEAST[name]}")
 
 
 @dataclass
 class AgentSettings:
     """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field names its group in `GROUPS`."""
 
-    max_turns: int | None = setting(
-        None, "episodes", "Turns after which an episode is truncated, besides the environment's own limit."
-    )
+    max_turns: int | None = setting(None, "episodes", "Turns of an episode, besides the environment's own limit.")
     max_turn_tokens: int = setting(512, "episodes", "Tokens the policy may sample in one turn.")
-    max_episode_tokens: int = setting(
-        4096, "episodes", "Tokens of one context: prompt, turns and answers of the environment."
-    )
-    episode_timeout: float | None = setting(
-        None, "episodes", "Seconds of wall-clock time after which an episode is stopped."
-    )
+    max_episode_tokens: int = setting(4096, "episodes", "Tokens of one context: prompt, turns and observations.")
+    episode_timeout: float | None = setting(None, "episodes", "Seconds of wall-clock time that an episode may take.")
     context: str = setting(
         "append",
         "episodes",
@@ -101,8 +108,8 @@ class AgentSettings:
     layout: Literal["colocate", "server"] = setting(
         "colocate",
         "sampling",
-        "Where vLLM runs: colocate (an engine in each training process) or server (`agent-gym serve model` on other "
-        "GPUs, at vllm_server_base_url).",
+        "Where vLLM runs: colocate (in each training process) or server (`agent-gym serve model` on other GPUs, at "
+        "vllm_server_base_url).",
     )
     weights_transfer: Literal["auto", "files", "broadcast"] = setting(
         "auto",
@@ -111,30 +118,26 @@ class AgentSettings:
         "which broadcasts between GPUs that reach each other.",
     )
     weights_folder: str | None = setting(
-        None,
-        "sampling",
-        "With layout server: where files with weights are handed over, in a folder that the servers see, too. By "
-        "default in this machine's memory (/dev/shm).",
+        None, "sampling", "With layout server: a folder for weights that the servers see, too; by default /dev/shm."
     )
     overlap: bool = setting(
         False,
         "sampling",
-        "Play the next rollout while this one trains, with weights that are one rollout older. For layout server, "
-        "where engine and trainer do not share a device.",
+        "With layout server: play the next rollout while this one trains, on weights one rollout older.",
     )
     over_sampling: float = setting(
         0.0,
         "sampling",
-        "Share of task groups in play beside those that a batch needs, so that a rollout does not wait for its "
-        "slowest: what is unfinished goes on in the next one, and none is dropped.",
+        "Share of task groups in play besides those of a batch, so that no rollout waits for its slowest: what is "
+        "unfinished goes on in the next one.",
     )
     max_num_seqs: int = setting(256, "sampling", "Most sequences vLLM decodes at once, per process.")
     env_workers: int = setting(32, "sampling", "Environments that compute at the same time, per process.")
     env_processes: int = setting(
         0,
         "sampling",
-        "Processes that run environments while the threads wait, per process; 0 for none. For environments that "
-        "compute in Python or are not thread-safe.",
+        "Processes that run environments, per process; 0 for threads. For environments that compute in Python or are "
+        "not thread-safe.",
     )
     # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any fixed
     # range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
@@ -142,10 +145,7 @@ class AgentSettings:
         "token_truncate", "loss", "How the ratio between trainer and engine logprobs is bounded; see trl.GRPOConfig."
     )
     advantage_estimator: EstimatorName = setting(
-        "grpo",
-        "credit",
-        "How credit is given: grpo, dr_grpo, rloo, remax, reinforce_pp, reinforce_pp_baseline, gigpo, gae, step_gae, "
-        "bilevel_gae. The last three need a critic.",
+        "grpo", "credit", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."
     )
     gamma: float = setting(1.0, "credit", "Discount per sampled token.")
     lam: float = setting(1.0, "credit", "Lambda of the GAE over tokens.")
@@ -156,14 +156,9 @@ class AgentSettings:
         True, "credit", "Centre and scale advantages over the batch, in the estimators that do so by definition."
     )
     process_norm: Literal["none", "trajectory", "group", "batch", "prime"] | None = setting(
-        None,
-        "credit",
-        "Credit process rewards from their step on, scaled: none, trajectory, group, batch or prime. Left out, they "
-        "are part of the episode's reward like any other.",
+        None, "credit", "Credit process rewards from their step on, scaled this way; by default as any other reward."
     )
-    outcome_weight: float = setting(
-        1.0, "credit", "Factor of the outcome reward beside process rewards, with process_norm."
-    )
+    outcome_weight: float = setting(1.0, "credit", "With process_norm: factor of the outcome reward.")
     keep_groups: float = setting(
         1.0, "selection", "StarPO-S: train on this share of the groups, those of largest reward spread."
     )
@@ -192,10 +187,7 @@ class AgentSettings:
         "(log-ratio per token, before credit is given).",
     )
     micro_batch_size: int | None = setting(
-        None,
-        "memory",
-        "Rows per forward and backward pass. Default: per_device_train_batch_size; with micro_batch_tokens as many as "
-        "fit.",
+        None, "memory", "Rows per pass. Default: per_device_train_batch_size; with micro_batch_tokens as many as fit."
     )
     micro_batch_tokens: int | None = setting(
         None, "memory", "Tokens per forward and backward pass, padding included; a longer row is alone in its own."
@@ -203,14 +195,11 @@ class AgentSettings:
     packing: bool = setting(
         False,
         "memory",
-        "Put the rows of a pass behind each other in one sequence, without padding. For attention that keeps them "
-        "apart by position_ids; meant for flash attention.",
+        "Put the rows of a pass behind each other in one sequence, without padding, for attention that keeps them "
+        "apart by position_ids (flash attention).",
     )
     minibatch_by: Literal["rows", "episodes"] = setting(
-        "rows",
-        "loss",
-        "What the minibatches of one rollout divide: rows or episodes. With episodes, one whose context was rewritten "
-        "many times stays in one update.",
+        "rows", "loss", "What the minibatches of a rollout divide; with episodes, all rows of one are in one update."
     )
     eval_temperature: float = setting(0.0, "evaluation", "Sampling temperature of evaluation; 0 is greedy decoding.")
     num_generations_eval: int | None = setting(1, "evaluation", "Attempts per task in evaluation.")
@@ -225,20 +214,12 @@ class AgentSettings:
         """Raise `ConfigError` for values that no run can have, and for settings of ours that contradict each other."""
         if self.loss_type in _TRL_LOSSES:
             raise ConfigError(f"loss_type {self.loss_type!r} of TRL is called {_TRL_LOSSES[self.loss_type]} here")
-        check_choices(self, AgentSettings)
+        _check(self, AgentSettings)
         for name in ("gamma", "lam", "step_gamma", "step_lam"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
         if not 0.0 < self.keep_groups <= 1.0:
             raise ConfigError(f"keep_groups is {self.keep_groups}; it must be above 0 and at most 1")
-        for name in ("max_refills", "overlong_buffer", "outcome_weight"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
-        at_least = {"max_num_seqs": 1, "env_workers": 1, "env_processes": 0, "trajectories_per_step": 0}
-        at_least |= {"micro_batch_size": 1, "micro_batch_tokens": 2}
-        for name, least in at_least.items():
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.outcome_weight != 1.0 and self.process_norm is None:
             raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
         if self.overlong_buffer > self.max_turn_tokens:
@@ -268,13 +249,9 @@ class CriticSettings:
         1, "credit", "Episodes per task. The critic is the comparison, so one is enough."
     )
 
-    def check_critic(self) -> None:
-        """Raise `ConfigError` for values that no critic can have."""
-        allowed = choices(CriticSettings, "critic")
-        if self.critic not in allowed:
-            raise ConfigError(f"critic is {self.critic!r}; allowed: {', '.join(allowed)}")
-        for name in ("critic_learning_rate", "critic_warmup_steps", "vf_coef"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
+    def check_settings(self) -> None:
+        """Raise `ConfigError` as `AgentSettings.check_settings`, and for values that no critic can have."""
+        _check(self, CriticSettings)
         if self.cliprange_value is not None and self.cliprange_value <= 0:
             raise ConfigError(f"cliprange_value is {self.cliprange_value}; it must be positive, or None for no limit")
+        super().check_settings()  # type: ignore[misc]  # of `AgentSettings`, which stands behind in every config

@@ -1,15 +1,14 @@
 """Warm start: an environment's expert plays, the policy imitates.
 
-Demonstrations are ordinary episodes of a scripted policy, played through the same rollout, transcript and spans as
-everything else, so that what supervised fine-tuning sees is token for token what the policy will see when it plays.
-Training itself is `trl.SFTTrainer`.
+Demonstrations are ordinary episodes of a scripted policy, so that what supervised fine-tuning sees is token for token
+what the policy will see when it plays. Training itself is `trl.SFTTrainer`.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -55,18 +54,16 @@ def expert_episodes(
         budget: limits of each episode.
 
     Returns:
-        The episodes that the expert solved in its default style. Those of other styles are all kept: what they show may
-        be a mistake on purpose.
+        The episodes that the expert solved in its default style, and all of other styles: those may show mistakes.
 
     Raises:
         ConfigError: if the environment has no expert or no such style, or the shares are not positive.
     """
     styles = dict(styles or {"default": 1.0})
-    if not styles or min(styles.values()) < 0 or sum(styles.values()) <= 0:
+    if min(styles.values()) < 0 or sum(styles.values()) <= 0:
         raise ConfigError(f"styles is {styles}; shares must be positive numbers, for example {{'default': 1.0}}")
     specs = make_specs(env_id, env_kwargs, split=split, episodes=episodes, seed=seed)
-    rng = random.Random(seed)
-    chosen = rng.choices(list(styles), weights=list(styles.values()), k=len(specs))
+    chosen = random.Random(seed).choices(list(styles), weights=list(styles.values()), k=len(specs))
     style_of = {id(spec): style for spec, style in zip(specs, chosen, strict=True)}
 
     def act(episode: Any) -> str:
@@ -91,11 +88,8 @@ def expert_episodes(
 def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
     """Turn rows into the form `trl.SFTTrainer` takes as it is: `input_ids` and `labels`, and `row`, their number.
 
-    Args:
-        rows: token sequences with spans.
-        train_on: "policy" trains on the tokens the policy has to write; "all" also on questions and answers of the
-            world, which teaches a model that starts from nothing to copy numbers sooner. Nobody says images, so that
-            their tokens are never trained on.
+    With `train_on` "policy" the policy's own tokens have labels; with "all" questions and observations, too, which
+    teaches a model that starts from nothing to copy numbers sooner. Tokens of images never have any.
 
     Raises:
         ConfigError: for another `train_on`, or no rows.
@@ -104,41 +98,32 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
         raise ConfigError(f"train_on is {train_on!r}; allowed: {', '.join(TRAIN_ON)}")
     if not rows:
         raise ConfigError("there are no demonstrations to train on: the expert solved none of its episodes")
-    labels = []
-    for row in rows:
+    examples = []
+    for number, row in enumerate(rows):
         mask = row.action_mask if train_on == "policy" else [True] * len(row.token_ids)
         for _, start, stop in row.images:
             mask[start:stop] = [False] * (stop - start)
-        labels.append([i if kept else -100 for i, kept in zip(row.token_ids, mask, strict=True)])
-    return Dataset.from_dict(
-        {"input_ids": [row.token_ids for row in rows], "labels": labels, "row": list(range(len(rows)))}
-    )
+        labels = [i if kept else -100 for i, kept in zip(row.token_ids, mask, strict=True)]
+        examples.append({"input_ids": row.token_ids, "labels": labels, "row": number})
+    return Dataset.from_list(examples)
 
 
-class ImageCollator:
-    """Makes batches of rows, each with its own images; TRL knows images only as files of a data set.
+def _image_collator(rows: Sequence[Row], vision: Vision, pad_token_id: int) -> Callable[[Any], dict[str, torch.Tensor]]:
+    """Return what makes a batch of examples, which name their row by number; TRL knows images only as files."""
 
-    Args:
-        rows: all rows; an example of the data set names its row by number.
-        vision: of the model's processor.
-        pad_token_id: fills what is not attended.
-    """
-
-    def __init__(self, rows: Sequence[Row], vision: Vision, pad_token_id: int) -> None:
-        self._rows, self._vision, self._pad = rows, vision, pad_token_id
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Pad examples with `row` and `labels` on the right, and read their images."""
-        rows = [self._rows[example["row"]] for example in examples]
-        read = [torch.tensor(self._vision.readable(row.token_ids, row.images)) for row in rows]
+    def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        chosen = [rows[example["row"]] for example in examples]
+        read = [torch.tensor(vision.readable(row.token_ids, row.images)) for row in chosen]
         labels = [torch.tensor(example["labels"]) for example in examples]
-        ids = pad_sequence(read, batch_first=True, padding_value=self._pad)
+        ids = pad_sequence(read, batch_first=True, padding_value=pad_token_id)
         return {
             "input_ids": ids,
             "attention_mask": pad_sequence([torch.ones_like(one) for one in read], batch_first=True),
             "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
-            **image_inputs(self._vision, ids, [image for row in rows for image, *_ in row.images]),
+            **image_inputs(vision, ids, [image for row in chosen for image, *_ in row.images]),
         }
+
+    return collate
 
 
 def train_sft(
@@ -157,8 +142,8 @@ def train_sft(
         model: a model id, a folder, or a loaded model.
         tokenizer: its tokenizer, or the processor of a model that reads images.
         rows: demonstrations.
-        args: TRL's settings. A demonstration longer than `args.max_length`, if there is one, is an error here, not cut
-            short: the end of an episode is its answer.
+        args: TRL's settings. A demonstration longer than `args.max_length` is an error here, not cut short: the end of
+            an episode is its answer.
         train_on: see `sft_dataset`.
         resume: a checkpoint to go on from, True for the last one.
         **kwargs: everything else `trl.SFTTrainer` takes: peft_config, callbacks, ...
@@ -177,7 +162,7 @@ def train_sft(
     args.dataset_kwargs = {**cast(dict[str, Any], args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     vision = ChatRenderer.of(tokenizer).vision
     if vision is not None:
-        kwargs["data_collator"] = ImageCollator(rows, vision, tokenizer.tokenizer.pad_token_id)
+        kwargs["data_collator"] = _image_collator(rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     warn_of_rounding(trainer)
@@ -185,10 +170,10 @@ def train_sft(
     if context is not None and longest > context:
         raise ConfigError(
             f"the longest demonstration has {longest} tokens, and the model reads {context}: take a model with a "
-            "longer context, or an environment that says less"
+            "longer context, or an environment that writes less"
         )
     if kwargs.get("callbacks"):
-        trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own says what there is to say
+        trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own prints its own lines
     if not resume:
         refuse_used(str(args.output_dir), marks=("checkpoint-*",))
     trainer.train(resume_from_checkpoint=resume)

@@ -1,10 +1,9 @@
 """From environments to the tasks of a run, and their order.
 
-TRL's loop wants a data set, so that the sampler, resumption and evaluation work as everywhere. A row only names a task
-(environment, split, index, seed); the task itself stays in the environment. `mix_datasets` puts task lists together,
-`parse_mixture` reads what a command line says about them, and `Mixture` is the order in which their tasks come. The
-proportions are those of groups played; no loss is weighted. Drawing sources at random would keep them on average, and
-give single batches without any task of a small source.
+TRL's loop wants a data set. A row only names a task (environment, split, index, seed); the task itself stays in the
+environment. `mix_datasets` joins task lists, and `Mixture` is the order in which their tasks come. The proportions are
+those of groups played; no loss is weighted. Sources drawn at random would keep them on average only, and give batches
+without any task of a small source.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def task_dataset(
     tasks: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """List the first tasks of a split as a data set.
+    """List the first tasks of a split, or all, as a data set: env_id, env_kwargs (JSON), split, index and seed.
 
     Args:
         env_id: a Gymnasium id.
@@ -47,23 +46,13 @@ def task_dataset(
         tasks: how many tasks; None for all.
         seed: base of the environments' seeds.
 
-    Returns:
-        A data set with the columns env_id, env_kwargs (JSON), split, index and seed.
-
     Raises:
         ConfigError: for an unknown environment or split, or more tasks than there are.
     """
     specs = make_specs(env_id, env_kwargs, split=split, episodes=tasks, seed=seed)
-    arguments = json.dumps(dict(env_kwargs or {}))
-    return Dataset.from_dict(
-        {
-            "env_id": [env_id] * len(specs),
-            "env_kwargs": [arguments] * len(specs),
-            "split": [split] * len(specs),
-            "index": [spec.index for spec in specs],
-            "seed": [spec.seed for spec in specs],
-        }
-    )
+    common = (env_id, json.dumps(dict(env_kwargs or {})), split)
+    rows = [(*common, spec.index, spec.seed) for spec in specs]
+    return Dataset.from_dict({column: [row[i] for row in rows] for i, column in enumerate(COLUMNS)})
 
 
 def check_task_columns(dataset: Dataset | Mapping[str, Dataset], name: str) -> None:
@@ -81,10 +70,7 @@ def check_task_columns(dataset: Dataset | Mapping[str, Dataset], name: str) -> N
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:
-    """Read environments and weights, for example "AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0=1".
-
-    Returns:
-        Environment ids with their weights, 1 where none is given, as in a plain id.
+    """Read environment ids with weights, 1 where none is given: "AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0".
 
     Raises:
         ConfigError: for a missing id, an id that is named twice, or a weight that is no positive number.
@@ -114,24 +100,21 @@ def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Datas
     """Put task lists together for a sampler that keeps their proportions.
 
     Args:
-        datasets: from `task_dataset`, one per source. Sources may be different environments, or one with different
-            arguments.
+        datasets: from `task_dataset`, one per source: other environments, or other arguments of one.
         weights: how often tasks come from each source, relative to each other.
 
     Returns:
-        The tasks of all sources, one after the other, with the columns of `task_dataset` and `source` (number of the
-        source) and `weight` (its share; the shares of the sources sum to 1). Other columns are dropped, also those of a
-        mixture that is mixed again.
+        The tasks of all sources, one after the other, with the columns of `task_dataset`, `source` (its number) and
+        `weight` (its share; the shares of the sources sum to 1).
 
     Raises:
-        ConfigError: for a source without tasks, weights that are no positive numbers or not as many as sources, or a
-            task that stands in the mixture twice: both copies could come into one batch, whose tasks are to differ.
+        ConfigError: for a source without tasks, bad weights, or a task that is in the mixture twice: both copies could
+            come into one batch, whose tasks must differ.
     """
     if not datasets or len(datasets) != len(weights):
         raise ConfigError(f"{len(datasets)} data sets and {len(weights)} weights; give one weight for each, at least 1")
     total = sum(_checked(weight, f"weight {i} of the mixture", weight) for i, weight in enumerate(weights))
-    parts = []
-    seen: dict[tuple[object, ...], int] = {}
+    parts, seen = [], dict[tuple[object, ...], int]()
     for source, (dataset, weight) in enumerate(zip(datasets, weights, strict=True)):
         check_task_columns(dataset, f"datasets[{source}]")
         if not len(dataset):
@@ -151,30 +134,23 @@ def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Datas
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Which tasks belong to which source, and the share of each source.
+    """Which tasks belong to which source, and the share of each source."""
 
-    Attributes:
-        sources: row numbers of the data set, per source.
-        shares: positive, sum to 1.
-    """
-
-    sources: tuple[tuple[int, ...], ...]
-    shares: tuple[float, ...]
+    sources: tuple[tuple[int, ...], ...]  # row numbers of the data set
+    shares: tuple[float, ...]  # positive, sum to 1
 
     @classmethod
     def of(cls, dataset: Dataset) -> Mixture | None:
         """Read the columns that `mix_datasets` made; None for a data set without them or with a single source."""
         if not {"source", "weight"} <= set(dataset.column_names):
             return None
-        rows: dict[int, list[int]] = {}
-        weights: dict[int, float] = {}
-        for i, (source, weight) in enumerate(zip(dataset["source"], dataset["weight"], strict=True)):
-            rows.setdefault(source, []).append(i)
-            weights[source] = weight
-        if len(rows) < 2:
+        sources = dataset["source"][:]
+        weights = dict(sorted(zip(sources, dataset["weight"], strict=True)))
+        if len(weights) < 2:
             return None
         total = sum(weights.values())  # less than 1 where rows were filtered and a source is gone
-        return cls(tuple(tuple(rows[s]) for s in sorted(rows)), tuple(weights[s] / total for s in sorted(rows)))
+        rows = tuple(tuple(i for i, source in enumerate(sources) if source == wanted) for wanted in weights)
+        return cls(rows, tuple(weight / total for weight in weights.values()))
 
     def check(self, batch_tasks: int) -> None:
         """Raise `ConfigError` if a source is too small to give its share of a batch without repeating a task."""
@@ -190,15 +166,10 @@ class Mixture:
     def batches(self, batch_tasks: int, seed: int, shuffle: bool = True) -> Iterator[list[int]]:
         """Yield the batches of a run, without end; the same arguments give the same batches.
 
-        Each task comes from the source that is furthest behind its share: whenever one counts, no source is ahead of
-        its share by a whole task. A source runs through all its tasks before it begins anew, in another
-        order. The tasks of a batch differ: where a source begins anew in the middle of one, tasks that are in it
-        already wait, and where it has no other, the next source takes the turn and gives it back later.
-
-        Args:
-            batch_tasks: tasks per batch, not more than `check` allows.
-            seed: decides the orders.
-            shuffle: False keeps the order of each source.
+        Each task comes from the source that is furthest behind its share: no source is ever ahead of its share by a
+        whole task. A source runs through all its tasks before it begins anew, in another order. The tasks of a batch
+        differ: where a source begins anew in the middle of one, tasks that are in it already wait, and where it has no
+        other, the next source takes the turn and gives it back later.
         """
         passes = [itertools.count() for _ in self.sources]
         queues: list[list[int]] = [[] for _ in self.sources]
@@ -213,32 +184,20 @@ class Mixture:
             while len(batch) < batch_tasks:
                 able = [s for s, tasks in enumerate(self.sources) if taken[s] < len(tasks)]
                 source = max(able, key=behind)
-                if not queues[source]:
-                    queues[source] = self._order(source, derive_seed(seed, source, next(passes[source])), shuffle)
-                queue = queues[source]
+                queue, tasks = queues[source], self.sources[source]
+                if not queue:  # a new pass, the first task last, where taking it is cheap
+                    rng = np.random.default_rng(derive_seed(seed, source, next(passes[source])))
+                    order = rng.permutation(len(tasks)).tolist() if shuffle else range(len(tasks))
+                    queue += [tasks[i] for i in reversed(order)]
                 batch[queue.pop(next(i for i in reversed(range(len(queue))) if queue[i] not in batch))] = None
                 dealt[source] += 1
                 taken[source] += 1
             yield list(batch)
 
-    def _order(self, source: int, seed: int, shuffle: bool) -> list[int]:
-        """Return the tasks of a source for one pass, the first one last, where taking it is cheap."""
-        tasks = self.sources[source]
-        order = np.random.default_rng(seed).permutation(len(tasks)).tolist() if shuffle else range(len(tasks))
-        return [tasks[i] for i in reversed(order)]
-
     def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
-        """Draw tasks that the batch does not have yet, each from a source that is drawn by its share.
+        """Draw up to `count` tasks that are not in `taken`, each from a source that is drawn by its share.
 
         Drawn, because refills are small: rounding every one of them the same way would starve a source.
-
-        Args:
-            taken: tasks of the batch so far.
-            count: how many to draw.
-            seed: decides the draw.
-
-        Returns:
-            Distinct tasks, fewer than `count` where sources have no more.
         """
         draws = np.random.default_rng(seed).multinomial(count, self.shares)
         parts = (
@@ -255,8 +214,7 @@ class GroupSampler(Sampler[int]):
     generator anew, so that after the first epoch it trains on other tasks than the run it continues. Here the order
     is a function of (seed, epoch).
 
-    The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN, arXiv:2504.20073), and two groups of
-    the same task would only be one larger group that does not know it.
+    The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN, arXiv:2504.20073).
 
     Args:
         size: number of tasks.
@@ -265,12 +223,10 @@ class GroupSampler(Sampler[int]):
         repeats: how often each generation batch is repeated, once per micro-step that uses it.
         seed: decides the order.
         shuffle: False keeps the order of the tasks.
-        mixture: the sources of the tasks, whose proportions then hold in every batch. An epoch has as many batches as
-            without, but a source may come around more often in it, or less, than once.
+        mixture: the sources of the tasks, whose proportions then hold in every batch, but not the tasks of an epoch.
 
     Raises:
-        ConfigError: if there are fewer tasks than a batch needs; TRL would train on nothing. Also if a source has fewer
-            tasks than its share of a batch.
+        ConfigError: if there are fewer tasks than a batch needs, or than the share of a source.
     """
 
     def __init__(
@@ -292,8 +248,8 @@ class GroupSampler(Sampler[int]):
         if mixture is not None:
             mixture.check(batch_tasks)
         self.size, self.group_size, self.batch_tasks, self.repeats = size, group_size, batch_tasks, repeats
-        self.seed, self.shuffle, self.epoch = seed, shuffle, 0
-        self.mixture = mixture
+        self.seed, self.shuffle, self.mixture = seed, shuffle, mixture
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; the trainer calls it before each epoch."""
@@ -302,9 +258,7 @@ class GroupSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """Yield task indices; tasks that do not fill a last batch wait for another epoch."""
         for tasks in self._batches(self.epoch):
-            batch = [index for index in tasks for _ in range(self.group_size)]
-            for _ in range(self.repeats):
-                yield from batch
+            yield from [index for index in tasks for _ in range(self.group_size)] * self.repeats
 
     @property
     def rollouts(self) -> int:
@@ -317,23 +271,19 @@ class GroupSampler(Sampler[int]):
         return next(itertools.islice(self._batches(epoch), place, None))
 
     def _batches(self, epoch: int) -> Iterator[list[int]]:
-        count = self.rollouts
         if self.mixture is not None:
             # Sources begin anew in the middle of epochs. What an epoch starts with therefore follows from all batches
             # before it, which are dealt again (a few seconds per million tasks) so that there is no state to save.
             batches = self.mixture.batches(self.batch_tasks, self.seed, self.shuffle)
-            yield from itertools.islice(batches, epoch * count, (epoch + 1) * count)
-            return
+            return itertools.islice(batches, epoch * self.rollouts, (epoch + 1) * self.rollouts)
+        order = list(range(self.size))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
-        else:
-            order = list(range(self.size))
-        for i in range(count):
-            yield order[i * self.batch_tasks : (i + 1) * self.batch_tasks]
+        return (order[i * self.batch_tasks : (i + 1) * self.batch_tasks] for i in range(self.rollouts))
 
     def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
-        """Draw tasks that the batch does not have yet, from sources by their shares; see selection.py."""
+        """Draw tasks that the batch does not have yet, from sources by their shares."""
         if self.mixture is not None:
             return self.mixture.fresh_tasks(taken, count, seed)
         return fresh_tasks(range(self.size), taken, count, seed)
@@ -345,8 +295,8 @@ class GroupSampler(Sampler[int]):
 class EpochCallback(TrainerCallback):
     """Tells the sampler which epoch begins.
 
-    transformers and accelerate do so themselves, but only through so many wrappers: a loader that skips batches after a
-    restart, on several processes, is one too deep, and the run would go on in the order of epoch 0.
+    transformers does so, too, but not through the loader that skips batches after a restart on several processes: the
+    run would go on in the order of epoch 0.
     """
 
     sampler: GroupSampler | None = None

@@ -296,8 +296,14 @@ def _export_model(argv: Sequence[str]) -> int:
     announce("importing torch and transformers")
     require("transformers", "train")
     from agent_gym.trainers.checkpoints import read_provenance
-    from agent_gym.trainers.export_hub import check_name, push
-    from agent_gym.trainers.export_model import export_model, find_checkpoint, model_card, read_evaluations
+    from agent_gym.trainers.export_model import (
+        check_name,
+        export_model,
+        find_checkpoint,
+        model_card,
+        push,
+        read_evaluations,
+    )
 
     if arguments.push_to_hub:
         check_name(arguments.push_to_hub)
@@ -329,13 +335,14 @@ def _export_trajectories(argv: Sequence[str]) -> int:
     parser.flag("--push_to_hub NAME", "also upload it, for example as user/data")
     arguments = parser.parse(argv)
     require("datasets", "train")
-    from agent_gym.trainers.export_hub import check_name, push
     from agent_gym.trainers.export_trajectories import export_trajectories
 
     *files, out = map(Path, arguments.files)
     if not files:
         raise ConfigError(f"export trajectories: {out} is one path; give trajectory files and then the new folder")
     if arguments.push_to_hub:
+        from agent_gym.trainers.export_model import check_name, push  # imports torch and transformers
+
         check_name(arguments.push_to_hub)
     rewarded, solved = arguments.min_reward, arguments.successful
     dataset = export_trajectories(_read(files), out, form=arguments.format, min_reward=rewarded, successful=solved)

@@ -106,7 +106,7 @@ def speedrun(argv: Sequence[str]) -> int:
 
     set_environment()
     require("trl", "train")
-    from agent_gym.examples.preset import own_preset
+    from agent_gym.examples.presets import own_preset
     from agent_gym.examples.speedrun import run_speedrun
 
     if arguments.env_kwargs and not arguments.env:
