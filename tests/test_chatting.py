@@ -15,7 +15,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, make_env, read_trajectories, write_trajectories
-from agent_gym.serve.conversation import Conversation, Limits, TextPieces
+from agent_gym.serve.conversation import Conversation, Limits
 from agent_gym.transcript import check_tiling
 from agent_gym.viewer import render_html
 
@@ -257,12 +257,11 @@ def test_what_makes_no_sense_is_refused(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize("text", ["plain words", "思考 🙂 naïve", "a\ufffdb", "tail 🙂"])
 def test_a_stream_shows_whole_characters_and_all_of_them(tokenizer: Any, text: str) -> None:
-    renderer = ChatRenderer.of(tokenizer)
-    stream = TextPieces(renderer)
-    pieces = [stream.add(token) for token in renderer.encode_action(text)]
-    assert "".join(pieces) + stream.finish(text) == text
+    chat = Chat(tokenizer, [text])
+    chat.say("Speak.")
+    pieces = [event["text"] for event in chat.events if event["kind"] == "text"]
+    assert "".join(pieces) == text and len(pieces) > 1
     assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
-    assert len([piece for piece in pieces if piece]) > 1
 
 
 def test_a_server_of_texts_is_heard_live_and_calls_tools(tokenizer: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import resource
 import signal
@@ -14,14 +12,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from search_tools import CountingRetriever, expected, running
-from test_chat_web import Served
+from serve_tools import Served, ask
 
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.errors import EnvFailure
@@ -43,7 +41,7 @@ LOOK = {"search": "/health", "sandbox": "/health", "webshop": "/", "chat": "/"}
 
 @pytest.fixture(scope="module", params=WORK)
 def one(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Each kind of server on this machine: its kind, and "127.0.0.1:port"."""
+    """Each kind of server on this machine: its kind, and its address."""
     with ExitStack() as stack:
         if request.param == "chat":
             server: Server = stack.enter_context(Served([])).server
@@ -58,17 +56,7 @@ def one(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
             server = stack.enter_context(running(SandboxServer(sandbox, bind(port=0))))
         else:
             server = stack.enter_context(running(SearchServer(CountingRetriever(), bind(port=0))))
-        yield request.param, server.url.removeprefix("http://")
-
-
-def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int, str, Any]:
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT)
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), names)
-    answer = connection.getresponse()
-    content = answer.status, answer.read().decode(), answer.headers
-    connection.close()
-    return content
+        yield request.param, server.url
 
 
 # Other sites.
@@ -95,9 +83,9 @@ def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int,
 def test_pages_of_other_sites_get_nothing(one: tuple[str, str], foreign: dict[str, str]) -> None:
     kind, address = one
     for path, body in (WORK[kind], (LOOK[kind], None), ("/health", None), ("/elsewhere", {})):
-        status, said, headers = ask(address, path, body, **foreign)
+        status, answer, headers = ask(address, path, body, **foreign)
         assert status == 403 and headers["Connection"] == "close"
-        assert "Host is" in said or "Origin is" in said
+        assert answer["detail"].startswith(("Host is", "Origin is"))
     assert ask(address, *WORK[kind])[0] == 200
 
 
@@ -105,7 +93,14 @@ def test_this_machine_and_pages_of_the_server_itself_are_answered(one: tuple[str
     kind, address = one
     port = address.rpartition(":")[2]
     # Another port is that of a tunnel, whose other end is here.
-    for host in (address, f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}", "127.0.0.1", "localhost:9000"):
+    for host in (
+        f"127.0.0.1:{port}",
+        f"localhost:{port}",
+        f"LOCALHOST:{port}",
+        f"[::1]:{port}",
+        "127.0.0.1",
+        "localhost:9000",
+    ):
         assert ask(address, LOOK[kind], Host=host)[0] == 200
         assert ask(address, *WORK[kind], Host=host, Origin=f"http://{host}")[0] == 200
     with socket.create_connection(("127.0.0.1", int(port)), timeout=TIMEOUT) as old:
@@ -115,18 +110,18 @@ def test_this_machine_and_pages_of_the_server_itself_are_answered(one: tuple[str
 
 def test_a_refused_request_is_not_read_as_the_next_one(one: tuple[str, str]) -> None:
     kind, address = one
-    host, port = address.split(":")
-    path, body = WORK[kind]
-    inner = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 2\r\n\r\n{{}}"
+    host, port = address.removeprefix("http://").split(":")
+    path, _ = WORK[kind]
+    inner = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\n{{}}"
     with socket.create_connection((host, int(port)), timeout=TIMEOUT) as raw:
-        head = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nOrigin: http://evil.example\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://evil.example\r\n"
         raw.sendall(f"{head}Content-Length: {len(inner)}\r\n\r\n{inner}".encode())
         assert raw.makefile("rb").read().count(b"HTTP/1.1 ") == 1
 
 
 def test_a_server_for_other_machines_still_refuses_their_pages() -> None:
     with running(SearchServer(CountingRetriever(), bind("0.0.0.0", 0))) as server:
-        address = f"127.0.0.1:{server.address[1]}"
+        address = f"http://127.0.0.1:{server.address[1]}"
         assert ask(address, *WORK["search"], Host="search.example:8000")[0] == 200
         assert ask(address, *WORK["search"], Host="a.example", Origin="http://a.example")[0] == 200
         assert ask(address, *WORK["search"], Host="a.example", Origin="http://evil.example")[0] == 403
@@ -187,7 +182,7 @@ def test_a_request_that_does_not_arrive_holds_nothing(
             ended.set()
             thread.join()
         assert status in answer[:20]
-        assert ask(server.url.removeprefix("http://"), *WORK["search"])[0] == 200
+        assert ask(server.url, *WORK["search"])[0] == 200
 
 
 SEARCH = """
@@ -218,11 +213,11 @@ def serving_process(code: str, port: int = 0) -> Iterator[subprocess.Popen[str]]
 
 
 def listen(process: subprocess.Popen[str]) -> str:
-    """Let a server begin; return its "127.0.0.1:port"."""
+    """Let a server begin; return its address."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    return f"127.0.0.1:{process.stdout.readline().strip()}"
+    return f"http://127.0.0.1:{process.stdout.readline().strip()}"
 
 
 def cpu_seconds(process: subprocess.Popen[str]) -> float:
@@ -231,8 +226,8 @@ def cpu_seconds(process: subprocess.Popen[str]) -> float:
 
 
 def open_idle(stack: ExitStack, address: str, count: int) -> list[socket.socket]:
-    host, port = address.split(":")
-    return [stack.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT)) for _ in range(count)]
+    place = ("127.0.0.1", int(address.rpartition(":")[2]))
+    return [stack.enter_context(socket.create_connection(place, timeout=TIMEOUT)) for _ in range(count)]
 
 
 @pytest.fixture
@@ -252,7 +247,7 @@ def test_a_server_without_descriptors_waits_and_goes_on(many_files: None) -> Non
         open_idle(stack, address, 400)
         began, spent = time.monotonic(), cpu_seconds(process)
         # Those that hold the room and say nothing make it for one that does.
-        remote = RemoteRetriever(f"http://{address}", timeout_s=TIMEOUT, retries=50)
+        remote = RemoteRetriever(address, timeout_s=TIMEOUT, retries=50)
         assert remote.search(["x"], 1) == [expected("x", 1)]
         assert cpu_seconds(process) - spent < (time.monotonic() - began) / 4, "it waits, and does not spin"
         assert process.poll() is None
@@ -278,8 +273,11 @@ with SandboxServer(sandbox, bind(port={port})) as server:
 """
 
 
-def check_restart(code: str, ask_once: Callable[[str, str], bool]) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["search", "sandbox"])
+def test_a_server_that_is_killed_and_started_again_loses_no_request(kind: str) -> None:
     """Ask by 16 threads while the server is killed and, 3 seconds later, started again; each answer must be right."""
+    code = SANDBOX if kind == "sandbox" else SEARCH.replace("SOFT, HARD", "1024, 4096")
     failed: list[Any] = []
     answered, enough = Counter[int](), 20
     with ExitStack() as stack:
@@ -288,11 +286,17 @@ def check_restart(code: str, ask_once: Callable[[str, str], bool]) -> None:
         # Loaded already, so that no more than the 3 seconds go by before it takes the port.
         successor = stack.enter_context(serving_process(code, int(address.rpartition(":")[2])))
         again = threading.Event()
+        sandbox, retriever = RemoteSandbox(address), RemoteRetriever(address)
+
+        def is_right(text: str) -> bool:
+            if kind == "sandbox":
+                return sandbox.run(f"print({text!r})").stdout == f"{text}\n"
+            return retriever.search([text], 1) == [expected(text, 1)]
 
         def client(number: int) -> None:
             while not failed and not (again.is_set() and answered[number] >= enough):
                 try:
-                    if not ask_once(address, f"{number}-{answered[number]}"):
+                    if not is_right(f"{number}-{answered[number]}"):
                         failed.append("another answer")
                 except EnvFailure as error:
                     failed.append(error)
@@ -312,25 +316,3 @@ def check_restart(code: str, ask_once: Callable[[str, str], bool]) -> None:
         for thread in clients:
             thread.join()
     assert not failed
-
-
-@pytest.mark.slow
-def test_a_search_server_that_is_killed_and_started_again_loses_no_search() -> None:
-    remotes: dict[str, RemoteRetriever] = {}
-
-    def search(address: str, query: str) -> bool:
-        remote = remotes.setdefault(address, RemoteRetriever(f"http://{address}"))
-        return remote.search([query], 1) == [expected(query, 1)]
-
-    check_restart(SEARCH.replace("SOFT, HARD", "1024, 4096"), search)
-
-
-@pytest.mark.slow
-def test_a_sandbox_server_that_is_killed_and_started_again_loses_no_program() -> None:
-    remotes: dict[str, RemoteSandbox] = {}
-
-    def run(address: str, text: str) -> bool:
-        remote = remotes.setdefault(address, RemoteSandbox(f"http://{address}"))
-        return remote.run(f"print({text!r})").stdout == f"{text}\n"
-
-    check_restart(SANDBOX, run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
@@ -10,18 +9,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 from search_tools import running
+from serve_tools import ask
 
 from agent_gym.cli.serve import serve
 from agent_gym.envs.webshop.embedded import write_embedded
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.envs.webshop.page import ShopServer
 from agent_gym.errors import ConfigError
 from agent_gym.serve.server import bind
 
@@ -37,21 +35,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         row["name"] += HOSTILE
         row["small_description"] += [HOSTILE]
     (folder / "items_shuffle.json").write_text(json.dumps(rows))
-    with serving(lambda: WebShopEnv(str(folder), split="test", max_turns=6)) as server:
+    make = lambda: WebShopEnv(str(folder), split="test", max_turns=6)  # noqa: E731
+    with running(WebShopEnv.server(make, bind(port=0))) as server:
         yield server.url
-
-
-def serving(make: Any) -> AbstractContextManager[ShopServer]:
-    return running(WebShopEnv.server(make, bind(port=0)))
-
-
-def ask(address: str, path: str, body: Any = None) -> tuple[int, Any, Any]:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
-    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
-    answer = connection.getresponse()
-    content = answer.read()
-    kind = answer.headers["Content-Type"]
-    return answer.status, json.loads(content) if "json" in kind else content.decode(), answer.headers
 
 
 def test_a_visit_from_the_instruction_to_the_reward(address: str) -> None:

@@ -36,7 +36,7 @@ class JsonClient:
         retries: how often to try again when a connection cannot be made or the server is too busy: at once, then after
             0.4, 0.8 seconds and so on, at most 5. Anything else that the server answers is final.
         repeats: how often to try again, within `retries`, when a connection breaks or is silent after the request was
-            sent, so that the server may have done what was asked already.
+            sent, so that the server may have done its work already.
         connections: how many to keep.
         failure: what to raise when the server cannot be reached or fails.
 
@@ -66,14 +66,10 @@ class JsonClient:
         self._idle: list[httpx.Client] = []
 
     def post(self, content: Any, timeout_s: float) -> bytes:
-        """Send JSON and return the body of the answer.
-
-        Args:
-            content: anything that JSON holds.
-            timeout_s: seconds to wait for a connection, and for each piece of an answer.
+        """Send JSON and return the body of the answer; wait so long for a connection, and for each piece of the answer.
 
         Raises:
-            EnvFailure: or what `failure` says, if the server cannot be reached or answers with an error.
+            EnvFailure: or `failure`, if the server cannot be reached or answers with an error.
         """
         import httpx
 
@@ -100,10 +96,15 @@ class JsonClient:
         raise AssertionError("the last try returns or raises")
 
     def _send(self, **request: Any) -> httpx.Response:
+        import httpx
+
         try:
             client = self._idle.pop()
         except IndexError:
-            client = http_client(self.url)
+            # The certificates of the system; reading them takes a while, and plain HTTP needs none. No proxy.
+            verify = ssl.create_default_context() if self.url.startswith("https") else False
+            limits = httpx.Limits(keepalive_expiry=_KEEP_S)
+            client = httpx.Client(verify=verify, limits=limits, timeout=None, trust_env=False)
         try:
             return client.post(self._address, **request)
         finally:
@@ -119,15 +120,7 @@ class JsonClient:
 
 
 def split_address(url: str, path: str) -> SplitResult:
-    """Return the parts of an address.
-
-    Args:
-        url: the address.
-        path: the usual one, for the message.
-
-    Raises:
-        ConfigError: for an address that is none.
-    """
+    """Return the parts of an address; `ConfigError`, which names the usual path, for one that is none."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -136,13 +129,3 @@ def split_address(url: str, path: str) -> SplitResult:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
         raise ConfigError(f"url is {url!r}; it must be like 'http://127.0.0.1:8000' or 'http://host:8000{path}'")
     return parts
-
-
-def http_client(url: str) -> httpx.Client:
-    """Make a client that keeps connections and goes through no proxy."""
-    import httpx
-
-    # The certificates of the system; reading them takes a while, and plain HTTP needs none.
-    verify = ssl.create_default_context() if url.startswith("https") else False
-    limits = httpx.Limits(keepalive_expiry=_KEEP_S)
-    return httpx.Client(verify=verify, limits=limits, timeout=None, trust_env=False)

@@ -2,11 +2,7 @@
 
 The person's words stand where the task's question would, so that the policy sees what it was trained on: the
 environment's system prompt, its tools and its wire format. A turn without a tool call goes to the person, whose next
-words continue the same context. Nothing is scored.
-
-    say(text) -> [policy samples -> calls? -> tools answer] -> ... -> the person's turn again
-
-A listener gets everything while it happens, as events that are JSON as they are:
+words continue the same context. Nothing is scored. A listener gets everything while it happens, as JSON-ready events:
 
     kind      further keys
     person    text: what the person wrote
@@ -70,7 +66,7 @@ class Limits:
 
 
 class _Stop(Exception):
-    """The person does not want the rest of the turn."""
+    pass
 
 
 class Conversation:
@@ -119,28 +115,19 @@ class Conversation:
     def about(self) -> dict[str, Any]:
         """Return what a person should know first, JSON-ready.
 
-        Its keys are env_id, task_id, tools (function schemas), opening, which is what the environment itself would ask
-        or the state that it begins with, and has_state, which of the two it is.
+        Its keys are env_id, task_id, tools (function schemas), opening, which is the environment's own question or the
+        state that it begins with, and has_state, which of the two it is.
         """
-        context = self._context
-        return {
-            "env_id": self._spec.env_id,
-            "task_id": context.episode.task_id,
-            "tools": context.episode.tools,
-            "opening": context.opening,
-            "has_state": context.has_state,
-        }
+        context, episode = self._context, self._context.episode
+        about = {"env_id": self._spec.env_id, "task_id": episode.task_id, "tools": episode.tools}
+        return about | {"opening": context.opening, "has_state": context.has_state}
 
     def stop(self) -> None:
         """End the policy's turn at its next token, or as soon as the tools that are running have answered."""
         self._stopped.set()
 
     def say(self, text: str, listener: Listener) -> None:
-        """Say something and let the policy answer.
-
-        Args:
-            text: the person's words.
-            listener: gets the events, see above.
+        """Add the person's words and let the policy answer; `listener` gets the events, see above.
 
         Raises:
             RolloutError: if the engine fails.
@@ -149,15 +136,18 @@ class Conversation:
         begin, episode = time.perf_counter(), self._context.episode
         before, sampled = len(episode.steps), episode.sampled_tokens
         listener({"kind": "person", "text": text})
-        reason, detail = "over", ""
+        reason, why = "over", ""
         if not self._over:
             self._context.add_words(text)
-            reason, detail = self._turns(listener)
+            try:
+                reason = self._turns(listener)
+            except EnvFailure as error:
+                reason, why = "failed", f"the environment failed: {error}"
             if len(episode.steps) == before:
                 self._context.remove_words()
         seconds = round(time.perf_counter() - begin, 3)
         episode.seconds += seconds
-        end = {"kind": "end", "reason": reason, "text": detail or REASONS[reason], "seconds": seconds}
+        end = {"kind": "end", "reason": reason, "text": why or REASONS[reason], "seconds": seconds}
         counts = {"tokens": len(self._context.token_ids), "sampled": episode.sampled_tokens - sampled}
         listener({**end, **counts, "limit": self._limit})
 
@@ -176,27 +166,24 @@ class Conversation:
         longest: int | None = getattr(self._policy, "context", None)
         return min(self._limits.tokens, longest or self._limits.tokens)
 
-    def _turns(self, listener: Listener) -> tuple[str, str]:
-        """Let the policy act until it is the person's turn, and return why it is, with details if there are."""
+    def _turns(self, listener: Listener) -> str:
+        """Let the policy act until it is the person's turn, and return why it is, a key of `REASONS`."""
         for _ in range(self._limits.turns):
             if len(self._context.token_ids) >= self._limit:
-                return "full", ""
+                return "full"
             generation = self._sample(listener)
             if generation is None:
-                return "stopped", ""
+                return "stopped"
             action = self._context.add_turn(generation)
             calls = self._tools.parser.parse(action) if self._tools.tools else []
             shown = [{"name": call.name, "arguments": call.arguments, "error": call.error} for call in calls]
             listener({"kind": "turn", "calls": shown})
             if not calls:
-                return ("length" if generation.finish_reason == "length" else "answer"), ""
-            try:
-                self._use_tools(action, len(calls), listener)
-            except EnvFailure as error:
-                return "failed", f"the environment failed: {error}"
+                return "length" if generation.finish_reason == "length" else "answer"
+            self._use_tools(action, len(calls), listener)
             if self._over or self._stopped.is_set():
-                return ("over" if self._over else "stopped"), ""
-        return "turns", ""
+                return "over" if self._over else "stopped"
+        return "turns"
 
     def _sample(self, listener: Listener) -> Generation | None:
         """Let the policy write a turn; None if it was stopped."""
@@ -230,8 +217,10 @@ class Conversation:
             return None
         finally:
             self._policy.abort(self._requests)
-        if piece := pieces.finish(self._renderer.decode_action(finished[0].token_ids)):
-            listener({"kind": "text", "text": piece})
+        text = self._renderer.decode_action(finished[0].token_ids)
+        # What no token has shown yet: all of it, if none came one by one.
+        if text.startswith(pieces.shown) and text != pieces.shown:
+            listener({"kind": "text", "text": text[len(pieces.shown) :]})
         return finished[0]
 
     def _use_tools(self, action: str, calls: int, listener: Listener) -> None:
@@ -251,8 +240,7 @@ class ChatContext:
     """What stands in the context, token for token, and who wrote it.
 
     To the policy the person is a part of the world: the person's words answer its turn. So a chat is an `Episode` like
-    those of a rollout. Its one row only grows, except at its end: what follows the policy's last turn is not settled
-    until the policy reads it.
+    those of a rollout, whose one row grows; what follows the policy's last turn may change until the policy reads it.
     """
 
     def __init__(self, env: TextEnv, info: Mapping[str, Any], renderer: ChatRenderer, spec: EpisodeSpec) -> None:
@@ -306,31 +294,26 @@ class ChatContext:
 
     def _write_end(self) -> None:
         """Write what follows the policy's last token: the world's answers, then the person's words."""
-        if not self.episode.steps:
-            self.episode.rows[:] = [Row()] if self._words else []
-            if self._words:
-                self._extend(self._renderer.prompt(self.episode.messages, self._env.template_tools), PROMPT_STEP)
-            return
-        step = self.episode.steps[-1]
-        row = self.episode.rows[-1]
-        row.cut(step.stop)
+        episode, renderer = self.episode, self._renderer
         world = [*self._answers, *self._words]
-        step.observation = "\n".join(str(message["content"]) for message in world)
-        if not world:
-            return
-        sampled = row.token_ids[step.start :]
-        inside = self._env.inline and self._answers and sampled[-1] not in self._renderer.eos_token_ids
-        if not inside:
-            ids = self._renderer.reply(sampled, world)
+        if not episode.steps:
+            episode.rows[:] = [Row()] if world else []
+            ids = renderer.prompt(episode.messages, self._env.template_tools) if world else []
         else:
-            ids = self._renderer.inline_reply(sampled, self._answers[0]["content"])
-            # The person does not speak inside of the policy's turn, so that it is closed first.
-            ids += self._renderer.reply([], self._words) if self._words else []
-        self._extend(ids, len(self.episode.steps) - 1)
-
-    def _extend(self, ids: list[int], step: int) -> None:
-        source: Source = "user" if self._words else "env"
-        self.episode.rows[-1].extend(ids, [Span(0, len(ids), source, step)])
+            step, row = episode.steps[-1], episode.rows[-1]
+            row.cut(step.stop)
+            step.observation = "\n".join(str(message["content"]) for message in world)
+            sampled = row.token_ids[step.start :]
+            if not (self._env.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
+                ids = renderer.reply(sampled, world) if world else []
+            else:
+                ids = renderer.inline_reply(sampled, self._answers[0]["content"])
+                # The person does not speak inside of the policy's turn, so that it is closed first.
+                ids += renderer.reply([], self._words) if self._words else []
+        if world:
+            source: Source = "user" if self._words else "env"
+            number = len(episode.steps) - 1 if episode.steps else PROMPT_STEP
+            episode.rows[-1].extend(ids, [Span(0, len(ids), source, number)])
 
 
 class TextPieces:
@@ -338,13 +321,13 @@ class TextPieces:
 
     A character may be spread over several tokens, and a token may be decoded differently behind another one. So a piece
     is what the newest tokens add to the text of those just before them, and it waits while its last character is not
-    whole. Each token is decoded a few times and not once per token of the turn.
+    whole. Each token is decoded a few times and not once per token of the turn. `shown` is the text so far.
     """
 
     def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
         self.token_ids: list[int] = []
-        self._shown = ""
+        self.shown = ""
         self._before = self._done = 0  # where the tokens begin that are decoded again, and those that were not shown
 
     def add(self, token: int) -> str:
@@ -356,9 +339,5 @@ class TextPieces:
         if len(text) <= len(known) or text.endswith(_UNFINISHED):
             return ""
         self._before, self._done = self._done, len(self.token_ids)
-        self._shown += text[len(known) :]
+        self.shown += text[len(known) :]
         return text[len(known) :]
-
-    def finish(self, text: str) -> str:
-        """Return what is missing of the whole text: all of it, if no token came."""
-        return text[len(self._shown) :] if text.startswith(self._shown) else ""

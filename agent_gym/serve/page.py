@@ -1,8 +1,8 @@
 """A conversation as a web page on this machine: page.html, page.css and page.js, and a stream of events.
 
-There is one conversation, and everyone who opens the page sees all of it. `GET /events` sends the numbered events that
-a browser has not seen and then the new ones (server-sent events), so that a reload or a lost connection loses nothing.
-A policy belongs to one thread: the one that calls `talk`, while another serves.
+There is one conversation, and each open page shows all of it. `GET /events` sends the numbered events that a browser
+has not seen and then the new ones (server-sent events), so that a reload or a lost connection loses nothing. A policy
+belongs to one thread: the one that calls `talk`, while another serves.
 
 The page may load nothing but its own files, and no other page may show it in a frame, by its Content-Security-Policy.
 Only the page itself may speak to the server (see server.py): other sites in the same browser could otherwise make the
@@ -93,25 +93,23 @@ class ChatServer(Server):
 
     # The threads of browsers.
 
-    def order(self, text: str | None) -> bool:
-        """Say something, or begin anew; False if the conversation is not ready for it."""
+    def order(self, text: str | None) -> dict[str, Any]:
+        """Send the person's words, or None to begin anew; HTTP 409 while the policy is at work."""
         with self._changed:
             if self._busy:
-                return False
+                raise HTTPException(409, _AT_WORK)
             self._busy = True
         self._orders.put(text)
-        return True
+        return {}
 
     def _say(self, request: dict[str, Any]) -> dict[str, Any]:
         text = request.get("text")
         if not isinstance(text, str) or not text.strip():
             raise HTTPException(400, "text must be a text, and not empty")
-        return self._reset(request, text)
+        return self.order(text)
 
-    def _reset(self, request: dict[str, Any], text: str | None = None) -> dict[str, Any]:
-        if not self.order(text):
-            raise HTTPException(409, _AT_WORK)
-        return {}
+    def _reset(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.order(None)
 
     def _stop(self, request: dict[str, Any]) -> dict[str, Any]:
         self._conversation.stop()

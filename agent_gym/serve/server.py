@@ -8,6 +8,7 @@ server's) nor by a name of theirs that leads there (DNS rebinding; the `Host` is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import json
@@ -130,16 +131,17 @@ class Server:
 
     def serve_forever(self) -> None:
         """Answer requests until the end, see the class."""
+
+        async def run() -> None:
+            asyncio.get_running_loop().set_exception_handler(self._report)
+            await self._server.serve(sockets=[self._listener])
+
         self._ended.clear()
         try:
             if not self._server.should_exit:
-                asyncio.run(self._serve())
+                asyncio.run(run())
         finally:
             self._ended.set()
-
-    async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._report)
-        await self._server.serve(sockets=[self._listener])
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Report once that descriptors are lacking; asyncio would write a traceback for each place in the queue."""
@@ -165,31 +167,22 @@ class Server:
 class _Protocol(HttpToolsProtocol):
     """Closes connections whose request does not begin or whose head does not arrive; uvicorn itself would wait."""
 
-    _late: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        self._late = self.loop.call_later(_HEAD_S, self.transport.close)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect_head()
+        self._late.cancel()
+        self._late = self.loop.call_later(_HEAD_S, self.transport.close)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self._stop_timer()
+        self._late.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._late.cancel()
         super().connection_lost(exc)
-
-    def _expect_head(self) -> None:
-        self._stop_timer()
-        self._late = self.loop.call_later(_HEAD_S, self.transport.close)
-
-    def _stop_timer(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
 
 
 def _allow_open_files() -> None:
@@ -201,13 +194,8 @@ def _allow_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # macOS has another, lower limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # macOS has a lower limit beside it
-            pass
-
-
-# Requests of other sites.
 
 
 class _Gate:
@@ -266,10 +254,19 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most
         too_long: what a client should do whose request is longer.
     """
 
+    def answer(body: bytes) -> Response:
+        try:
+            content = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, f"the body is not valid JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise HTTPException(400, f"the body must be an object such as {example}")
+        return json_response(work(content))
+
     async def endpoint(request: Request) -> Response:
         body = await _body(request, most_bytes, too_long)
         try:
-            return await in_thread(lambda: json_response(work(_json_object(body, example))))
+            return await in_thread(lambda: answer(body))
         except HTTPException:
             raise
         except Exception as error:
@@ -280,23 +277,18 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most
 
 
 def page_routes(package: str, files: Mapping[str, str], policy: str) -> list[Route]:
-    """Make the routes of a page.
+    """Make the routes of a page: `files` of `package`, name to kind of content, with a Content-Security-Policy.
 
-    Args:
-        package: holds the files.
-        files: kind of content by name; the first one is the page itself, "/".
-        policy: the Content-Security-Policy.
+    The first file is the page itself, "/".
     """
+    paths = {f"/{name}" if i else "/": name for i, name in enumerate(files)}
 
-    def route(name: str, kind: str, path: str) -> Route:
-        async def endpoint(request: Request) -> Response:
-            body = resources.files(package).joinpath(name).read_bytes()
-            headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-            return Response(body, headers=headers, media_type=kind)
+    async def endpoint(request: Request) -> Response:
+        name = paths[request.url.path]
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+        return Response(resources.files(package).joinpath(name).read_bytes(), headers=headers, media_type=files[name])
 
-        return Route(path, endpoint)
-
-    return [route(name, kind, f"/{name}" if i else "/") for i, (name, kind) in enumerate(files.items())]
+    return [Route(path, endpoint) for path in paths]
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -376,19 +368,7 @@ async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
 
 async def _discard(request: Request) -> None:
     """Read on for a while: a client that is still writing when the connection closes never sees the answer."""
-    try:
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(_DISCARD_S):
             async for _ in request.stream():
                 pass
-    except (TimeoutError, ClientDisconnect):
-        pass
-
-
-def _json_object(body: bytes, example: str) -> dict[str, Any]:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise HTTPException(400, f"the body must be an object such as {example}")
-    return content

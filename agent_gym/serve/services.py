@@ -1,6 +1,6 @@
 """A search engine and a sandbox as servers, so that one machine searches, or runs programs, for many.
 
-They speak Search-R1's `/retrieve` and SandboxFusion's `/run_code`; clients of others need to know the address only.
+They speak Search-R1's `/retrieve` and SandboxFusion's `/run_code`, so that other clients need only the address.
 What a server does not do it refuses and never ignores: files to put in or take out, and other languages.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.sandbox.base import Execution, Limits, SandboxError
+from agent_gym.sandbox.base import SandboxError
 from agent_gym.sandbox.local import LocalSandbox
 from agent_gym.search.base import Retriever
 from agent_gym.search.engines import response
@@ -33,7 +33,7 @@ class SearchServer(Server):
     Args:
         retriever: the engine; called by many threads, so best behind a `MicroBatcher`.
         listener: where to listen, from `bind`.
-        topk: documents per query where a request does not say.
+        topk: documents per query where a request has no number.
         about: what `/health` answers besides the status.
 
     Raises:
@@ -69,8 +69,7 @@ class SandboxServer(Server):
     """Answers `POST /run_code`, `GET /v1/ping` and `GET /health`.
 
     Args:
-        sandbox: runs the programs; its slots say how many at once, and what a request asks for can only be less than
-            its limits.
+        sandbox: runs the programs; its slots are how many run at once, and a request can only lower its limits.
         listener: where to listen, from `bind`.
 
     Raises:
@@ -90,52 +89,31 @@ class SandboxServer(Server):
         super().__init__(listener, [run_code, get("/v1/ping", lambda: "pong")], about)
 
     def _run_code(self, request: dict[str, Any]) -> dict[str, Any]:
-        code, stdin, seed, limits = _read_program(request, self.sandbox.limits)
+        code, stdin, seed = request.get("code"), request.get("stdin") or "", request.get("seed") or 0
+        if not isinstance(code, str) or not isinstance(stdin, str):
+            raise HTTPException(400, "code must be a text, and stdin a text or null")
+        language = request.get("language", "python")
+        if language != "python":
+            raise HTTPException(400, f"language is {language!r}; this server runs python only")
+        for name in ("files", "fetch_files"):
+            if request.get(name):
+                raise HTTPException(400, f"{name} is not supported: programs here read and write no files; use stdin")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise HTTPException(400, f"seed is {seed!r}; it must be a whole number")
+        wall, memory = _limit(request, "run_timeout"), _limit(request, "memory_limit_MB")
+        # A client of ours sends both; for others a time limit is one of any time.
+        cpu = _limit(request, "cpu_limit_s") or wall
+        answer: dict[str, Any] = {"status": "SandboxError", "message": "", "compile_result": None, "run_result": None}
+        answer |= {"executor_pod_name": None, "files": {}}
         try:
+            limits = self.sandbox.limits.tightened(cpu, wall, None if memory is None else int(memory))
             done = self.sandbox.run(code, seed=seed, stdin=stdin, limits=limits)
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from error
         except SandboxError as error:
-            return _answer("SandboxError", None) | {"message": str(error)}
-        return _answer("Success" if done.succeeded else "Failed", done)
-
-
-def _read_program(request: dict[str, Any], most: Limits) -> tuple[str, str, int, Limits]:
-    code, stdin = request.get("code"), request.get("stdin") or ""
-    if not isinstance(code, str) or not isinstance(stdin, str):
-        raise HTTPException(400, "code must be a text, and stdin a text or null")
-    language = request.get("language", "python")
-    if language != "python":
-        raise HTTPException(400, f"language is {language!r}; this server runs python only")
-    for name in ("files", "fetch_files"):
-        if request.get(name):
-            raise HTTPException(400, f"{name} is not supported: programs here read and write no files; use stdin")
-    seed = request.get("seed") or 0
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise HTTPException(400, f"seed is {seed!r}; it must be a whole number")
-    wall, memory = _number(request, "run_timeout"), _number(request, "memory_limit_MB")
-    # A client of ours sends both; for others a time limit is one of any time.
-    cpu = _number(request, "cpu_limit_s") or wall
-    try:
-        limits = most.tightened(cpu, wall, None if memory is None else int(memory))
-    except ConfigError as error:
-        raise HTTPException(400, str(error)) from error
-    return code, stdin, seed, limits
-
-
-def _number(request: dict[str, Any], name: str) -> float | None:
-    """A limit; nothing, 0 and -1 (SandboxFusion's own default) mean that there is none beside the server's."""
-    value = request.get(name)
-    if value is None or (value in (0, -1) and not isinstance(value, bool)):
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        allowed = "a finite number above 0, or 0 or -1 for no limit of one's own"
-        raise HTTPException(400, f"{name} is {value!r}; it must be {allowed}")
-    return float(min(value, _LARGEST))
-
-
-def _answer(status: str, done: Execution | None) -> dict[str, Any]:
-    answer: dict[str, Any] = {"status": status, "message": "", "compile_result": None, "run_result": None}
-    if done is not None:
+            return answer | {"message": str(error)}
         late = done.status in ("cpu_limit", "wall_limit")
+        answer["status"] = "Success" if done.succeeded else "Failed"
         answer["run_result"] = {
             "status": "TimeLimitExceeded" if late else "Finished",
             "execution_time": done.cpu_seconds,
@@ -143,5 +121,15 @@ def _answer(status: str, done: Execution | None) -> dict[str, Any]:
             "stdout": done.stdout,
             "stderr": done.stderr,
         }
-        answer["agent_gym"] = asdict(done)
-    return answer | {"executor_pod_name": None, "files": {}}
+        return answer | {"agent_gym": asdict(done)}
+
+
+def _limit(request: dict[str, Any], name: str) -> float | None:
+    """Read a limit; null, 0 and -1 (SandboxFusion's own default) mean that there is none but the server's."""
+    value = request.get(name)
+    if value is None or (value in (0, -1) and not isinstance(value, bool)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        allowed = "a finite number above 0, or 0 or -1 for no limit of one's own"
+        raise HTTPException(400, f"{name} is {value!r}; it must be {allowed}")
+    return float(min(value, _LARGEST))

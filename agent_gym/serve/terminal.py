@@ -27,8 +27,7 @@ HELP = {
     "/quit": "leave",
 }
 _FOLDED_LINES, _FOLDED_CHARS = 8, 800
-# What a model or a tool writes may hold codes that move the cursor or retitle the window.
-# Marks that turn the direction of writing around (U+202E and the like) among them.
+# Codes that move the cursor or retitle the window, and marks that turn the direction of writing around (U+202E).
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -52,7 +51,12 @@ class Terminal:
             ask: returns the next line that the person typed, None when there is no more. Two of its
                 `KeyboardInterrupt`s in a row leave; a turn that was stopped by Ctrl-C counts as the first.
         """
-        self._greet()
+        about = self._conversation.about()
+        tools = ", ".join(tool["function"]["name"] for tool in about["tools"]) or "no tools"
+        self._print(f"{about['env_id']} ({tools}), played by {self._model}", "bold")
+        before = "the world as it is" if about["has_state"] else "the environment would ask, for example"
+        self._print(f"{before}:\n{_clean(about['opening'])}", "dim")
+        self._print("/help lists the commands", "dim")
         interrupted = False
         while True:
             try:
@@ -69,19 +73,31 @@ class Terminal:
             if line.strip().startswith("/"):
                 self._command(*line.strip().partition(" ")[::2])
             elif line.strip():
-                interrupted = self._say(line)
+                with _interrupts(self._conversation.stop) as interrupts:
+                    self._conversation.say(line, self.show)
+                interrupted = bool(interrupts)
                 continue
             interrupted = False
 
     def show(self, event: dict[str, Any]) -> None:
-        """Show what happens."""
+        """Show an event."""
         kind = event["kind"]
         if kind == "text":
             self._console.out(_clean(event["text"]), end="", highlight=False)
         elif kind == "turn":
             self._print("")
             for call in event["calls"]:
-                self._show_call(call)
+                if call["error"]:
+                    self._print(f"→ {_clean(call['name'])} cannot run: {_clean(call['error'])}", "red")
+                else:
+                    # A long program stands on lines of its own, all else is JSON.
+                    arguments = ", ".join(
+                        f"{name}=\n{value}\n"
+                        if isinstance(value, str) and "\n" in value
+                        else f"{name}={json.dumps(value, ensure_ascii=False)}"
+                        for name, value in call["arguments"].items()
+                    )
+                    self._print(_clean(f"→ {call['name']}({arguments})"), "cyan")
         elif kind == "results":
             self._results = [result["text"] for result in event["results"]]
             for result in event["results"]:
@@ -94,12 +110,6 @@ class Terminal:
             why = [] if event["reason"] == "answer" else [event["text"]]
             self._print(f"[{' · '.join([*why, numbers, context])}]", "dim")
 
-    def _say(self, text: str) -> bool:
-        """Send the person's words, and return whether the answer was stopped."""
-        with _interrupts(self._conversation.stop) as interrupts:
-            self._conversation.say(text, self.show)
-        return bool(interrupts)
-
     def _command(self, name: str, argument: str) -> None:
         try:
             if name == "/reset":
@@ -107,49 +117,28 @@ class Terminal:
                 self._results = []
                 self._print("a new conversation", "dim")
             elif name == "/tools":
-                self._show_tools()
+                tools = [tool["function"] for tool in self._conversation.about()["tools"]]
+                for tool in tools:
+                    self._print(f"{tool['name']}({', '.join(tool['parameters'].get('properties', {}))})", "cyan")
+                    self._print(f"    {tool['description']}")
+                if not tools:
+                    self._print("this environment has no tools")
             elif name == "/more":
                 self._print(_clean("\n".join(self._results)) or "there is no result yet", "green")
             elif name == "/save":
-                self._save(argument.strip())
+                path = argument.strip()
+                if not path:
+                    raise ConfigError("/save needs a file, for example /save chat.jsonl")
+                record = self._conversation.record()
+                with writing(path):
+                    write_trajectories(path, [record])
+                self._print(f"saved; look at it with: agent-gym view {path}")
             elif name == "/help":
                 self._print("\n".join(f"  {command:<12}{meaning}" for command, meaning in HELP.items()))
             else:
                 raise ConfigError(f"there is no {name} here; known: {', '.join(HELP)}")
         except ConfigError as error:
             self._print(_clean(str(error)), "yellow")
-
-    def _greet(self) -> None:
-        about = self._conversation.about()
-        tools = ", ".join(tool["function"]["name"] for tool in about["tools"]) or "no tools"
-        self._print(f"{about['env_id']} ({tools}), played by {self._model}", "bold")
-        before = "the world as it is" if about["has_state"] else "the environment would ask, for example"
-        self._print(f"{before}:\n{_clean(about['opening'])}", "dim")
-        self._print("/help lists the commands", "dim")
-
-    def _show_call(self, call: dict[str, Any]) -> None:
-        if call["error"]:
-            self._print(f"→ {_clean(call['name'])} cannot run: {_clean(call['error'])}", "red")
-            return
-        arguments = ", ".join(f"{name}={_value(value)}" for name, value in call["arguments"].items())
-        name = call["name"]
-        self._print(_clean(f"→ {name}({arguments})"), "cyan")
-
-    def _show_tools(self) -> None:
-        tools = [tool["function"] for tool in self._conversation.about()["tools"]]
-        for tool in tools:
-            self._print(f"{tool['name']}({', '.join(tool['parameters'].get('properties', {}))})", "cyan")
-            self._print(f"    {tool['description']}")
-        if not tools:
-            self._print("this environment has no tools")
-
-    def _save(self, path: str) -> None:
-        if not path:
-            raise ConfigError("/save needs a file, for example /save chat.jsonl")
-        record = self._conversation.record()
-        with writing(path):
-            write_trajectories(path, [record])
-        self._print(f"saved; look at it with: agent-gym view {path}")
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.out(text, style=style, highlight=False)
@@ -183,10 +172,3 @@ def _folded(text: str) -> str:
     if kept == text:
         return text
     return f"{kept}\n… {len(text) - len(kept)} more characters; /more shows them"
-
-
-def _value(value: Any) -> str:
-    """A long program on lines of its own, all else as JSON."""
-    if isinstance(value, str) and "\n" in value:
-        return f"\n{value}\n"
-    return json.dumps(value, ensure_ascii=False)

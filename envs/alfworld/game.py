@@ -111,8 +111,8 @@ def _names(facts: Facts) -> dict[str, str]:
 class Goal:
     """A conjunction over variables, and how far a state has come.
 
-    A goal asks for some binding of its variables under which all conditions hold. Which bindings fit the conditions
-    that never change (types, abilities) is worked out once, so that a step only counts facts.
+    A goal needs some binding of its variables under which all conditions hold. Which bindings fit the conditions that
+    never change (types, abilities) is computed once, so that a step only counts facts.
 
     Attributes:
         atoms: all conditions, variables written `?name#n`.
@@ -185,8 +185,8 @@ class Goal:
 def read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:
     """Read a PDDL problem: what is true at the start, and what has to become true.
 
-    Only what ALFWorld's problem files use is read: ground facts, and a goal of `and`, `exists` and `not (= ...)`. What
-    the commands do is not read from the file's domain, since it is the same in all of them; world.py has it in Python.
+    Only what ALFWorld's problem files use is read: ground facts, and a goal of `and`, `exists` and `not (= ...)`. The
+    domain is the same in all of them; world.py has it in Python.
 
     Raises:
         ValueError: if it is none, or its goal is of a form that ALFWorld does not use.

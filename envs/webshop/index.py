@@ -1,22 +1,20 @@
 """The shop's search engine: BM25 exactly as WebShop's Lucene index ranks, tie for tie.
 
-Lucene's scores are not those of the textbook (Robertson and Zaragoza 2009), and WebShop's observations are what they
-rank first, so that these details are kept:
+Lucene's scores are not those of the textbook (Robertson and Zaragoza 2009):
 
 - The length of a document is stored in one byte, with four significant bits above 40 (`SmallFloat.intToByte4`).
 - The score of a term is `w - w / (1 + tf * c)` with `c = 1 / (k1 * (1 - b + b * length / average))`, in single
   precision; the sum over terms is in double precision and then rounded to single. k1 = 0.9, b = 0.4, Anserini's.
-- A term that occurs twice in a query counts twice.
-- Equal scores are ordered by the id of the document.
+- A term that occurs twice in a query counts twice. Equal scores are ordered by the id of the document.
 
-All that does not depend on the query is computed when an index is built, and per posting one number is stored: the
-denominator `1 + tf * c`. A search adds up the postings of its rare terms in an array over all documents. Terms that
-many documents have are worth little: if they cannot lift others into the best (the idea of MaxScore, Turtle and Flood
-1995), they are looked up for the documents that are left, and only these are sorted.
+All that does not depend on the query is computed when an index is built: a posting holds the denominator `1 + tf * c`.
+A search adds up the postings of its rare terms in an array over all documents. Terms that many documents have are worth
+little: if they cannot lift others into the best (the idea of MaxScore, Turtle and Flood 1995), they are looked up for
+the documents that are left, and only these are sorted.
 
 The arrays of an index can be mapped from a file, so that many processes share one copy. `IndexBuilder` makes them in
-one pass, in memory that does not grow with the documents: their terms are collected in blocks, each is sorted by term
-and written to a temporary file, and at the end the blocks are put behind each other, term by term.
+one pass, in memory that does not grow with the documents: blocks of postings are sorted by term and written to
+temporary files, and put behind each other at the end, term by term.
 """
 
 from __future__ import annotations

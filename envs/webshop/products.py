@@ -1,16 +1,16 @@
 """A product as the shop shows it, read from a row of WebShop's `items_shuffle.json`; and the goals, what is asked for.
 
-What upstream (princeton-nlp/WebShop, `engine.load_products`) does to a row is done here too: option values are
-stripped, lower-cased and get " | " for "/", an empty price is 100 dollars, several prices are a range of the first two.
-Which price of its range a product has is drawn from Python's global generator there, and so differs from run to run;
-here it follows from the product's id.
+Rows are changed as upstream (princeton-nlp/WebShop, `engine.load_products`) changes them: option values are stripped,
+lower-cased and get " | " for "/", an empty price is 100 dollars, several prices are a range of the first two.
 
 A goal is a dict with upstream's keys: `asin` (the product it was made from), `instruction_text`, `attributes`,
 `goal_options` (a list of values for people's goals, a dict for those of upstream's program), `price_upper`, and what
 the reward compares of the product: `name`, `query`, `product_category`, and `nouns` if the catalogue has them. Upstream
 shuffles all goals with the seed 233; the first 500 are its test split, the next 1,000 its dev split (here
-"validation"), the rest is for training. Its limits of price come from a generator without a seed; here they follow from
-the id.
+"validation"), the rest is for training.
+
+The price of a product within its range, and limits of price, are drawn without a seed there, and follow from the
+product's id here.
 """
 
 from __future__ import annotations

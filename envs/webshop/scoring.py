@@ -4,18 +4,18 @@
                     / (attributes asked for + options asked for + 1)
 
 An attribute matches if it is like one of the product's (`token_set_ratio` above 85), or stands in its texts. An option
-matches if one that was chosen is like it; colours are compared by the first plain colour in their names. `r_type` says
-whether this is the kind of thing that was asked for: 1, or 0.5, 0.1, 0 if neither the shop's own classes nor the nouns
-of the titles say so.
+matches if one that was chosen is like it; colours are compared by the first plain colour in their names. `r_type` is 1
+for the kind of thing that was asked for, and 0.5, 0.1 or 0 if neither the shop's classes nor the nouns of the titles
+show it.
 
-`token_set_ratio` is that of thefuzz 0.19.0, which WebShop pins, by the standard library. Later versions compute by
-rapidfuzz, and decide otherwise in one of ten thousand pairs: rounding decides whether a ratio is above 85.
+`token_set_ratio` is that of thefuzz 0.19.0, which WebShop pins. Later versions compute by rapidfuzz, and decide
+otherwise in one of ten thousand pairs: rounding decides whether a ratio is above 85.
 
-WebShop finds the nouns of titles by spaCy's English model. With `nouns="en_core_web_sm"` (or another installed model)
-so does this environment. The model is not on PyPI and weighs more than all the rest, so that the default is a rule: a
-word of two letters or more without a digit is a noun, unless it is in a list of function words and frequent adjectives.
-Of the products that a search finds beside the one that was meant, the rule judges 11% otherwise than the model
-(`benchmarks/webshop.py --nouns`). The generated catalogue names the nouns of its titles.
+WebShop finds the nouns of titles by spaCy's English model, and so does `nouns="en_core_web_sm"`. The model is not on
+PyPI and weighs more than all the rest, so that the default is a rule: a word of two letters or more without a digit is
+a noun, unless it is in a list of function words and frequent adjectives. Of the products that a search finds besides
+the one that was meant, the rule judges 11% otherwise than the model (`benchmarks/webshop.py --nouns`). The generated
+catalogue names the nouns of its titles.
 """
 
 from __future__ import annotations

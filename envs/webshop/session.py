@@ -10,9 +10,8 @@ including what one would not expect:
 - Which page one is on is read off its address, in which the keywords of the search stand: a search for
   "search_results" makes "< Prev" on a product lead to a page of results.
 
-Upstream renders pages as HTML and takes them apart again. The text depends on the pieces alone, so that here a page is
-a list of pieces from the start. `text` joins them by " [SEP] "; `text_rich` gives each its own line and marks what can
-be clicked, and what was.
+Upstream renders HTML and takes it apart again; here a page is a list of pieces from the start. `text` joins them by
+" [SEP] "; `text_rich` gives each its own line and marks what can be clicked, and what was.
 """
 
 from __future__ import annotations

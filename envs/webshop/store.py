@@ -1,8 +1,8 @@
 """A shop: its products, its search engine, its goals; in memory, or as a folder that is built once.
 
-A million products do not fit into the memory of every worker. In a folder they lie in an SQLite file, each as
-compressed JSON, and so do the terms of the index; postings and goals are arrays that are mapped into memory, which
-processes share. A folder is complete or not there: it is built under another name, and its manifest is written last.
+A million products do not fit into the memory of every worker. In a folder they are compressed JSON in an SQLite file,
+with the terms of the index; postings and goals are arrays that are mapped into memory, which processes share. A folder
+is complete or not there: it is built under another name, and its manifest is written last.
 """
 
 from __future__ import annotations

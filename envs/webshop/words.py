@@ -3,15 +3,13 @@
 Words by Unicode's rules (UAX 29), the possessive 's off, lower case, 33 stop words out, Porter's stems. Of UAX 29: runs
 of letters and digits, with a dot, colon or apostrophe between two letters and a dot, comma, semicolon or apostrophe
 between two digits; runs of Katakana, and of scripts of South-East Asia; ideographs one by one; emoji; marks with what
-they stand behind. What is left out: a narrow no-break space parts words here and joins them there.
+they stand behind. One difference: a narrow no-break space parts words here and joins them there.
 
-No word reaches over white space, and texts of products repeat themselves: nine of ten pieces between spaces were seen
-before. So the rules are applied once per piece, which is what makes building an index fast.
+No word reaches over white space, and nine of ten pieces between spaces were seen before: the rules are applied once per
+piece, which makes building an index fast.
 
-The stems are those of Porter's algorithm ("An algorithm for suffix stripping", 1980) as Lucene has it. WebShop's
-ranking depends on it to the letter, and other packages differ: Snowball's "english" is a later algorithm, and its
-"porter" leaves out two departures of Porter's own C program: `bli` becomes `ble` (not `abli` `able`), and `logi`
-becomes `log`.
+The stems are those of Porter's algorithm ("An algorithm for suffix stripping", 1980) with the two departures of his own
+C program, `bli` to `ble` and `logi` to `log`, which Lucene has and Snowball's "porter" has not.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ has to go where and where everything lies follow at random. `train` and `valid_s
 official splits do, and those of `valid_unseen` occur nowhere else. Game i of a split depends on the split and i alone.
 
 A game can be solved by construction: nothing that is wanted lies where it has to go, and something that takes it is
-there. Where a game is written to a file, the expert plays it, and its way becomes the walkthrough.
-
-Left out on purpose: sliced objects and movable receptacles, as ALFWorld leaves them out too.
+there. Sliced objects and movable receptacles are left out, as in ALFWorld.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
 Products come in families of the same kind, name and maker, that differ in one attribute each, so that the first hit is
 often the wrong one and only the product's page shows it. Titles are long and noisy, and name two or three attributes of
-four to six; people use other words for some attributes than the catalogue does. As in the official small set, six of
-ten products have no options, one of eight has a range of prices and one of twenty none. Most is wanted of those with
-options.
+four to six; people use other words for some. As in the official small set, six of ten products have no options, one of
+eight has a range of prices and one of twenty none. Most is wanted of those with options.
 
-Each row of products has the nouns of its title (`nouns`), because the generator knows them. No family belongs to two
-splits, and so no maker does; the shop shows all of them to everybody.
+Each row has the nouns of its title (`nouns`). No family belongs to two splits, and so no maker does; the shop shows all
+of them to everybody.
 """
 
 from __future__ import annotations

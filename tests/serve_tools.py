@@ -1,0 +1,111 @@
+"""What the tests of servers share: a request, a server of chats with a script behind it, and waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from tiny import make_tiny_tokenizer
+
+from agent_gym.chat import ChatRenderer
+from agent_gym.policies import ScriptedPolicy
+from agent_gym.rollout import EpisodeSpec, make_env
+from agent_gym.serve.conversation import Conversation, Limits
+from agent_gym.serve.page import ChatServer
+from agent_gym.serve.server import bind
+
+HOSTILE = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+
+
+def ask(url: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
+    """Send a request; its status, its content (read, if it is JSON), and its headers."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    content = body if isinstance(body, str | None) else json.dumps(body)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("GET" if body is None else "POST", path, content, names)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    kind = answer.headers["Content-Type"]
+    return answer.status, json.loads(text) if kind == "application/json" else text, answer.headers
+
+
+def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+class Leave(Exception):
+    """Ends the thread of the policy."""
+
+
+class Served:
+    """A chat server with a script behind it; `pause` is called before each turn."""
+
+    def __init__(self, turns: list[str]) -> None:
+        self.turns, self.pause = list(turns), lambda: None
+        tokenizer = make_tiny_tokenizer()
+        policy = ScriptedPolicy(self._act, ChatRenderer.of(tokenizer).encode_action)
+        spec = EpisodeSpec("AgentR1/GSM8K-v0", {}, seed=3)
+        env = make_env(spec.env_id, {}, tokenizer)
+        conversation = Conversation(env, policy, tokenizer, spec, Limits(tokens=4096))
+        self.server = ChatServer(conversation, "a script " + HOSTILE, bind(port=0))
+        self.url = self.server.url
+
+    def _act(self, episode: Any) -> str:
+        self.pause()
+        return self.turns.pop(0)
+
+    def __enter__(self) -> Served:
+        self._web = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self._talker = threading.Thread(target=self._talk, daemon=True)
+        self._web.start()
+        self._talker.start()
+        return self
+
+    def _talk(self) -> None:
+        with contextlib.suppress(Leave):
+            self.server.talk()
+
+    def __exit__(self, *error: object) -> None:
+        def leave() -> None:
+            raise Leave
+
+        self.pause = leave
+        self.turns = [""]
+        until(lambda: self.say("leave") == 200 or not self._talker.is_alive())
+        self._talker.join(10)
+        with self.server:
+            pass
+        self._web.join()
+
+    def say(self, text: str) -> int:
+        return ask(self.url, "/say", {"text": text})[0]
+
+    def wait(self) -> None:
+        until(lambda: not self.server._busy)
+
+    def events(self, count: int, **headers: str) -> list[tuple[int, dict[str, Any]]]:
+        """The first `count` events of a stream."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        connection.request("GET", "/events", headers=headers)
+        answer = connection.getresponse()
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        found: list[tuple[int, dict[str, Any]]] = []
+        number = -1
+        while len(found) < count:
+            line = answer.readline().decode()
+            if line.startswith("id: "):
+                number = int(line[4:])
+            if line.startswith("data: "):
+                found.append((number, json.loads(line[6:])))
+        connection.close()
+        return found
