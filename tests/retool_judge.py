@@ -65,20 +65,20 @@ def play(env: Any, code: str) -> tuple[str, list[str]]:
     first = env.step(write("print(6 * 7)"))
     if "42" not in first[0] or first[4]["error"]:
         bad.append(f"an episode after another one does not begin well: {first[0]!r:.200}")
-    said, reward, terminated, truncated, info = env.step(write(code))
+    observation, reward, terminated, truncated, info = env.step(write(code))
     if (reward, info["process_reward"], terminated, truncated) != (0.0, 0.0, False, False):
         bad.append(f"it was paid, or ended the episode: {reward}, {terminated}, {truncated}")
-    if info["error"] is not None and info["error"] not in said:
-        bad.append("an error that the policy is not told")
+    if info["error"] is not None and info["error"] not in observation:
+        bad.append("an error that the policy cannot read")
     if [record["error"] for record in info["tool_calls"]] != [info["error"] is not None]:
-        bad.append("the record of the call says something else than the observation")
-    if len(said) > MAX_CHARS + FRAME:
-        bad.append(f"an observation of {len(said)} characters")
-    if any(character < " " and character not in "\n\t\r" for character in said) or "\x7f" in said:
+        bad.append("the record of the call differs from the observation")
+    if len(observation) > MAX_CHARS + FRAME:
+        bad.append(f"an observation of {len(observation)} characters")
+    if any(character < " " and character not in "\n\t\r" for character in observation) or "\x7f" in observation:
         bad.append("control characters in the observation")
-    said.encode()
+    observation.encode()
     # A traceback quotes the program, and with it what it would have printed.
-    printed = said.partition("Traceback (most recent call last)")[0]
+    printed = observation.partition("Traceback (most recent call last)")[0]
     if "ESCAPED" in printed or "CANARY-" in printed:
         bad.append(printed[:200])
     again = env.step(write("print(6 * 7)"))
@@ -88,7 +88,7 @@ def play(env: Any, code: str) -> tuple[str, list[str]]:
     last = env.step(f"<answer>\n\\boxed{{{GOLD}}}\n</answer>")
     if last[:3] != ("", 1.0, True) or not last[4]["is_success"]:
         bad.append(f"the answer was not paid: {last[1]}")
-    return said, bad
+    return observation, bad
 
 
 def judge(env: Any, world: World, others: dict[int, str], code: str) -> dict[str, Any]:
@@ -97,9 +97,9 @@ def judge(env: Any, world: World, others: dict[int, str], code: str) -> dict[str
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     world.heard.clear()
     try:
-        said, bad = play(env, world.fill_in(code))
+        observation, bad = play(env, world.fill_in(code))
     except BaseException as error:
-        return {"said": "", "bad": [f"the trainer got {type(error).__name__}: {error}"]}
+        return {"observation": "", "bad": [f"the trainer got {type(error).__name__}: {error}"]}
     after = trainer()
     bad += [f"{what}: {before[what]!r:.200} -> {after[what]!r:.200}" for what in before if before[what] != after[what]]
     if (grown := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) > 32 << 10:
@@ -114,7 +114,7 @@ def judge(env: Any, world: World, others: dict[int, str], code: str) -> dict[str
         time.sleep(0.01)
     if now_there != others.keys():
         bad.append(f"processes came or went: {now_there ^ others.keys()}")
-    return {"said": said, "bad": bad}
+    return {"observation": observation, "bad": bad}
 
 
 def main() -> None:

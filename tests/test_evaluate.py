@@ -1,18 +1,35 @@
-"""Evaluation: the interval, the means, and the specs that spread over a split."""
+"""Evaluation: specs over a split, means, and the formulas, held to their definitions, to scipy and to simulations."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from rollout_tools import counting, roll, scripted
 
 from agent_gym import ConfigError
 from agent_gym.evaluate import EvalResult, episode_metrics, evaluate, make_specs, summarize, wilson_interval
+from agent_gym.evaluate.statistics import (
+    Measure,
+    compare_means,
+    compare_shares,
+    mcnemar,
+    mean,
+    newcombe_interval,
+    pass_at_k,
+    permutation,
+    share,
+    student_quantile,
+)
 from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
 
 GSM8K = "AgentR1/GSM8K-v0"
+VALUES = [1.0, 2.0, 4.0, 9.0, 3.5]
 call = HermesParser().render
 
 
@@ -43,13 +60,8 @@ def test_summary_counts_but_does_not_average_failures(tokenizer: Any) -> None:
 
 
 def test_metrics_are_means_per_episode_and_per_call(tokenizer: Any) -> None:
-    texts = {
-        0: [call("calculator", {"expression": "1+1"}) * 3, "<answer>0</answer>"],
-        1: [
-            call("calculator", {"expression": "1/0"}) + call("fly", {}) + "<tool_call>{</tool_call>",
-            "<answer>1</answer>",
-        ],
-    }
+    wrong = call("calculator", {"expression": "1/0"}) + call("fly", {}) + "<tool_call>{</tool_call>"
+    texts = [[call("calculator", {"expression": "1+1"}) * 3, "<answer>0</answer>"], [wrong, "<answer>1</answer>"]]
     specs = [EpisodeSpec(GSM8K, {"max_turns": 2}, index=i) for i in range(2)]
     episodes = roll(tokenizer, specs, lambda episode: texts[episode.spec.index][len(episode.steps)])
     metrics = episode_metrics(episodes)
@@ -76,13 +88,9 @@ def test_specs_spread_over_the_split() -> None:
     assert len({spec.sampling_seed for spec in specs}) == 10, "and answer it in their own ways"
     assert not {spec.seed for spec in specs} & {spec.sampling_seed for spec in specs}
     assert specs == make_specs(GSM8K, {"max_turns": 3}, split="validation", episodes=5, group_size=2, seed=4)
-    assert {spec.seed for spec in specs}.isdisjoint(
-        spec.seed for spec in make_specs(GSM8K, split="validation", episodes=5, seed=5)
-    )
+    others = make_specs(GSM8K, split="validation", episodes=5, seed=5)
+    assert {spec.seed for spec in specs}.isdisjoint(spec.seed for spec in others)
     assert len(make_specs("Toy/Counting-v0", {"n_tasks": 7}, split="train")) == 7
-
-
-def test_specs_that_cannot_be_made() -> None:
     with pytest.raises(ConfigError, match="'dev'.*train, validation, test"):
         make_specs(GSM8K, split="dev", episodes=1)
     with pytest.raises(ConfigError, match="51 episodes.*50 tasks"):
@@ -100,3 +108,117 @@ def test_evaluate_plays_greedily(tokenizer: Any) -> None:
     assert (result.success, result.episodes, result.failed) == (1.0, 30, 0)
     assert result.reward == pytest.approx(1.1) and result.metrics["reward/answer"] == 1.0
     assert temperatures == {0.0}
+
+
+# The formulas
+
+
+@pytest.mark.parametrize(("n", "successes"), [(1, 1), (5, 0), (5, 2), (6, 5), (7, 7)])
+def test_pass_at_k_is_the_share_of_all_draws(n: int, successes: int) -> None:
+    """Chen et al. 2021: the mean over all ways to draw k of the n attempts, which makes it unbiased."""
+    outcomes = [i < successes for i in range(n)]
+    for k in range(1, n + 1):
+        draws = list(itertools.combinations(outcomes, k))
+        assert pass_at_k(n, successes, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+def test_student_quantiles() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    for df in (1, 2, 3, 4, 7, 20, 100, 1318):
+        assert student_quantile(df) == pytest.approx(scipy_stats.t.ppf(0.975, df), rel=2e-3)
+
+
+def test_a_mean_over_single_attempts_has_the_textbook_interval() -> None:
+    half = student_quantile(4) * np.std(VALUES, ddof=1) / math.sqrt(5)
+    found = mean(VALUES, [1] * 5)
+    assert found == Measure(pytest.approx(3.9), pytest.approx(3.9 - half), pytest.approx(3.9 + half))
+    assert mean(VALUES, [1] * 5, least=2.0).low == 2.0
+    assert mean([3.0] * 5, [1] * 5) == Measure(3.0, None, None), "no spread tells nothing about the error"
+    assert mean([3.0], [1]) == Measure(3.0, None, None)
+
+
+def test_attempts_that_are_copies_of_each_other_add_nothing() -> None:
+    assert mean([4 * value for value in VALUES], [4] * 5) == mean(VALUES, [1] * 5)
+    wins = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
+    single, copies = share(wins, [1] * 7, 7), share([4 * win for win in wins], [4] * 7, 28)
+    assert (single.low, single.high) == wilson_interval(4, 7)
+    assert (copies.low, copies.high) == pytest.approx((single.low, single.high))
+
+
+def test_independent_attempts_count_in_full() -> None:
+    rng = np.random.default_rng(0)
+    wins = rng.binomial(8, 0.3, size=500).astype(float)
+    found = share(list(wins), [8] * 500, 4000)
+    low, high = wilson_interval(wins.sum(), 4000)
+    assert found.high - found.low == pytest.approx(high - low, rel=0.1)  # type: ignore[operator]
+    # Every task half solved is more even than chance; attempts are never worth more than they are many.
+    even = share([1.0] * 50, [2] * 50, 100)
+    assert (even.low, even.high) == wilson_interval(50, 100)
+    # Without a failure nothing tells attempts of a task apart, so each task counts once.
+    assert share([8.0] * 50, [8] * 50, 400).low == wilson_interval(50, 50)[0]
+
+
+def coverage(intervals: Sequence[Measure], truth: float) -> float:
+    return float(np.mean([m.low is not None and m.high is not None and m.low <= truth <= m.high for m in intervals]))
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Tasks of different difficulty, four attempts each: 95%, where one that takes attempts for tasks has far less."""
+    rng = np.random.default_rng(1)
+    skill = rng.beta(0.4, 0.6, size=(1000, 100))
+    wins = rng.binomial(4, skill)
+    counts = [4] * 100
+    assert coverage([share(list(map(float, row)), counts, 400) for row in wins], 0.4) == pytest.approx(0.95, abs=0.025)
+    assert coverage([mean(list(map(float, row)), counts) for row in wins], 0.4) == pytest.approx(0.95, abs=0.025)
+    naive = [Measure(0.0, *wilson_interval(float(row.sum()), 400)) for row in wins]
+    assert coverage(naive, 0.4) < 0.8
+
+
+def test_mcnemar_is_the_sign_test_of_the_tasks_that_differ() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    for only_a, only_b in ((0, 0), (0, 1), (3, 3), (1, 9), (12, 4), (40, 70)):
+        n = only_a + only_b
+        expected = scipy_stats.binomtest(only_a, n).pvalue if n else 1.0
+        assert mcnemar(only_a, only_b) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("cells", "low", "high"),
+    # Newcombe 1998, table II, method 10; his difference is a - b. The second row is computed from the formula in
+    # Altman et al., Statistics with Confidence, 2000, p. 52.
+    [
+        ((36, 12, 2, 0), 0.0569, 0.3404),
+        ((20, 12, 2, 16), 0.0562, 0.3292),  # a positive covariance, which is corrected for continuity
+        ((0, 0, 50, 0), -1.0, -0.8995),
+        ((54, 0, 0, 0), -0.0664, 0.0664),
+    ],
+)
+def test_newcombe_intervals(cells: tuple[int, int, int, int], low: float, high: float) -> None:
+    found = newcombe_interval(*cells)
+    assert found == pytest.approx((-high, -low), abs=1e-3)
+
+
+def test_permutation_of_few_tasks_is_exact_and_of_many_drawn() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    assert permutation([]) == permutation([0.0, 0.0]) == 1.0
+    assert permutation([1.0, 1.0, 1.0]) == 2 / 8
+    few = [0.3, -0.1, 0.9, 0.4, 0.0, 0.25, -0.05]
+    test = scipy_stats.permutation_test((few,), np.sum, permutation_type="samples", n_resamples=10**5)
+    assert permutation(few) == pytest.approx(test.pvalue)
+    rng = np.random.default_rng(3)
+    many = rng.normal(0.2, 1.0, size=100)
+    p = permutation(list(many))
+    assert p == permutation(list(many)), "the same data give the same number"
+    assert p == pytest.approx(scipy_stats.ttest_1samp(many, 0).pvalue, abs=0.01)
+    assert permutation([1.0] * 200) == pytest.approx(1e-4, rel=1e-3)
+
+
+def test_differences_are_the_second_minus_the_first() -> None:
+    a, b = [1.0, 0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]
+    found = compare_shares(a, b)
+    assert (found.a, found.b, found.difference) == (0.4, 0.8, pytest.approx(0.4))
+    assert found.p == mcnemar(0, 2) == 0.5 and found.test == "mcnemar"
+    assert found.low is not None and found.high is not None and found.low < 0.4 < found.high
+    means = compare_means(a, b)
+    assert means.difference == pytest.approx(0.4) and means.p == 0.5 and means.test == "permutation"
+    assert compare_means(a, a).p == 1.0 and compare_means(a, a).low is None

@@ -71,7 +71,6 @@ def test_attempts_at_one_task_are_counted_as_what_they_are(tokenizer: Any) -> No
     assert (result.tasks, result.attempts, result.episodes) == (4, 2, 8)
     assert result.success == 5 / 8 and result.metrics["pass@2"] == 3 / 4
     assert result.high - result.low > 0.6, "the interval is that of about four tasks and not of eight"
-    assert result.measures["episode/turns"].low is not None
 
 
 def test_categories_of_every_environment_reach_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,21 +147,17 @@ def test_a_run_goes_on_where_it_was_cut_off(played: Path, tmp_path: Path, capsys
     size = cut.stat().st_size
     run(capsys, *arguments, "--output", str(cut), "--resume")
     assert cut.stat().st_size == size, "nothing was left to play"
-    more = [word if word != "8" else "9" for word in arguments]
-    run(capsys, *more, "--output", str(cut), "--resume")
-    assert keys(cut) == expected_keys(9), "more tasks are no other settings"
-
-
-def test_other_settings_are_not_mixed_into_a_file(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = played.read_bytes()
-    arguments = ["eval", GSM8K, "--policy", "expert", "--episodes", "8", "--samples", "2", "--output", str(played)]
-    resume = [*arguments, "--resume"]
+    before = cut.read_bytes()
+    resume = [*arguments, "--output", str(cut), "--resume"]
     assert "played with max_turns null, now it is 3" in complaint(capsys, *resume, "--max_turns", "3")
     kwargs = ["--env_kwargs", '{"max_turns": 3}']
     assert 'played with env_kwargs {}, now it is {"max_turns": 3}' in complaint(capsys, *resume, *kwargs)
     fewer = [word if word != "8" else "7" for word in resume]
     assert "which this run would not play" in complaint(capsys, *fewer)
-    assert played.read_bytes() == before
+    assert cut.read_bytes() == before
+    more = [word if word != "8" else "9" for word in arguments]
+    run(capsys, *more, "--output", str(cut), "--resume")
+    assert keys(cut) == expected_keys(9), "more tasks are no other settings"
 
 
 def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
@@ -176,9 +171,6 @@ def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
     assert (result.episodes, again.episodes) == (2, 4) and len(records_of(path)) == 4
     with pytest.raises(ConfigError, match="played with temperature 0.0, now it is 1.0"):
         evaluate(runner, specs, output=path, resume=True, temperature=1.0)
-    runner.budget = Budget(41, 600)
-    with pytest.raises(ConfigError, match="played with max_turn_tokens 40, now it is 41"):
-        evaluate(runner, specs, output=path, resume=True)
     runner.close()
     path.write_text("")
     EpisodeFile(path).close()
@@ -270,17 +262,6 @@ def test_the_page_explains_every_field_of_a_line(played: Path) -> None:
         shown = {"images"} if field == "rows" else set()
         assert set(re.findall(r"`(\w+)`", rows[field])) == set(parts) | shown
     assert all(set(call) == {"name", "arguments", "error", "seconds"} for call in record["steps"][0]["tool_calls"])
-
-
-def test_em_and_f1_are_columns_wherever_answers_are_words(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("bm25s")
-    variants = ["", "-Direct", "-NaiveRAG", "-ReAct"]
-    ids = [*(f"AgentR1/HotpotQA{variant}-v0" for variant in variants), "AgentR1/MultiHopQA-v0"]
-    assert main(["eval", *ids, GSM8K, "--expert", "--episodes", "2", *TOKENS]) == 0
-    names, cells = (re.split("  +", line) for line in capsys.readouterr().out.splitlines()[:2])
-    short = [*(f"HotpotQA{variant}" for variant in variants), "MultiHopQA"]
-    assert names == ["policy", *(n + what for n in short for what in ("", " EM", " F1")), "GSM8K"]
-    assert len(cells) == len(names) and "-" not in cells
 
 
 def test_em_and_f1_of_questions_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

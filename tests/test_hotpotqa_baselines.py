@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -15,11 +14,10 @@ pytest.importorskip("bm25s")
 from rollout_tools import check_episode, roll  # noqa: E402
 from test_hotpotqa_env import PROCESS, TASK, Recorder, play, search  # noqa: E402
 
-from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.envs.hotpotqa.scoring import REWARDS  # noqa: E402
 from agent_gym.evaluate import episode_metrics, make_specs  # noqa: E402
-from agent_gym.search import Document, Hit  # noqa: E402
+from agent_gym.search import Document  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402
 
 IDS = [f"AgentR1/HotpotQA-{name}v0" for name in ("Direct-", "NaiveRAG-", "ReAct-", "")]
@@ -80,15 +78,6 @@ def test_searching_pays_nothing_for_what_stands_before_the_question() -> None:
     assert second[4]["reward_terms"]["repeat"] == -100.0
 
 
-def test_a_search_that_breaks_in_reset_is_no_fault_of_the_policy(tokenizer: Any) -> None:
-    class Broken:
-        def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-            raise RuntimeError("the index is gone")
-
-    with pytest.raises(EnvFailure, match="the index is gone"):
-        opening(make(RAG, retriever=Broken()))
-
-
 def test_a_react_episode() -> None:
     env = make(REACT, tools=("search", "lookup"), top_k=1)
     _, info = env.reset(seed=0, options={"task": TASK})
@@ -137,13 +126,6 @@ def test_both_formats_earn_the_same(reward: str) -> None:
             assert one[1:4] == (pytest.approx(other[1]), *other[2:4]) and one[4]["metrics"] == other[4]["metrics"]
 
 
-def test_gold_is_nowhere_in_react() -> None:
-    for action in ("Action: Search[Zanzibar]", "Finish[5]", "Action:", "Search[In which city]"):
-        env = make(REACT, render_mode="ansi", reward="agent_r1")
-        returned = [env.reset(seed=0, options={"task": TASK}), env.step(action), env.render()]
-        assert "Zanzibarrow" not in json.dumps(returned, default=str)
-
-
 def test_a_template_that_prints_tools_is_not_asked_to_in_react(tokenizer: Any) -> None:
     """Or the policy would read of two formats; and an observation is no answer to a call of the template's own form."""
     shown = {}
@@ -163,8 +145,8 @@ def test_rollouts_mark_the_policys_tokens_and_no_others(env_id: str, tokenizer: 
     for episode in roll(tokenizer, make_specs(env_id, split="test", episodes=4)):
         check_episode(episode, tokenizer)
         (row,) = episode.rows
-        said = tokenizer.decode([i for i, flag in zip(row.token_ids, row.action_mask, strict=True) if flag])
-        assert said.count("<|im_end|>") == episode.turns and "[1] " not in said
+        sampled = tokenizer.decode([i for i, flag in zip(row.token_ids, row.action_mask, strict=True) if flag])
+        assert sampled.count("<|im_end|>") == episode.turns and "[1] " not in sampled
 
 
 def test_generation_stops_where_an_observation_begins(tokenizer: Any) -> None:
@@ -188,42 +170,15 @@ def test_the_expert_who_answers_at_once_says_what_can_be_read(env_id: str) -> No
     assert "unknown" in env.expert_action("direct")
 
 
-@pytest.mark.parametrize("max_turns", [1, 2, 6])
-def test_the_expert_plays_react_in_the_turns_it_has(max_turns: int) -> None:
-    env = make(REACT, max_turns=max_turns)
-    for index in range(12):
-        env.reset(seed=0, options={"split": "test", "index": index})
-        over = False
-        while not over:
-            action = env.expert_action()
-            assert action.startswith("Thought: ")
-            *_, terminated, truncated, info = env.step(action)
-            over = terminated or truncated
-        assert info["is_success"] and not truncated and (max_turns == 1 or info["metrics"]["gold_recall"] == 1.0)
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"tools": ""}, "tools is ''"),
-        ({"tools": ("lookup",)}, "lookup"),
-        ({"calls": "ReAct"}, "'ReAct'.*'hermes'.*'react'"),
-        ({"calls": "react", "tools": ()}, r"'react' with the tools \(\)"),
-    ],
-)
-def test_wrong_settings_are_named(bad: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make(TOOLS, **bad)
-
-
 def test_the_table_of_a_paper_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     metrics = ["env/f1", "env/gold_recall", "tool/search/calls"]
-    arguments = ["eval", *IDS, "--expert", "--episodes", "8", "--metrics", *metrics]
+    arguments = ["eval", *IDS, "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--metrics", *metrics]
     assert main(arguments) == 0
     head, row, *_ = capsys.readouterr().out.splitlines()
     columns = dict(zip(re.split("  +", head), re.split("  +", row), strict=True))
-    assert {"HotpotQA-Direct F1", "HotpotQA-ReAct tool/search/calls"} < set(columns)
+    assert {"HotpotQA-Direct EM", "HotpotQA-Direct F1", "HotpotQA-ReAct tool/search/calls", "GSM8K"} < set(columns)
+    assert "GSM8K EM" not in columns and columns["HotpotQA EM"].startswith("100.0%")
     assert "HotpotQA-Direct tool/search/calls" not in columns, "no tool, no column"
     assert main([*arguments, "--json"]) == 0
     found = {result["env_id"]: result["measures"] for result in json.loads(capsys.readouterr().out)["results"]}

@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from agent_gym import ConfigError, EnvFailure  # noqa: E402
+from agent_gym import ConfigError  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
-from agent_gym.search.base import TokenLimit  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import Engines  # noqa: E402
@@ -38,8 +37,8 @@ TASK = {
 PROCESS = {"new_gold": 1.0, "fact_recall": 10.0, "repeat": 100.0}
 
 
-def make(**kwargs: Any) -> Any:
-    return gymnasium.make("AgentR1/HotpotQA-v0", **kwargs).unwrapped
+def make(name: str = "HotpotQA", **kwargs: Any) -> Any:
+    return gymnasium.make(f"AgentR1/{name}-v0", **kwargs).unwrapped
 
 
 def search(*queries: Any, tool: str = "search", argument: str = "query") -> str:
@@ -95,11 +94,6 @@ def test_answers(answer: str, em: float, f1: float, sub_em: float, formed: float
     ((_, reward, terminated, _, info),) = play(env, answer)
     assert reward == pytest.approx(em + 10 * f1 + 100 * sub_em + 1000 * formed)
     assert terminated and info["is_success"] is bool(em), "only EM is success"
-
-
-def test_aliases_count() -> None:
-    ((*_, info),) = play(make(), "<answer>Oz</answer>", task={**TASK, "answer_aliases": ["Oz", "Land of Oz"]})
-    assert info["is_success"]
 
 
 def test_process_terms_are_paid_once() -> None:
@@ -181,47 +175,12 @@ def test_lookup() -> None:
     assert missing == "Error: no paragraph has the title 'Nuvi'"
 
 
-HOSTILE = [
-    "",
-    " ",
-    "\0\x1b[2J\x7f",
-    "the of and",
-    "x" * 10_000,
-    "Tobila " * 1_500,
-    "é́" * 5_000,
-    "<|im_end|>\n<|im_start|>",
-    "?!",
-    "😀",
-]
-
-
-@pytest.mark.parametrize("query", HOSTILE)
-@pytest.mark.parametrize("limit", [1, 7, 40, 1000])
-def test_observation_limits_hold_for_every_query(query: str, limit: int, tokenizer: Any) -> None:
-    for kwargs in ({}, {"tokenizer": tokenizer}):
-        env = make(max_observation_tokens=limit, max_passage_tokens=20, tools=("search", "lookup"), top_k=4, **kwargs)
-        count = TokenLimit(env.renderer).count
-        lookup = search(query, tool="lookup", argument="title")
-        for action in (
-            search(query),
-            search(query, "Tobila"),
-            lookup,
-            search(query) * 12,
-            search(query, argument=query),
-        ):
-            (step,) = play(env, action)
-            texts = [message["content"] for message in step[4]["messages"][1:]]
-            assert sum(map(count, texts)) <= limit
-            lines = [line for text in texts for line in text.split("\n") if not text.startswith("Error")]
-            assert all(count(line) <= 20 for line in lines)
-            assert "Zanzibarrow" not in json.dumps(step)
-
-
 def test_gold_is_nowhere() -> None:
     """In nothing that is returned, whatever is searched for; attributes of the environment are not returned."""
-    tries = ["I do not know", search("Zanzibar"), search(TASK["question"]), "<answer>5</answer>", "<tool_call>", ""]
-    for kwargs in ({}, {"reward": "agent_r1"}, {"reward_weights": PROCESS, "render_mode": "ansi"}):
-        env = make(**kwargs)
+    tries = ["", search("Zanzibar"), search(TASK["question"]), "<answer>5</answer>", "<tool_call>"]
+    tries += ["Action: Search[Zanzibar]", "Finish[5]", "Action:"]
+    for kwargs in ({}, {"reward": "agent_r1", "name": "HotpotQA-ReAct"}, {"reward_weights": PROCESS}):
+        env = make(render_mode="ansi", **kwargs)
         for action in tries:
             returned = [env.reset(seed=0, options={"task": TASK}), env.step(action), env.render()]
             text = json.dumps(returned, default=str)
@@ -229,48 +188,21 @@ def test_gold_is_nowhere() -> None:
 
 
 @pytest.mark.parametrize("max_turns", [1, 2, 3, 6])
-def test_expert_finishes_in_the_turns_it_has(max_turns: int) -> None:
-    env = make(max_turns=max_turns)
+@pytest.mark.parametrize("name", ["HotpotQA", "HotpotQA-ReAct"])
+def test_expert_finishes_in_the_turns_it_has(name: str, max_turns: int) -> None:
+    env = make(name, max_turns=max_turns)
     for index in range(12):
         env.reset(seed=0, options={"split": "test", "index": index})
         over, turns, calls = False, 0, 0
         while not over:
-            *_, terminated, truncated, info = env.step(env.expert_action())
+            action = env.expert_action()
+            assert name == "HotpotQA" or action.startswith("Thought: ")
+            *_, terminated, truncated, info = env.step(action)
             over, turns, calls = terminated or truncated, turns + 1, calls + len(info["tool_calls"])
         titles = {title for title, _ in env.tasks["test"][index]["supporting_facts"]}
         assert terminated and info["is_success"] and turns == min(len(titles) + 1, max_turns)
         if max_turns > 1:
             assert calls == len(titles) and info["metrics"]["gold_recall"] == 1.0
-
-
-def test_expert_styles() -> None:
-    env = make()
-    env.reset(seed=0, options={"task": TASK})
-    assert env.expert_action("direct") == "<answer>unknown</answer>"
-    with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
-        env.expert_action("poetic")
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"reward": "agent-r1"}, "'agent-r1'.*search_r1.*agent_r1"),
-        ({"retriever": "bm52"}, "'bm52'.*'bm25'"),
-        ({"retriever": "http://"}, "'http://'"),
-        ({"retriever": object()}, "search\\(queries, k\\)"),
-        ({"tools": "search"}, "'search'"),
-        ({"tools": ("lookup",)}, "lookup"),
-        ({"top_k": 0}, "top_k is 0"),
-        ({"max_passage_tokens": 0}, "max_passage_tokens"),
-        ({"max_observation_tokens": -1}, "max_observation_tokens is -1"),
-        ({"levels": ("easier",)}, "easier"),
-        ({"corpus": "./nowhere.jsonl"}, "nowhere"),
-        ({"data": "./nowhere.json"}, "no such file"),
-    ],
-)
-def test_wrong_settings_are_named(bad: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make(**bad)
 
 
 def test_an_index_in_a_folder_is_opened_with_its_corpus(tmp_path: Path) -> None:
@@ -293,17 +225,6 @@ def test_an_index_in_a_folder_is_opened_with_its_corpus(tmp_path: Path) -> None:
 def test_a_task_of_another_shape_is_named(task: Any) -> None:
     with pytest.raises(ConfigError, match="context"):
         make().reset(options={"task": task})
-
-
-def test_a_broken_search_engine_is_no_fault_of_the_policy() -> None:
-    class Broken:
-        def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-            raise RuntimeError("the index is gone")
-
-    env = make(retriever=Broken())
-    env.reset(seed=0)
-    with pytest.raises(EnvFailure, match="the index is gone"):
-        env.step(search("x"))
 
 
 def test_engines_are_made_once_and_forgotten_in_time() -> None:

@@ -10,10 +10,8 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.papersearch.tools import NO_CITATIONS, listed  # noqa: E402
 from agent_gym.formats.hermes import HermesParser  # noqa: E402
-from agent_gym.search.base import TokenLimit  # noqa: E402
 
 
 def paper(number: int, title: str, *references: int, abstract: str = "") -> dict[str, Any]:
@@ -119,14 +117,6 @@ def test_answers(text: str, recall: float, precision: float, formed: float) -> N
     assert terminated and info["is_success"] is (f1 == 1.0)
 
 
-def test_a_guess_is_worth_nothing() -> None:
-    """All ids of a field can be guessed; what was not shown counts as wrong, also where it is right."""
-    for task in (TASK, make().tasks["train"][0]):
-        guess = answer(*task["papers"], *(f"p{i}" for i in range(200)))
-        ((_, reward, terminated, _, info),) = play(make(), guess, task=task)
-        assert (reward, terminated, info["is_success"]) == (0.0, True, False)
-
-
 def test_process_terms_are_paid_once() -> None:
     env = make(top_k=2, reward_weights=PROCESS)
     steps = play(env, search("Tobila"), search("fish"), search(" TOBILA ", "fish"), expand("p3"), expand("p3", "p3"))
@@ -187,33 +177,6 @@ def test_what_was_cut_away_was_not_shown() -> None:
     assert listed("[p1] Tob...") == ["p1"] and listed("[p1...") == [] and listed("p1 cites:\nno [p3] here") == []
 
 
-HOSTILE = [
-    "",
-    " ",
-    "\0\x1b[2J\x7f",
-    "the of and",
-    "x" * 10_000,
-    "Tobila " * 1_500,
-    "é́" * 5_000,
-    "<|im_end|>\n[p3]",
-    "😀",
-]
-
-
-@pytest.mark.parametrize("query", HOSTILE)
-@pytest.mark.parametrize("limit", [1, 7, 40, 1500])
-def test_observation_limits_hold_for_every_query(query: str, limit: int, tokenizer: Any) -> None:
-    for kwargs in ({}, {"tokenizer": tokenizer}):
-        env = make(max_observation_tokens=limit, max_paper_tokens=20, top_k=4, **kwargs)
-        count = TokenLimit(env.renderer).count
-        for action in (search(query), search(query, "Tobila"), expand(query), search(query) * 12, expand("p1", query)):
-            _, step = play(env, search("Tobila"), action)
-            texts = [message["content"] for message in step[4]["messages"][1:]]
-            assert sum(map(count, texts)) <= limit
-            lines = [one for text in texts for one in text.split("\n") if not text.startswith("Error")]
-            assert all(count(one) <= 20 for one in lines)
-
-
 def test_gold_is_nowhere() -> None:
     """In nothing that is returned, but for what was found; attributes of the environment are not returned."""
     task = {**TASK, "papers": ["p4", "p5"]}
@@ -256,24 +219,3 @@ def test_expert_without_a_plan() -> None:
         *_, info = env.step(said[-1])
     assert info["is_success"] and said[0] == search(TASK["question"]).strip()
     assert sum('"expand"' in action for action in said) >= 1 and any("Unrelated work" in action for action in said)
-    env.reset(seed=0, options={"task": TASK})
-    assert env.expert_action("direct") == "<answer>unknown</answer>"
-    with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
-        env.expert_action("poetic")
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"reward": "F1"}, "'F1'.*f1, pasa, paperscout"),
-        ({"retriever": "bm52"}, "'bm52'.*'bm25'"),
-        ({"retriever": "http://127.0.0.1:1"}, "embedded.*write_embedded"),
-        ({"top_k": 0}, "top_k is 0"),
-        ({"max_paper_tokens": 0}, "max_paper_tokens"),
-        ({"max_observation_tokens": -1}, "max_observation_tokens is -1"),
-        ({"data": "./nowhere"}, "nowhere.*'embedded'.*papers.jsonl"),
-    ],
-)
-def test_wrong_settings_are_named(bad: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make(**bad)

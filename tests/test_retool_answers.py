@@ -1,19 +1,24 @@
-"""Answers: what stands in the box, when two answers are the same, that nothing is computed, and nothing held up."""
+"""ReTool's problems from elsewhere, and answers: the box, which are the same, that nothing is computed or held up."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_gym import ConfigError
 from agent_gym.envs.retool import scoring
+from agent_gym.envs.retool.data import read
 from agent_gym.envs.retool.scoring import math_equal, numeral
 from agent_gym.errors import EnvFailure
 from agent_gym.rewards import boxed_answer, boxed_format
@@ -55,54 +60,53 @@ def test_whatever_is_balanced_comes_out_of_its_box(before: str, inside: str) -> 
         assert boxed_answer(f"{before}\\boxed{{{inside}}}") == inside.strip()
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("1,234", "1234"),
-        ("12\\,345", "12345"),
-        ("3/4", "0.75"),
-        ("\\dfrac{3}{4}", "\\frac34"),
-        ("-\\frac{6}{8}", "-3/4"),
-        ("$42$.", "42.0"),
-        ("x^2+1", "1+x^2"),
-        ("2\\sqrt2", "\\sqrt{8}"),
-        ("\\{2,1\\}", "\\{1,2\\}"),
-        ("x=5", "5"),
-        ("5\\text{ cm}", "5"),
-        ("\\left(\\frac{1}{2}\\right)", "1/2"),
-        ("\\text{yes}", "yes"),
-        ("10^5", "100000"),
-    ],
-)
-def test_equal(answer: str, gold: str) -> None:
-    assert math_equal(answer, gold)
+SAME = [
+    ("1,234", "1234"),
+    ("3/4", "0.75"),
+    ("\\dfrac{3}{4}", "\\frac34"),
+    ("$42$.", "42.0"),
+    ("x^2+1", "1+x^2"),
+    ("2\\sqrt2", "\\sqrt{8}"),
+    ("\\{2,1\\}", "\\{1,2\\}"),
+    ("\\left(\\frac{1}{2}\\right)", "1/2"),
+    ("\\text{yes}", "yes"),
+    # What the gold answer has an answer may have.
+    ("(x+1)^2", "x^2+2x+1"),
+    ("5\\cdot3^{100}+x", "x+3^{100}\\cdot5"),
+    ("\\log 2 + x", "x+\\log 2"),
+    ("y=x+1", "1+x"),
+]
+DIFFERENT = [
+    (None, "5"),
+    ("", "5"),
+    (" ", " "),
+    ("", ""),
+    ("5", "6"),
+    ("0.333333", "1/3"),
+    ("1,2", "12"),
+    ("(2,1)", "(1,2)"),
+    ("1,2,3,4,5", "5"),
+    ("x", "y"),
+    ("500\\%", "5"),
+    ("0.05", "5\\%"),
+    ("5\\text{ million}", "5"),
+    ("}{", "5"),
+    ("\ud800", "5"),
+    # Nothing is computed for a gold answer in symbols either.
+    ("\\sum_{k=1}^{5} k x", "15x"),
+    ("\\binom{5}{2}\\pi", "10\\pi"),
+    ("2^{10}\\pi", "1024\\pi"),
+    ("5!\\sqrt{2}", "120\\sqrt{2}"),
+    ("|-5|\\pi", "5\\pi"),
+    ("\\sqrt{3}=\\sqrt{5}=\\sqrt{2}", "\\sqrt{2}"),
+]
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        (None, "5"),
-        ("", "5"),
-        (" ", " "),
-        ("5", "6"),
-        ("0.333333", "1/3"),
-        ("1,2", "12"),
-        ("1/0", "5"),
-        ("(2,1)", "(1,2)"),
-        ("1,2,3,4,5", "5"),
-        ("x", "y"),
-        ("5,6", "5"),
-        ("1 2", "12"),
-        ("500\\%", "5"),
-        ("0.05", "5\\%"),
-        ("5\\text{ million}", "5"),
-        ("", ""),
-        ("}{", "5"),
-        ("\ud800", "5"),
-    ],
+    ("answer", "gold", "same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in DIFFERENT]
 )
-def test_different(answer: str | None, gold: str) -> None:
-    assert not math_equal(answer, gold)
+def test_equal(answer: str | None, gold: str, same: bool) -> None:
+    assert math_equal(answer, gold) is same
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(1, 10**6))
@@ -119,126 +123,35 @@ def test_numbers_never_leave_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert math_equal("72.0", "72") and not math_equal("71", "72") and math_equal("\\pi ", "$\\pi$")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        *[("+72", 72), ("−72", -72), ("- 72", -72), ("072", 72), ("72.50", "72.5"), (".5", "0.5"), ("5.", 5)],
-        *[("1{,}234", 1234), ("1 234 567", 1234567), ("10,\\!080", 10080), ("1,234.5", "1234.5")],
-        *[
-            ("\\frac 1 2", "1/2"),
-            ("\\frac{3}{-4}", "-3/4"),
-            ("-\\tfrac{6}{8}", "-3/4"),
-            ("\\cfrac{1,000}{3}", "1000/3"),
-        ],
-        *[("1\\frac{1}{2}", "3/2"), ("-2\\frac34", "-11/4")],
-        *[("1.5\\times10^{3}", 1500), ("2\\cdot 10^{-2}", "1/50"), ("10^5", 100000), ("1e+16", 10**16)],
-        *[("\\boxed{5}", 5), ("$x = 5$.", 5), ("\\(5\\)", 5), ("\\left(-5\\right)", -5), ("\\text{5 cm}", 5)],
-        *[
-            ("5\\text{ m}^2", 5),
-            ("5 \\mathrm{~km/h}", 5),
-            ("18 dollars", 18),
-            ("\\$1,200.50", "1200.5"),
-            ("60^{\\circ}", 60),
-        ],
-        *[("5\\%", 5), ("500\\%", 500), ("5 percent", 5)],
-    ],
+NUMERALS = (
+    "+72  −72→-72  - 72→-72  072→72  72.50→72.5  .5→0.5  5.→5",
+    "1{,}234→1234  1 234 567→1234567  10,\\!080→10080  12\\,345→12345  1,234.5→1234.5",
+    "\\frac 1 2→1/2  \\frac{3}{-4}→-3/4  -\\tfrac{6}{8}→-3/4  \\cfrac{1,000}{3}→1000/3",
+    "1\\frac{1}{2}→3/2  -2\\frac34→-11/4",
+    "1.5\\times10^{3}→1500  2\\cdot 10^{-2}→1/50  10^5→100000  1e+16→10000000000000000",
+    "\\boxed{5}→5  $x = 5$.→5  \\(5\\)→5  \\left(-5\\right)→-5  \\text{5 cm}→5",
+    "5\\text{ m}^2→5  5 \\mathrm{~km/h}→5  18 dollars→18  \\$1,200.50→1200.5  60^{\\circ}→60",
+    "5\\%→5  500\\%→500  5 percent→5",
 )
-def test_numerals(text: str, value: object) -> None:
-    assert numeral(text) == Fraction(value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *[
-            "2+3",
-            "6-1",
-            "2^3",
-            "10^{2^3}",
-            "12!",
-            "|-5|",
-            "\\sqrt{25}",
-            "\\binom{5}{1}",
-            "\\sum_{i=1}^{5} 1",
-            "7=6=5",
-            "5=5",
-        ],
-        *[
-            "5\\cdot 1",
-            "2\\times3",
-            "15\\times10^2",
-            "3\\div 4",
-            "1/2/3",
-            "(2)(3)",
-            "\\frac{1+2}{4}",
-            "\\frac{\\frac{1}{2}}{3}",
-        ],
-        *[
-            "12 \\mod 7",
-            "12 \\bmod 7",
-            "\\lfloor 5.5 \\rfloor",
-            "\\gcd(5,10)",
-            "\\max(5,1)",
-            "x+1=6",
-            "x=y=5",
-            "--5",
-            "\\pm 5",
-        ],
-        *[
-            "5x",
-            "5i",
-            "5\\pi",
-            "5 pi",
-            "5_8",
-            "5\\text{ or }6",
-            "5 \\text{ squared}",
-            "5\\text{ dozens}",
-            "2\\frac{3}{2}",
-            "5 6",
-        ],
-        *[
-            "12,34",
-            "1,2,3",
-            "[5]",
-            "\\{5\\}",
-            "1/0",
-            "\\frac{0}{0}",
-            "1.2.3",
-            "1e9999",
-            "five",
-            "½",
-            "٥",
-            "",
-            "-",
-            "\\infty",
-        ],
-    ],
+@pytest.mark.parametrize("case", [case for line in NUMERALS for case in line.split("  ")])
+def test_numerals(case: str) -> None:
+    text, _, value = case.partition("→")
+    assert numeral(text) == Fraction(value or text)
+
+
+COMPUTED = (
+    r"2+3|6-1|2^3|10^{2^3}|12!|\sqrt{25}|\binom{5}{1}|\sum_{i=1}^{5} 1|7=6=5|5=5|5\cdot 1|2\times3|15\times10^2|3\div 4"
+    r"|1/2/3|(2)(3)|\frac{1+2}{4}|\frac{\frac{1}{2}}{3}|12 \mod 7|12 \bmod 7|\lfloor 5.5 \rfloor|\gcd(5,10)|\max(5,1)"
+    r"|x+1=6|x=y=5|--5|\pm 5|5x|5i|5\pi|5 pi|5_8|5\text{ or }6|5 \text{ squared}|5\text{ dozens}|2\frac{3}{2}|5 6"
+    r"|12,34|1,2,3|[5]|\{5\}|1/0|\frac{0}{0}|1.2.3|1e9999|five|½|٥||-|\infty"
 )
+
+
+@pytest.mark.parametrize("text", ["|-5|", *COMPUTED.split("|")])
 def test_what_would_have_to_be_computed_is_no_numeral(text: str) -> None:
     assert numeral(text) is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("\\sum_{k=1}^{5} k x", "15x"),
-        ("\\binom{5}{2}\\pi", "10\\pi"),
-        ("2^{10}\\pi", "1024\\pi"),
-        ("5!\\sqrt{2}", "120\\sqrt{2}"),
-        ("|-5|\\pi", "5\\pi"),
-        ("\\sqrt{3}=\\sqrt{5}=\\sqrt{2}", "\\sqrt{2}"),
-    ],
-)
-def test_no_expression_is_computed_for_a_gold_answer_in_symbols(answer: str, gold: str) -> None:
-    assert not math_equal(answer, gold)
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [("(x+1)^2", "x^2+2x+1"), ("5\\cdot3^{100}+x", "x+3^{100}\\cdot5"), ("\\log 2 + x", "x+\\log 2"), ("y=x+1", "1+x")],
-)
-def test_what_the_gold_answer_has_an_answer_may_have(answer: str, gold: str) -> None:
-    assert math_equal(answer, gold)
 
 
 def towers() -> st.SearchStrategy[str]:
@@ -313,3 +226,79 @@ def test_a_killed_checker_is_replaced_and_a_broken_one_is_no_wrong_answer(monkey
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvFailure, match="cannot be compared"):
         math_equal("8\\cdot 8x", "64x")
+
+
+# Problems from elsewhere
+
+
+def make(**kwargs: Any) -> Any:
+    return gymnasium.make("AgentR1/ReTool-v0", **kwargs).unwrapped
+
+
+@pytest.mark.parametrize(
+    ("row", "problem", "gold"),
+    [
+        ({"problem": "p", "answer": "1/2", "solution": "s"}, "p", "1/2"),
+        ({"problem": "p", "answer": 34}, "p", "34"),
+        ({"question": "q", "answer": "so\n#### 1,000"}, "q", "1,000"),
+        ({"prompt": "p", "reward_model": {"ground_truth": "34"}}, "p", "34"),
+    ],
+)
+def test_rows(row: dict[str, Any], problem: str, gold: str) -> None:
+    assert read(row) == (problem, gold, "")
+
+
+DAPO = {
+    "data_source": "math_dapo",
+    "prompt": [
+        {
+            "role": "user",
+            "content": "Solve the following math problem step by step. The last line of your response should be of the "
+            "form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\nFind $x$.\n\nNow.\n\n"
+            'Remember to put your answer on its own line after "Answer:".',
+        }
+    ],
+    "reward_model": {"ground_truth": "34", "style": "rule-lighteval/MATH_v2"},
+    "extra_info": {"index": "a"},
+}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "dataset"])
+def test_dapo_repeats_nothing_and_asks_for_a_box(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {**DAPO, "prompt": [{"role": "user", "content": "Another."}]}
+    rows = [DAPO, other, DAPO, DAPO, other]
+    data = str(tmp_path / "dapo.jsonl")
+    Path(data).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if kind == "dataset":
+        datasets = pytest.importorskip("datasets")
+        made = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_: made)
+        data = "BytedTsinghua-SIA/DAPO-Math-17k"
+    env = make(data=data)
+    assert len(env.tasks["train"]) == 2
+    _, info = env.reset(options={"index": 0})
+    assert info["messages"][-1]["content"] == "Find $x$.\n\nNow."
+    assert env.step("\\boxed{34}")[4]["is_success"]
+    assert env.reset(options={"index": 1})[1]["messages"][-1]["content"] == "Another."
+
+
+def test_wrong_data_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for row in ({"problem": "p"}, {"problem": "p", "answer": ""}, {"text": "p", "answer": "5"}):
+        path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(ConfigError, match=r"rows\.jsonl, split train.*problem.*answer"):
+            make(data=str(path))
+    for task in ("q", ["p", "a"], {"problem": None, "answer": "1"}):
+        with pytest.raises(ConfigError, match="a problem is a row"):
+            make().reset(options={"task": task})
+
+
+def test_levels_and_kinds_are_for_embedded_problems(tmp_path: Path) -> None:
+    tasks = make().tasks
+    assert {split: len(rows) for split, rows in tasks.items()} == {**dict.fromkeys(tasks, 1_000), "train": 20_000}
+    assert {row["level"] for row in make(level=1).tasks["train"][:50]} == {1}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "How many?", "answer": "5"}) + "\n")
+    for name, value in (("level", 1), ("kinds", ("coins",))):
+        with pytest.raises(ConfigError, match=f"{name} is .*only the embedded problems have {name}"):
+            make(data=str(path), **{name: value})

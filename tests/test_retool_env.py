@@ -5,20 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rollout_tools import scripted
 
 from agent_gym import ConfigError, EnvFailure
-from agent_gym.envs.retool.data import read
+from agent_gym.envs.retool.env import LOST, NO_OUTPUT, shown
 from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
-from agent_gym.sandbox import Execution, SandboxError
+from agent_gym.sandbox import Execution, Limits, LocalSandbox, SandboxError
 
 IDS = ("AgentR1/ReTool-v0", "AgentR1/MathPython-v0")
+SLOW = "TimeoutError: the program took too much CPU time"
 GOLD = "1918273"
 ROW = {"problem": "How many?", "answer": GOLD, "program": f"print({GOLD})"}
 RIGHT, WRONG = f"<answer>\n\\boxed{{{GOLD}}}\n</answer>", "\\boxed{5}"
@@ -126,22 +128,16 @@ def test_rewards(reward: str, right: float, wrong: float, out_of_turns: float) -
     assert [step[4]["is_success"] for step in ends] == [True, False, False]
 
 
-@pytest.mark.parametrize("turns", range(8))
-def test_verls_bonus_is_verls_formula(turns: int) -> None:
+def test_verls_bonus_is_verls_formula() -> None:
     env = make(reward="verl", max_turns=9)
-    reward = play(env, *["<code></code>"] * turns, WRONG)[-1][1]
-    num_turns = 2 * turns + 2  # the question, this many programs with their answers, and the last turn
-    assert reward == pytest.approx(min(-0.6, -1 + (num_turns - 2) / 2 * 0.1))
+    for turns in range(8):
+        reward = play(env, *["<code></code>"] * turns, WRONG)[-1][1]
+        num_turns = 2 * turns + 2  # the question, this many programs with their answers, and the last turn
+        assert reward == pytest.approx(min(-0.6, -1 + (num_turns - 2) / 2 * 0.1))
 
 
 def test_gold_is_nowhere() -> None:
-    tries = [
-        "I do not know",
-        block("print(globals())"),
-        block("import sys\nprint(sys.argv, sys.path, dir())"),
-        WRONG,
-        "",
-    ]
+    tries = ["", WRONG, block("print(globals())"), block("import sys\nprint(sys.argv, sys.path, dir())")]
     for env in (make(), make(IDS[1]), make(reward="verl", render_mode="ansi")):
         for action in tries:
             text = json.dumps([env.reset(seed=0, options={"task": ROW}), env.step(action), env.render()], default=str)
@@ -156,8 +152,6 @@ def test_expert() -> None:
         assert GOLD in env.step(program)[0] and env.expert_action() == RIGHT
         env.reset(seed=0, options={"task": ROW})
         assert env.expert_action("direct") == RIGHT
-        with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
-            env.expert_action("poetic")
     env.reset(seed=0, options={"task": {"problem": "p", "answer": "\\frac{1}{2}"}})
     assert env.step(env.expert_action())[1] == 1.0, "data without programs is answered at once"
     env = make(max_turns=1)
@@ -213,41 +207,89 @@ def test_a_broken_sandbox_is_no_reward() -> None:
         env.step(block("print(1)"))
 
 
-def test_programs_draw_the_random_numbers_of_the_seed() -> None:
-    env = make()
-    said = []
+@pytest.mark.parametrize("style", ["full", "retool"])
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_same_program_has_the_same_answer(env_id: str, style: str) -> None:
+    """Random numbers are those of the seed, and nothing shows the process or the time."""
+    env, answers = make(env_id, output_style=style), []
+    program = "import random\nprint(random.random(), {'a', 'b', 'c'}, sum(range(10**6)))\nundefined"
     for seed in (1, 1, 2):
         env.reset(seed=seed, options={"index": 0})
-        said.append(env.step(block("import random\nprint(random.random())"))[0])
-    assert said[0] == said[1] != said[2]
+        answers.append(env.step(block(program))[0])
+    assert answers[0] == answers[1] and (answers[0] != answers[2]) == (style == "full")
+    env.close()
+
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "main.py", line 2, in <module>\nZeroDivisionError: division by zero\n'
+)
+
+
+def ended(stdout: str = "", stderr: str = "", status: Any = "ok", code: int | None = 0) -> Execution:
+    return Execution(status, stdout, stderr, code, 0.25, False)
+
+
+@pytest.mark.parametrize(
+    ("execution", "in_full", "in_retool"),
+    [
+        (ended("42\n"), "42", "42"),
+        (ended(), NO_OUTPUT, NO_OUTPUT),
+        (ended("42\n", "a warning\n"), "42\na warning", "42"),
+        (ended("1\n", TRACEBACK, "error", 1), "1\n" + TRACEBACK.rstrip(), "ZeroDivisionError: division by zero"),
+        (ended("1\n", "", "error", 3), "1\nSystemExit: 3", "SystemExit: 3"),
+        (ended("1\n", "", "cpu_limit", None), f"1\n{SLOW}", SLOW),
+        (ended("", "MemoryError\n", "memory_limit", 1), "MemoryError", "MemoryError"),
+        (ended("", "", "killed", -11), "SystemError: the program crashed", "SystemError: the program crashed"),
+    ],
+)
+def test_styles(execution: Execution, in_full: str, in_retool: str) -> None:
+    assert shown(execution, "full", 2000) == in_full
+    assert shown(execution, "retool", 2000) == in_retool
+
+
+@given(st.text("ab \n", max_size=300).map(str.rstrip).filter(bool), st.integers(100, 250))
+def test_beginning_and_end_stay(text: str, limit: int) -> None:
+    short = shown(ended(text), "full", limit)
+    assert len(short) <= limit
+    if len(text) <= limit:
+        assert short == text
+    else:
+        assert text.startswith(short[:40]) and text.endswith(short[-40:])
+
+
+def test_what_is_printed_is_bounded_and_can_be_stored() -> None:
+    flood = "print('x' * 300_000)"
+    strange = "import sys\nsys.stdout.buffer.write(bytes(range(256)))\nprint('\\ud800')"
+    first, second = (step[0] for step in play(make(IDS[1], max_output_chars=500), call(flood), call(strange)))
+    assert len(first) <= 500 and "cut" in first
+    second.encode("utf-8")
+    assert "\0" not in second and "\x1b" not in second
+
+
+def test_a_session_that_ran_into_a_limit_starts_anew() -> None:
+    env = make(IDS[1], sandbox=LocalSandbox(Limits(cpu_seconds=0.3), servers=1))
+    steps = play(env, *map(call, ("x = 1", "while True: pass", "x = 2", "x")))
+    assert [step[0] for step in steps] == [NO_OUTPUT, f"{SLOW}\n{LOST}", NO_OUTPUT, "2"]
+    assert steps[-1][4]["metrics"] == {"programs": 4, "failed_programs": 1}
+    env.close()
 
 
 # Tokens.
 
 
-def rollout(env_id: str, tokenizer: Any, actions: list[str]) -> Any:
-    policy = scripted(tokenizer, lambda episode: actions[len(episode.steps)])
-    runner = Runner(policy, tokenizer, workers=1)
-    (episode,) = runner.run([EpisodeSpec(env_id, {}, index=0)])
-    runner.close()
-    assert episode.failure is None, episode.failure
-    return episode
-
-
 def test_the_interpreter_is_never_the_policys(tokenizer: Any) -> None:
     """One assistant turn holds it all, and the mask knows who wrote what."""
     actions = ["<code>\nprint(6*7)\n</code> and what I would say next", "<code>\nprint(1", WRONG]
-    episode = rollout(IDS[0], tokenizer, actions)
+    runner = Runner(scripted(tokenizer, lambda episode: actions[len(episode.steps)]), tokenizer, workers=1)
+    (episode,) = runner.run([EpisodeSpec(IDS[0], {}, index=0)])
+    runner.close()
+    assert episode.failure is None, episode.failure
     (row,) = episode.rows
-    said = [tokenizer.decode(row.token_ids[span.start : span.stop]) for span in row.spans]
-    assert said[1:5] == [
-        "<code>\nprint(6*7)\n</code>",  # the turn was stopped there, and the tag is the policy's own
-        "\n<interpreter>\n42</interpreter>\n\n",
-        said[3],
-        said[4],
-    ]
-    assert said[3].startswith("<code>\nprint(1")
-    assert "</code>\n<interpreter>" in said[4] and [span.source for span in row.spans][1:5] == ["agent", "env"] * 2
+    texts = [tokenizer.decode(row.token_ids[span.start : span.stop]) for span in row.spans]
+    # The turn was stopped there, and the tag is the policy's own; the tag of the second is the world's.
+    assert texts[1:3] == ["<code>\nprint(6*7)\n</code>", "\n<interpreter>\n42</interpreter>\n\n"]
+    assert texts[3].startswith("<code>\nprint(1") and "</code>\n<interpreter>" in texts[4]
+    assert [span.source for span in row.spans][1:5] == ["agent", "env"] * 2
     masked = [i for i, kept in zip(row.token_ids, row.action_mask, strict=True) if kept]
     assert "interpreter" not in tokenizer.decode(masked)
     text = tokenizer.decode(row.token_ids)
@@ -255,111 +297,10 @@ def test_the_interpreter_is_never_the_policys(tokenizer: Any) -> None:
 
 
 def test_the_template_shows_no_other_form_inline(tokenizer: Any) -> None:
-    for env_id, shown in zip(IDS, (False, True), strict=True):
+    for env_id, expected in zip(IDS, (False, True), strict=True):
         _, info = make(env_id, tokenizer=tokenizer).reset(seed=0)
-        assert ("code_interpreter" in tokenizer.decode(info["token_ids"])) is shown
+        assert ("code_interpreter" in tokenizer.decode(info["token_ids"])) is expected
         assert info["tools"]
-
-
-# Data and settings.
-
-
-@pytest.mark.parametrize(
-    ("row", "problem", "gold"),
-    [
-        ({"problem": "p", "answer": "1/2", "solution": "s"}, "p", "1/2"),
-        ({"problem": "p", "answer": 34}, "p", "34"),
-        ({"question": "q", "answer": "so\n#### 1,000"}, "q", "1,000"),
-        ({"prompt": "p", "reward_model": {"ground_truth": "34"}}, "p", "34"),
-    ],
-)
-def test_rows(row: dict[str, Any], problem: str, gold: str) -> None:
-    assert read(row) == (problem, gold, "")
-
-
-DAPO = {
-    "data_source": "math_dapo",
-    "prompt": [
-        {
-            "role": "user",
-            "content": "Solve the following math problem step by step. The last line of your response should be of the "
-            "form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\nFind $x$.\n\nNow.\n\n"
-            'Remember to put your answer on its own line after "Answer:".',
-        }
-    ],
-    "reward_model": {"ground_truth": "34", "style": "rule-lighteval/MATH_v2"},
-    "extra_info": {"index": "a"},
-}
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
-def test_dapo_repeats_nothing_and_asks_for_a_box(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = {**DAPO, "prompt": [{"role": "user", "content": "Another."}]}
-    rows = [DAPO, other, DAPO, DAPO, other]
-    path = tmp_path / f"dapo.{kind}"
-    if kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        data = str(path)
-    elif kind == "parquet":
-        pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(pa.Table.from_pylist(rows), path)
-        data = str(path)
-    else:
-        datasets = pytest.importorskip("datasets")
-        made = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
-        monkeypatch.setattr(datasets, "load_dataset", lambda *_: made)
-        data = "BytedTsinghua-SIA/DAPO-Math-17k"
-    env = make(data=data)
-    assert len(env.tasks["train"]) == 2
-    _, info = env.reset(options={"index": 0})
-    assert info["messages"][-1]["content"] == "Find $x$.\n\nNow."
-    assert env.step("\\boxed{34}")[4]["is_success"]
-    assert env.reset(options={"index": 1})[1]["messages"][-1]["content"] == "Another."
-
-
-def test_wrong_data_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    for row in (
-        {"problem": "p"},
-        {"problem": "p", "answer": ""},
-        {"text": "p", "answer": "5"},
-        {"problem": "p", "answer": None},
-    ):
-        path.write_text(json.dumps(row) + "\n")
-        with pytest.raises(ConfigError, match=r"rows\.jsonl, split train.*problem.*answer"):
-            make(data=str(path))
-    for task in ("q", ["p", "a"], {"problem": None, "answer": "1"}):
-        with pytest.raises(ConfigError, match="a problem is a row"):
-            make().reset(options={"task": task})
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"rendering": "video"}, "'video'.*inline, chat"),
-        ({"reward": "money"}, "'money'.*outcome, retool, verl"),
-        ({"output_style": "loud"}, "'loud'.*full, retool"),
-        ({"level": 7}, "level is 7"),
-        ({"kinds": ("coins", "cards")}, "kinds is .'coins', 'cards'.; allowed: some of divisor-sum, .*, best-bundle"),
-        ({"kinds": "coins"}, "kinds is 'coins'; allowed: some of"),
-        ({"kinds": ()}, "kinds is ..; allowed: some of"),
-        ({"data": "./nowhere.jsonl"}, "no such file"),
-        ({"sandbox": "nowhere"}, "sandbox is 'nowhere'"),
-        ({"sandbox": "http://127.0.0.1:1", "stateful": True}, "no sessions"),
-    ],
-)
-def test_wrong_settings_are_named(kwargs: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make(**kwargs)
-
-
-def test_levels_and_kinds_are_for_embedded_problems(tmp_path: Path) -> None:
-    assert {row["level"] for row in make(level=1).tasks["train"][:50]} == {1}
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(ROW) + "\n")
-    for name, value in (("level", 1), ("kinds", ("coins",))):
-        with pytest.raises(ConfigError, match=f"{name} is .*only the embedded problems have {name}"):
-            make(data=str(path), **{name: value})
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,13 +311,3 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(ConfigError, match=r"math_verify.*agent-gym\[math\]"):
         make()
-
-
-def test_embedded_splits() -> None:
-    assert {split: len(tasks) for split, tasks in make().tasks.items()} == {
-        "train": 20_000,
-        "validation": 1_000,
-        "test": 1_000,
-        "unseen_numbers_dev": 1_000,
-        "unseen_numbers": 1_000,
-    }

@@ -1,4 +1,4 @@
-"""Hostile programs through the environments: the trainer is untouched, the policy is told, and nothing is paid.
+"""Hostile programs through the environments: the trainer is untouched, and nothing is paid.
 
 What the sandbox itself holds is in test_sandbox_hostile.py; like there, the programs run inside of an outer net only.
 """
@@ -30,8 +30,8 @@ SAMPLE = [
     *("NUL in the source", "surrogate in the source"),
 ]
 LIMITS = {"cpu_seconds": 1, "wall_seconds": 12, "memory_mb": 256}
-# What the policy is told where its program ended by force: the same words for every run.
-TOLD = {
+# What the policy reads where its program ended by force: the same words for every run.
+READ = {
     "kill oneself": "SystemError: the program crashed",
     "segmentation fault": "SystemError: the program crashed",
     "memory at once": "MemoryError",
@@ -46,8 +46,8 @@ def check(programs: dict[str, str]) -> None:
     lines = in_net("retool_judge.py", {"programs": programs, "envs": envs, "limits": LIMITS})
     assert [(line["env"], line["program"]) for line in lines] == [(env, name) for env in ENVS for name in programs]
     assert [line for line in lines if line["bad"]] == []
-    untold = [line for line in lines if TOLD.get(line["program"], "") not in line["said"]]
-    assert untold == []
+    unread = [line for line in lines if READ.get(line["program"], "") not in line["observation"]]
+    assert unread == []
 
 
 def test_hostile_programs_are_observations() -> None:

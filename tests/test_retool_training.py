@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 pytest.importorskip("math_verify")
 
-from process_tools import alive  # noqa: E402
 from test_grpo_trainer import SGD, history, record  # noqa: E402
+from test_retool_wire import kill_server  # noqa: E402
 from trainer_tools import RandomPolicy, distance, make_trainer, weights  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
@@ -55,25 +52,13 @@ class Programmer(RandomPolicy):
         return dataclasses.replace(super()._write(request), token_ids=ids, logprobs=[-1.0] * len(ids))
 
 
-def kill(session: Any) -> None:
-    """Kill the process of a session and the server that it is a child of, as a machine without memory may."""
-    server = session._server.pid
-    programs = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    for pid in (server, *map(int, programs)):
-        os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while any(map(alive, programs)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_who_lost_its_session_is_left_out_and_the_others_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_sessions_are_left_out_and_the_others_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = LocalSandbox(Limits(), servers=2)
     monkeypatch.setattr("agent_gym.sandbox.local._shared", sandbox)
     env_kwargs = {"system_prompt": "", "reward": "retool"}
     options = {"max_steps": 1, "max_episode_tokens": 1500, "env": ENV, "env_kwargs": env_kwargs, **SGD}
     trainer = make_trainer(tmp_path, **options)
-    trainer.runner.policy = Programmer(trainer.runner.renderer, kill)
+    trainer.runner.policy = Programmer(trainer.runner.renderer, lambda session: kill_server(session._server.pid))
     played: list[Any] = []
     play = trainer.rollout
     trainer.rollout = lambda *args: played.extend(play(*args)) or played
@@ -85,7 +70,7 @@ def test_who_lost_its_session_is_left_out_and_the_others_train(tmp_path: Path, m
 
     lost = [episode for episode in played if episode.failure]
     kept = [episode for episode in played if not episode.failure]
-    # The sessions of the other server live on, and whoever begins one after the kill has a new server.
+    # The sessions of the other server live on, and one that begins after the kill has a new server.
     assert 0 < len(lost) < 8 == len(played)
     assert history(trainer, "rollout/failed") == [len(lost) / 8]
     for episode in lost:

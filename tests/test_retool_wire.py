@@ -54,13 +54,18 @@ def run(tokenizer: Any, specs: list[EpisodeSpec], act: Any) -> list[Episode]:
         runner.close()
 
 
-def test_the_wire_format_is_retools_to_the_byte(tokenizer: Any) -> None:
-    turns = [said for said, _ in WIRE] + [LAST]
-    kwargs = {"output_style": "retool", "max_turns": len(turns)}
+def run_wire(tokenizer: Any, **kwargs: Any) -> Episode:
+    turns = [*(action for action, _ in WIRE), LAST]
+    kwargs = {"output_style": "retool", "max_turns": len(turns), **kwargs}
     (episode,) = run(tokenizer, [EpisodeSpec(IDS[0], kwargs, index=0)], lambda episode: turns[len(episode.steps)])
     assert episode.failure is None and episode.terminated
+    return episode
+
+
+def test_the_wire_format_is_retools_to_the_byte(tokenizer: Any) -> None:
+    episode = run_wire(tokenizer)
     (row,) = episode.rows
-    golden = [text for said, out in WIRE for text in (said, f"\n<interpreter>\n{out}</interpreter>\n\n")]
+    golden = [text for action, out in WIRE for text in (action, f"\n<interpreter>\n{out}</interpreter>\n\n")]
     ids, mask = row.token_ids[row.prompt_length :], row.action_mask[row.prompt_length :]
     assert tokenizer.decode(ids) == "".join(golden) + LAST + "<|im_end|>"
     assert ids.count(EOS) == 1, "the policy's own end"
@@ -74,26 +79,23 @@ def test_the_wire_format_is_retools_to_the_byte(tokenizer: Any) -> None:
 
 
 def test_as_chat_the_same_outputs_are_messages(tokenizer: Any) -> None:
-    kwargs = {"output_style": "retool", "max_turns": len(WIRE) + 1, "rendering": "chat"}
-    turns = [said for said, _ in WIRE] + [LAST]
-    (episode,) = run(tokenizer, [EpisodeSpec(IDS[0], kwargs, index=0)], lambda episode: turns[len(episode.steps)])
-    assert episode.failure is None
+    episode = run_wire(tokenizer, rendering="chat")
     assert [step.observation for step in episode.steps] == [out for _, out in WIRE] + [""]
     text = tokenizer.decode(episode.rows[0].token_ids)
     assert "<interpreter>" not in text and "<tool_response>\n42\né\n</tool_response>" in text
     ends = episode.rows[0].token_ids.count(EOS)
-    assert ends == text.count("<|im_end|>") - 1 == 2 * len(turns) + 1, "of turns and the problem, none of outputs"
+    assert ends == text.count("<|im_end|>") - 1 == 2 * len(WIRE) + 3, "of turns and the problem, none of outputs"
 
 
-def end(sandbox: LocalSandbox) -> None:
-    """Kill what runs its programs, as a machine without memory would, and wait until they are dead, too."""
-    for server in list(sandbox._pool):
-        programs = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        os.kill(server.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 20
-        while any(map(alive, programs)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+def kill_server(pid: int) -> None:
+    """Kill a fork server with its programs, as a machine without memory would, and wait until these are dead, too."""
+    programs = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for one in (pid, *map(int, programs)):
+        os.kill(one, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while any(map(alive, programs)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def write(episode: Any, text: str) -> str:
@@ -110,7 +112,8 @@ def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> N
     def act(episode: Any) -> str:
         turn, env = len(episode.steps), episode.env.unwrapped
         if turn == 1 and env._interpreter._sandbox is hit:
-            end(hit)
+            for server in list(hit._pool):
+                kill_server(server.pid)
         if turn == 2:
             return env.expert_action("direct")
         return write(episode, code[turn])

@@ -2,11 +2,10 @@
 
 Written by hand: scipy and statsmodels are 80 MB for these few lines, and have no clustered Wilson interval.
 
-Several episodes may answer the same task. Attempts at one task are alike, so the tasks are what was drawn and not the
-attempts. With G tasks, x_g the sum of a quantity over the attempts at task g and n_g their number, the estimate is
-m = sum(x_g) / sum(n_g), with residuals e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised
-ratio estimator: W. G. Cochran, Sampling Techniques, 1977, section 6.5; the same as the clustered standard errors of
-E. Miller, arXiv:2411.00640, section 2.2).
+Attempts at one task are alike, so the tasks are what was drawn and not the attempts. With G tasks, x_g the sum of a
+quantity over the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals
+e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling
+Techniques, 1977, section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
 
 - A mean has Student's interval, m +- t sqrt(v G / (G - 1)) with G - 1 degrees of freedom.
 - A share (success, pass@k, truncation) has Wilson's interval at the effective number of attempts, m (1 - m) / v, which

@@ -63,14 +63,9 @@ class EpisodeFile:
     ) -> tuple[list[Episode], list[EpisodeSpec]]:
         """Start, or go on with, one policy in one environment.
 
-        Args:
-            policy: who plays.
-            settings: what else decides the outcome; JSON values.
-            specs: all episodes that are to be in the file, of one environment.
-            tokenizer: adds the text of each token to the records when given.
-
-        Returns:
-            The episodes that the file has, and the specs of the others.
+        `settings` are JSON values that decide the outcome, too, and `specs` all episodes that are to be in the file. A
+        tokenizer adds the text of each token to the records. Returned are the episodes that the file has, and the
+        specs of the others.
 
         Raises:
             ConfigError: if the file's episodes of this policy and environment were played under other settings, or are
@@ -110,8 +105,7 @@ class EpisodeFile:
         """Append a finished episode.
 
         Raises:
-            AgentGymError: if the disk is full; the file then ends with the episode before.
-            ConfigError: if the file cannot be written any more.
+            AgentGymError: as `writing`; the file then ends with the episode before.
         """
         record = to_record(episode, self._tokenizer, policy=self._policy, settings=self._settings)
         line = memoryview(to_line(record).encode())

@@ -50,9 +50,8 @@ class HotpotQAEnv(ToolEnv):
     ## Description
     Each episode is one question whose answer stands in a paragraph that the question does not name: another paragraph
     has to be found first. The policy searches as often as its turns allow, several times per turn if it likes, and then
-    states the answer. A turn without a tool call is the answer, whatever it says.
-
-    The baselines of papers (the direct answer, naive RAG, ReAct) differ in what the policy sees and how it calls alone.
+    states the answer. A turn without a tool call is the answer. The baselines of papers (the direct answer, naive RAG,
+    ReAct) differ only in what the policy sees and how it calls.
 
     ## Observation
     `reset` returns the question (after the system prompt, if there is one; with `retrieve_question` after the passages
@@ -71,8 +70,8 @@ class HotpotQAEnv(ToolEnv):
     - `f1` (0): the F1 of its words. `sub_em` (0): 1 if the gold answer is a substring of it, which is generous.
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
     - `response_em`, `floor`, `turn_format`, `graded_answer` (0): parts of published rewards, see scoring.py. The
-      last three are also paid when the turns run out.
-    In ReAct a thought counts as `<think>`, an action as `<tool_call>`, and `Finish[...]` as `<answer>`.
+      last three are also paid when the turns run out. In ReAct a thought counts as `<think>`, an action as
+      `<tool_call>`, and `Finish[...]` as `<answer>`.
 
     Process terms, paid with the turn, each at most once for the same paragraph or fact:
     - `new_gold` (0): share of the gold paragraphs that this turn was the first to show.
@@ -99,8 +98,7 @@ class HotpotQAEnv(ToolEnv):
     - `retrieve_question`: whether what a search for the question finds stands before it, in the user's message.
     - `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
-      tokens of `tokenizer`, or of four bytes each without one. Rollouts make environments without one, so that a
-      stored episode can be played again without its model.
+      tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
     - `levels`: only questions of these levels ("easy", "medium", "hard").
     - `reward`: see above.
     - everything `ToolEnv` and `TextEnv` take.
@@ -113,9 +111,8 @@ class HotpotQAEnv(ToolEnv):
     ## Data
     "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (embedded/): 20,000 train questions
     over 80 worlds, 1,000 validation and 1,000 test questions over 8 others each, which ask for relations that no
-    training question asks for; `unseen_entities` asks the questions of training about the worlds of test, and
-    `unseen_entities_dev` about those of validation. HotpotQA itself has 90,447 train and 7,405 dev questions
-    (CC BY-SA 4.0); the dev split serves as test.
+    training question asks for; `unseen_entities` and `unseen_entities_dev` ask the questions of training about the
+    worlds of test and validation. HotpotQA has 90,447 train and 7,405 dev questions (CC BY-SA 4.0); dev serves as test.
 
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600. The setting follows Agent-R1 (arXiv:2511.14460) and Search-R1

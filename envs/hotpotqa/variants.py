@@ -20,8 +20,7 @@ class HotpotQAFullWikiEnv(HotpotQAEnv):
     """HotpotQA's full-wiki setting: the same questions, searched for in 5.23 million paragraphs.
 
     ## Description
-    As `HotpotQAEnv`, whose observations, actions and rewards it has. What is searched is not made of the questions'
-    own paragraphs, which always hold the gold ones, but is the introduction of every article.
+    As `HotpotQAEnv`. What is searched is not the questions' own paragraphs but the introduction of every article.
 
     ## Arguments
     - `corpus`: the paragraphs, for example a folder made from BeIR/hotpotqa by `agent_gym.search.Corpus.build`; or
@@ -112,8 +111,7 @@ class MultiHopQAEnv(HotpotQAEnv):
     """HotpotQA, 2WikiMultihopQA and MuSiQue, alone or mixed.
 
     ## Description
-    As `HotpotQAEnv`, whose observations, actions and rewards it has, but over any mixture of three data sets, up to
-    four hops deep. An alias of the gold answer counts as right.
+    As `HotpotQAEnv`, over any mixture of three data sets, up to four hops deep. An alias of the gold answer is right.
 
     ## Arguments
     - `data`: "embedded" (default), a file, folder or hub name of one of the three data sets, or a list of such. Each

@@ -72,8 +72,7 @@ class PaperSearchEnv(ToolEnv):
       must be those of the papers. Embedded fields are searched by BM25, each by itself.
     - `top_k`: papers per call.
     - `max_paper_tokens`, `max_observation_tokens`: limits of a paper's line, and of all that a turn is answered, in
-      tokens of `tokenizer`, or of four bytes each without one. Rollouts make environments without one, so that a
-      stored episode can be played again without its model.
+      tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
     - `reward`: see above.
     - everything `ToolEnv` and `TextEnv` take.
 

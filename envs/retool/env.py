@@ -193,10 +193,9 @@ class ReToolEnv(ToolEnv):
     train, 1,000 validation and 1,000 test problems. No problem of another split has kind and numbers, in any order, of
     one in train; validation and test have other sentences, too. The splits `unseen_numbers` and `unseen_numbers_dev`
     (1,000 each) have the sentences of train. Train is a stream in which kinds with few numbers come back (13,229
-    problems of 20,000 are distinct); in the other splits no problem occurs twice, so that such kinds have a share of 2%
-    at least, and a choice of `kinds` or `level` may have fewer than 1,000. The expert writes a program, which is run,
-    and then the answer. DAPO-Math-17k has about 17,400 problems with whole answers (Apache-2.0), each a hundred times;
-    other data has no programs, so that the expert answers at once.
+    problems of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of `kinds` or `level` may have
+    fewer than 1,000. DAPO-Math-17k has about 17,400 problems with whole answers (Apache-2.0), each a hundred times.
+    The expert writes a program, then the answer; on data without programs it answers at once.
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.

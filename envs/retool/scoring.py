@@ -183,8 +183,7 @@ def numeral(text: str) -> Fraction | None:
 
 
 def _is_unit(text: str) -> bool:
-    if not text.strip():
-        return True
     match = _UNIT.fullmatch(text)
     words = re.findall("[a-z]+", (match["quoted"] or match["plain"] or "").lower()) if match else []
-    return match is not None and not any(word.removesuffix("s") in _NO_UNITS for word in words)
+    known = match is not None and not any(word.removesuffix("s") in _NO_UNITS for word in words)
+    return known or not text.strip()

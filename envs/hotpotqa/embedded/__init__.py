@@ -14,9 +14,9 @@ One search cannot answer any of them: the paragraph with the answer is never amo
 the question itself, because the thing it is about is not named there. A search for its title finds it first.
 
 A question follows a *path*: from a thing that it names over one relation to a second thing, and from there over another
-relation to the answer. Some relations are held out. Every paragraph of every world states them, but no question of
-the training split asks for them: validation asks for teachers and publishers, test for mayors and rivers, and training
-for the rest. A policy that answers those has understood what a question asks, since it never saw that question.
+relation to the answer. Every world states all relations, but no question of training asks for those that are held out:
+validation asks for teachers and publishers, test for mayors and rivers. A policy that answers those has understood what
+a question asks.
 
 Question i of a split depends on the split, the levels and i alone, and is made when it is asked for; outside of train
 it is drawn again where one before it is the same.
@@ -55,8 +55,7 @@ class GeneratedQuestions(DistinctRows):
     """The questions of one split. In train a question may come back, in the other splits none does.
 
     Args:
-        split: `train`; `validation` and `test`, whose entities and relations occur in no other split; or
-            `unseen_entities` (_dev), which asks the questions of training about the worlds of test (validation).
+        split: a key of `WORLDS`.
         size: how many at most; question i is the same at any size. Of some levels there are fewer.
         levels: which of `LEVELS` occur.
         hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
@@ -98,8 +97,8 @@ def _belongs_to(split: str, *relations: str) -> bool:
 
 
 @functools.cache
-def bridges(split: str, hops: int = 2) -> list[tuple[str, ...]]:
-    """Return the paths of a split that have this many paragraphs: links, and what is asked at their end."""
+def _bridges(split: str, hops: int) -> list[tuple[str, ...]]:
+    # Links, and what is asked at their end.
     paths: list[tuple[str, ...]] = [(link,) for link in LINKS]
     for _ in range(hops - 2):
         paths = [(*path, link) for path in paths for link in LINKS if LINKS[link][0] == _LEADS_TO[path[-1]]]
@@ -109,8 +108,8 @@ def bridges(split: str, hops: int = 2) -> list[tuple[str, ...]]:
 
 
 @functools.cache
-def comparisons(split: str) -> list[tuple[str, str, str]]:
-    """Return the (link, link, compared) paths of a split; both links lead to people."""
+def _comparisons(split: str) -> list[tuple[str, str, str]]:
+    # (link, link, compared); both links lead to people.
     people = [link for link in LINKS if _LEADS_TO[link] == "person"]
     return [(a, b, by) for a in people for b in people for by in COMPARED if _belongs_to(split, a, b, by)]
 
@@ -153,7 +152,7 @@ def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attemp
 
 
 def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:
-    paths = [path for path in bridges(split, hops) if (path[-1] == "year") == (level == "medium")]
+    paths = [path for path in _bridges(split, hops) if (path[-1] == "year") == (level == "medium")]
     *links, asked = rng.choice(paths)
     phrase, facts, end = _follow(world, links, asked, rng)
     answer, titles = end.facts[asked], [title for title, _ in facts]
@@ -166,7 +165,7 @@ def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random)
 
 
 def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
-    paths = [path for path in comparisons(split) if (path[2] == "year") == (level == "medium")]
+    paths = [path for path in _comparisons(split) if (path[2] == "year") == (level == "medium")]
     left, right, by = rng.choice(paths)
     wanted = rng.random() < 0.5  # as many yes as no
     for _ in range(200):

@@ -85,7 +85,14 @@ class World:
                 facts = self._facts(kind, i, title, rng)
                 if kind == "city":
                     facts |= {"region": rng.choice(regions), "river": namer.word()}
-                self.entities[title] = _describe(title, kind, i, facts, rng)
+                sort = SORTS[kind][i % len(SORTS[kind])] if kind in SORTS else kind
+                words = {"name": title, "last": title.split()[-1], "sort": sort, **facts}
+                wordings = [rng.choice(pair) for pair in TABLES["sentences"][kind]]
+                stated_in = {
+                    fact: n for n, wording in enumerate(wordings) for fact in facts if f"{{{fact}}}" in wording
+                }
+                sentences = tuple(wording.format(**words) for wording in wordings)
+                self.entities[title] = Entity(title, kind, facts, stated_in, sentences)
         # The encyclopedia is in no order, or the place of a document would tell its kind.
         order = list(self.entities)
         rng.shuffle(order)
@@ -140,20 +147,8 @@ class World:
         return [self.documents[i].title for i in best[:k]]
 
 
-@functools.lru_cache(maxsize=128)
-def get_world(number: int) -> World:
-    """Return a world, made once per process."""
-    return World(number)
-
-
-def _describe(title: str, kind: str, i: int, facts: dict[str, str], rng: random.Random) -> Entity:
-    sort = SORTS[kind][i % len(SORTS[kind])] if kind in SORTS else kind
-    words = {"name": title, "last": title.split()[-1], "sort": sort, **facts}
-    wordings = [rng.choice(pair) for pair in TABLES["sentences"][kind]]
-    stated_in = {
-        relation: n for n, wording in enumerate(wordings) for relation in facts if f"{{{relation}}}" in wording
-    }
-    return Entity(title, kind, facts, stated_in, tuple(wording.format(**words) for wording in wordings))
+get_world = functools.lru_cache(maxsize=128)(World)
+"""Return a world by its number, made once per process."""
 
 
 def _words(text: str) -> list[str]:

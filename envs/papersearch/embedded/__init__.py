@@ -10,10 +10,9 @@ gives, `expands` the papers that introduced what they name.
 | method-dataset | apply a method and test it on some data | Find the papers from after 2004 that test Tobila on Sagu. |
 | task-dataset | solve a task with some data | Who solved Dorema and used Sagu for it? List the papers. |
 
-Which papers these are follows from how the field was made and can be read off its citations: a paper that applies
-something cites the paper that introduced it, and no other paper that introduced something. Surveys and theory are not
-asked for. One paper at least of each answer names nothing that the question names, so that no search for these names
-can find it; both papers in `expands` lead to it, as they do to all of the answer.
+Which papers these are can be read off the citations: a paper that applies something cites the paper that introduced it,
+and no other paper that introduced something. Surveys and theory are not asked for. One paper at least of each answer
+names nothing that the question names, so that no search for these names finds it; both papers in `expands` lead to it.
 
 Question i of a split depends on the split and i alone; outside of train it is drawn again where one before it is the
 same.

@@ -55,12 +55,10 @@ class GeneratedProblems(DistinctRows):
     """The generated problems of one split: rows with problem, answer, program, kind and level.
 
     All kinds are drawn alike. Train is a stream, in which the problems of kinds with few numbers come back. In the
-    other splits no problem occurs twice: such kinds have fewer problems there, and of few kinds and levels there may be
-    fewer than `size` in all.
+    other splits no problem occurs twice, so that there may be fewer than `size`.
 
     Args:
-        split: `train`, `validation` or `test`, of which no two share a wording; or `unseen_numbers`, which has the
-            sentences of training with the numbers of test, or `unseen_numbers_dev`, with those of validation.
+        split: a key of `SPLITS`.
         size: how many there are at most. Problem i is the same at any size.
         level: 1 to 3, or None for all of them, mixed.
         kinds: which of `KINDS` occur, or None for all of them.
