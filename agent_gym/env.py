@@ -295,7 +295,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "spans": [agent, world],
             "reward_terms": terms,
             "process_reward": sum([paid for name, paid in terms.items() if name in self.process_terms], 0.0),
-            "tool_calls": [copied(call.record) for call in reply.tool_calls],
+            "tool_calls": [{**call.record, "arguments": copied(call.arguments)} for call in reply.tool_calls],
             "metrics": metrics,
             "error": reply.error,
         }

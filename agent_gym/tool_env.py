@@ -131,28 +131,27 @@ class ToolEnv(TextEnv):
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Run the calls, those of one tool together, and return their results in the order of the calls."""
-        results: dict[int, ToolResult] = {}
+        results: list[ToolResult] = []
         batches: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
-            if call.error:
-                results[place] = ToolResult(f"Error: {call.error}", error=True)
-            elif call.name not in self.tools:
-                known = ", ".join(self.tools)
-                results[place] = ToolResult(f"Error: unknown tool {call.name[:80]!r}; available: {known}", error=True)
-            else:
+            problem = call.error or ""
+            if not problem and call.name in self.tools:
                 batches.setdefault(call.name, []).append(place)
+            elif not problem:
+                problem = f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
+            results.append(ToolResult(f"Error: {problem}", error=True))  # until the tool has answered
         for name, places in batches.items():
-            batch = [calls[place].arguments for place in places]
             try:
-                answers = self.tools[name].run_batch(batch)
+                answers = self.tools[name].run_batch([calls[place].arguments for place in places])
             except EnvFailure:
                 raise
             except Exception as error:
                 # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
                 raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
-            self._check(name, answers, len(batch))
-            results.update(zip(places, answers, strict=True))
-        return [results[place] for place in range(len(calls))]
+            self._check(name, answers, len(places))
+            for place, answer in zip(places, answers, strict=True):
+                results[place] = answer
+        return results
 
     def _check(self, name: str, answers: Any, calls: int) -> None:
         """Check what a tool returned, and make its rewards floats; metrics are checked with those of the reply."""

@@ -129,7 +129,7 @@ class GSM8KEnv(ToolEnv):
         return Reply(terms=terms, terminated=True, success=bool(correct))
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
-        return {"call": -sum(result.error for result in results) / len(results)}
+        return {"call": -sum([result.error for result in results]) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
@@ -208,7 +208,7 @@ def _to_python(expression: str) -> str:
         raise _Problem("the expression is empty")
     words: list[str] = []
     want_operand, depth = True, 0
-    for (number, sign, stray), (next_number, next_sign, _) in zip(tokens, [*tokens[1:], ("", "", "")], strict=True):
+    for place, (number, sign, stray) in enumerate(tokens):
         if stray:
             raise _Problem(f"unexpected {ascii(stray)}")  # printable even where it is a lone surrogate
         if number or sign == "(":
@@ -220,9 +220,7 @@ def _to_python(expression: str) -> str:
             whole, _, decimals = number.replace(",", "").partition(".")
             words.append(f"({int(whole + decimals)}/{10 ** len(decimals)})" if decimals else str(int(whole)))
             want_operand = False
-        elif sign == "%" and next_sign and next_sign in "+-":
-            raise _Problem(f"'%' before '{next_sign}' is ambiguous, put the percentage in parentheses")
-        elif sign == "%" and not next_number and next_sign != "(":
+        elif sign == "%" and _is_percentage(tokens[place + 1 :]):
             words.append(" .percent")
         else:
             words.append(sign)
@@ -235,6 +233,14 @@ def _to_python(expression: str) -> str:
     if depth:
         raise _Problem("'(' without ')'")
     return "".join(words)
+
+
+def _is_percentage(following: list[tuple[str, str, str]]) -> bool:
+    """Whether the `%` before these tokens is a percentage; an operand after it makes it a remainder."""
+    number, sign, _ = following[0] if following else ("", "", "")
+    if sign in ("+", "-"):
+        raise _Problem(f"'%' before '{sign}' is ambiguous, put the percentage in parentheses")
+    return not number and sign != "("
 
 
 def _evaluate(node: Any) -> Number:
