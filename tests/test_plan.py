@@ -147,6 +147,12 @@ def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
     assert fitting(4, 80, "Qwen/Qwen2.5-72B") == []
 
 
+def test_full_training_in_fp32_has_a_residual_stream_of_four_bytes() -> None:
+    shape = KNOWN["Qwen/Qwen2.5-0.5B"]
+    full, adapters = plan(shape, 1, 80 * GIB, episode_tokens=4096, micro_batch_tokens=8192, lora_rank=16)
+    assert full.activations == memory.activations(shape, 8192, 4) > adapters.activations
+
+
 def test_a_server_spreads_a_model_that_does_not_fit_on_one_card() -> None:
     found = plan(KNOWN["Qwen/Qwen2.5-32B"], 4, 48 * GIB, episode_tokens=4096, micro_batch_tokens=4096, lora_rank=16)
     two = next(one for one in found if one.servers == 2)

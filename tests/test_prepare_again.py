@@ -126,7 +126,7 @@ def test_two_sources_are_not_mixed(tmp_path, hotpot):
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path, hotpot):
     mine = write_lines(tmp_path / "out" / "data" / "train.parquet", [{"mine": 1}])
-    with pytest.raises(ConfigError, match="holds files, and none of them says what it is"):
+    with pytest.raises(ConfigError, match="holds files, and no manifest describes them"):
         again(tmp_path / "out", hotpot)
     assert [file for file in (tmp_path / "out").rglob("*") if file.is_file()] == [mine]
 

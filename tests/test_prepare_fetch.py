@@ -99,6 +99,8 @@ def test_the_rows_of_the_hub_become_the_same_files_as_a_local_copy(tmp_path, ser
     assert source == [{"hub": "openai/gsm8k", "config": "main", "revision": asked[0][2]}]
     assert copied.pop("manifest.json") and from_hub == copied
     assert prepare("gsm8k", output=tmp_path / "hub").made == () and len(asked) == 1
+    (tmp_path / "hub" / "data" / "test.parquet").unlink()
+    assert prepare("gsm8k", output=tmp_path / "hub").made == ("data/test.parquet",)
 
 
 def test_only_the_splits_of_the_recipe_are_taken(tmp_path, served):

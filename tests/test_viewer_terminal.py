@@ -125,4 +125,4 @@ def test_two_files_are_two_runs(file: Path, tmp_path: Path) -> None:
     output = tmp_path / "page.html"
     assert main(["view", str(file), str(other), "--output", str(output)]) == 0
     page = output.read_text()
-    assert f'"runs":["{file}","{other}"]' in page  # one name, so told apart by their paths
+    assert f'"runs":["{file}","{other}"]' in page  # one name, distinguished by their paths

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -122,11 +122,9 @@ def load_tokenizer(model: str) -> Any:
     """Load the tokenizer of a model folder or hub id, or the processor of a model that reads images."""
     check_folder(model)
     transformers = require("transformers", "train")
-    try:
+    with _loading(model):
         # An adapter has the tokenizer of its model, and no configuration of a model.
         return transformers.AutoTokenizer.from_pretrained(model) if _is_adapter(model) else load_encoder(model)
-    except (OSError, ValueError) as error:
-        raise ConfigError(_cannot_load(model, error)) from error
 
 
 def check_folder(model: str) -> None:
@@ -176,11 +174,9 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
 
     torch = require("torch", "train")
     gpu = torch.cuda.is_available()
-    try:
+    with _loading(model):
         kind = transformers.AutoModelForCausalLM if _is_adapter(model) else model_class(model)
         loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32)
-    except (OSError, ValueError) as error:
-        raise ConfigError(_cannot_load(model, error)) from error
     ends, pad = renderer.eos_token_ids, renderer.tokenizer.pad_token_id
     return tokenizer, TransformersPolicy(
         loaded.to("cuda" if gpu else "cpu"),
@@ -196,11 +192,14 @@ def _is_adapter(model: str) -> bool:
     return (Path(model).expanduser() / "adapter_config.json").is_file()
 
 
-def _cannot_load(model: str, error: Exception) -> str:
-    reason = one_line(error).partition(". ")[0][:200]
-    if Path(model).expanduser().is_dir():
-        return f"cannot load the model in {model}: {reason}"
-    return f"cannot load the model {model!r}: there is no such folder, and the hub client says: {reason}"
+@contextmanager
+def _loading(model: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        what = f"the model {model!r}: there is no such folder, and the hub client reports"
+        what = f"the model in {model}" if Path(model).expanduser().is_dir() else what
+        raise ConfigError(f"cannot load {what}: {one_line(error).partition('. ')[0][:200]}") from error
 
 
 def build_endpoint(arguments: argparse.Namespace, env_id: str, context: int, concurrency: int) -> tuple[Any, Policy]:

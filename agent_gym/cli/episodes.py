@@ -84,7 +84,9 @@ def evaluate(argv: Sequence[str]) -> int:
     env_ids = arguments.env_id if isinstance(arguments.env_id, list) else [arguments.env_id]
     players = _players(arguments, env_ids)
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
-        raise ConfigError(f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, say 1.0")
+        raise ConfigError(
+            f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, for example 1.0"
+        )
     if arguments.output and not arguments.output.endswith(".jsonl"):
         raise ConfigError(
             f"--output {arguments.output} must end in .jsonl: it gets the episodes. --json prints the results as JSON"

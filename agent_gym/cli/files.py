@@ -7,6 +7,7 @@ import json
 import sys
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def view(argv: Sequence[str]) -> int:
     parser = Parser("view", summary, config=False)
     help_text = "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task"
     parser.flag("files FILE", help_text, nargs="+")
-    parser.flag("--output FILE", "the page; default: beside the first input, ending in .html")
+    parser.flag("--output FILE", "the page; default: next to the first input, ending in .html")
     parser.flag("--title", "heading of the page; default: the name of the input")
     parser.flag("--open", "open the page in the browser", action="store_true")
     parser.flag("--terminal", "show the episodes here and write no page", action="store_true")
@@ -249,7 +250,7 @@ def rescore(argv: Sequence[str]) -> int:
 def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
     """Play the records again, in one environment per id and arguments."""
     envs: dict[str, Any] = {}
-    try:
+    with ExitStack() as stack:
         for record in tqdm(records, desc="episodes", leave=False, file=sys.stderr):
             if record["failure"] is not None:  # it broke off, and there is nothing to compare with
                 yield Replay(dict(record))
@@ -262,19 +263,17 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
             key = json.dumps([spec["env_id"], kwargs], sort_keys=True)
             if key not in envs:
                 envs[key] = make_env(spec["env_id"], kwargs)
+                stack.callback(close_env, envs[key])
             replay = play_again(record, envs[key])
             replay.record["spec"] = {**spec, "env_kwargs": kwargs}
             yield replay
-    finally:
-        for env in envs.values():
-            close_env(env)
 
 
 # export
 
 
 def export(argv: Sequence[str]) -> int:
-    """Export a model or trajectories, as the first word says."""
+    """Export a model or trajectories, as the first word names it."""
     kinds = {"model": _export_model, "trajectories": _export_trajectories}
     return run_kind("export", "Export a trained model or trajectories.", kinds, argv)
 

@@ -105,7 +105,7 @@ def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str
         kwargs: arguments of all of them, or by id, where an environment without an entry has none.
 
     Raises:
-        ConfigError: for an id that is not there, ids beside plain arguments, or an entry that is no mapping.
+        ConfigError: for an id that is not there, ids among plain arguments, or an entry that is no mapping.
     """
     # No argument of Python's is written like `AgentR1/GSM8K-v0`: such a key is an id, if perhaps a mistyped one.
     ids = [key for key in kwargs if key in env_ids or not str(key).isidentifier()]
@@ -116,7 +116,7 @@ def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str
             raise ConfigError(f"env_kwargs: {key!r} is none of the environments, which are {', '.join(env_ids)}")
     for key in kwargs:
         if key not in ids:
-            raise ConfigError(f"env_kwargs: {key!r} stands beside {ids[0]!r}; give all arguments by environment id")
+            raise ConfigError(f"env_kwargs: {key!r} stands next to {ids[0]!r}; give all arguments by environment id")
     return {env_id: mapping(f"env_kwargs of {env_id}", kwargs.get(env_id, {})) for env_id in env_ids}
 
 
@@ -163,7 +163,7 @@ TRAINING = {
 
 def layout(name: str) -> dict[str, Any]:
     """Return what both parsers of a command, of the help and of the command line, are made with."""
-    # The usage that argparse would write lists two hundred flags before it says what the command does.
+    # The usage that argparse would write lists two hundred flags before the description of the command.
     usage = f"agent-gym {name} ENV [--config FILE] [--accelerate_config NAME] [any argument below]"
     about = {"prog": f"agent-gym {name}", "usage": usage, "description": TRAINING[name].summary}
     return {**about, "add_help": False, "allow_abbrev": False}

@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
-    """Train as a command line says, or show the help; a process of the launcher trains without checking again."""
+    """Train by a command line, or show the help; a process of the launcher trains without checking again."""
     if {"-h", "--help"}.intersection(argv):
         print(short_help(name), end="")
         return 0

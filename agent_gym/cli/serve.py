@@ -76,7 +76,7 @@ def _search(argv: Sequence[str]) -> int:
     parser.flag("--index INDEX", help_text, nargs="+", default=["bm25"])
     parser.flag("--device", "where a dense index encodes queries: cpu, cuda, cuda:1", default="cpu")
     _add_address(parser, 8000, "search")
-    parser.flag("--topk", "documents per query where a request does not say", type=positive, default=3)
+    parser.flag("--topk", "documents per query where a request names no number", type=positive, default=3)
     parser.flag("--cache", "results to keep for queries that come again", type=positive, default=10_000)
     arguments = parser.parse(argv)
     from agent_gym.serve.services import SearchServer, bind

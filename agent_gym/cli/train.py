@@ -19,9 +19,11 @@ from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import Trainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, SFTConfig, TrlParser, get_peft_config, get_quantization_config
 
 from agent_gym import trainers
@@ -38,8 +40,14 @@ from agent_gym.cli.flags import (
 )
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError, writing
+from agent_gym.evaluate import make_specs
+from agent_gym.examples.dashboard import watch
+from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
+from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
+from agent_gym.trainers.estimators import ESTIMATORS
+from agent_gym.trainers.tasks import mix_datasets, parse_mixture
 
 _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
 
@@ -151,8 +159,6 @@ def _launcher_flags() -> dict[str, Any]:
 
 
 def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> None:
-    from agent_gym.trainers.estimators import ESTIMATORS
-
     _check_model(model)
     _check_run(args)
     if args.estimator.needs_critic != critic:  # the trainer would find it when the model is loaded
@@ -165,8 +171,6 @@ def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> 
 
 
 def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig) -> None:
-    from agent_gym.examples.dashboard import watch
-
     name = str(model.model_name_or_path)
     train_dataset, eval_dataset = task_datasets(env, args)
     trainer = getattr(trainers, trainer_name)(
@@ -184,16 +188,12 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
 
 def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]:
     """Return the tasks to train on, and those to evaluate on if there is to be an evaluation."""
-    from agent_gym.trainers.tasks import mix_datasets, parse_mixture
-
     weights = dict(parse_mixture(env.env_id))
     kwargs = kwargs_by_env(list(weights), env.kwargs)
 
     def mixed(split: str, tasks: int | None) -> Dataset:
-        parts = [
-            trainers.task_dataset(env_id, kwargs[env_id], split=split, tasks=tasks, seed=args.seed)
-            for env_id in weights
-        ]
+        common: dict[str, Any] = {"split": split, "tasks": tasks, "seed": args.seed}
+        parts = [trainers.task_dataset(env_id, kwargs[env_id], **common) for env_id in weights]
         return mix_datasets(parts, list(weights.values())) if len(parts) > 1 else parts[0]
 
     evaluated = args.eval_strategy != "no" or args.eval_on_start
@@ -204,7 +204,6 @@ def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]
 
 
 def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
-    from agent_gym.evaluate import make_specs
     from agent_gym.trainers.sft import TRAIN_ON
 
     if env.train_on not in TRAIN_ON:
@@ -235,11 +234,6 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
 
 
 def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
-    from accelerate import PartialState
-
-    from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
-    from agent_gym.rollout.env_threads import shows_images
-
     folder = Path(str(args.output_dir)) / "tiny"
     with PartialState().main_process_first():
         if PartialState().is_main_process:
@@ -261,7 +255,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
 
 
 def _check_model(model: ModelConfig) -> None:
-    """Raise `ConfigError` unless a model is named that may exist."""
     if model.model_name_or_path is None:
         raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
     check_folder(model.model_name_or_path)
@@ -281,18 +274,16 @@ def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
 
 def _resume_point(args: Any) -> str | bool | None:
     """Return what `Trainer.train` takes: a checkpoint, True for the last one, or None."""
-    wanted = args.resume_from_checkpoint
-    if wanted is None or str(wanted).lower() == "false":
+    wanted = str(args.resume_from_checkpoint or "false")
+    if wanted.lower() == "false":
         return None
-    if str(wanted).lower() == "true":
-        from transformers.trainer_utils import get_last_checkpoint
-
+    if wanted.lower() == "true":
         if not os.path.isdir(args.output_dir) or get_last_checkpoint(args.output_dir) is None:
             raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
         return True
     if not Path(wanted).is_dir():
         raise ConfigError(f"there is no checkpoint at {wanted}")
-    return str(wanted)
+    return wanted
 
 
 def _check_run(args: Any) -> None:

@@ -59,11 +59,7 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
 
     With LoRA the base is loaded in bf16 and has neither gradients nor optimizer state.
 
-    Args:
-        shape: the model.
-        sharding: "single", "ddp", "zero2", "zero3" or "fsdp2".
-        processes: N.
-        lora_rank: rank of the adapters, 0 for full training.
+    `sharding` is "single", "ddp", "zero2", "zero3" or "fsdp2"; `processes` is N; rank 0 stands for full training.
     """
     p, n = shape.parameters, processes
     t = shape.lora_parameters(lora_rank) if lora_rank else p
@@ -90,11 +86,8 @@ def layer_activations(shape: ModelShape, residual: int = 2) -> int:
     The list of arXiv:2205.05198, section 4.1, for a gated MLP and grouped heads: inputs of both norms, in fp32, and
     what they return; inputs of the projections; queries, keys, values, the attention's output; in the MLP the gate
     before and behind its activation, the other half and their product. Where queries and keys are normalised, that
-    norm keeps its input in fp32 and what it returns.
-
-    Args:
-        shape: the model.
-        residual: bytes of a number in the residual stream: 2 for bf16 weights, 4 under autocast.
+    norm keeps its input in fp32 and what it returns. `residual` is the bytes of a number in the residual stream: 2 for
+    bf16 weights, 4 under autocast.
     """
     norms = 2 * (4 + residual) * shape.hidden
     inputs = 2 * 2 * shape.hidden
@@ -107,12 +100,7 @@ def activations(shape: ModelShape, tokens: int, residual: int = 2) -> int:
     """Bytes of activations at the peak of a pass with gradient checkpointing.
 
     Each layer keeps its input only (arXiv:2205.05198, section 5: full recomputation), and the layer whose backward pass
-    runs has all of its own, with gradients of the MLP's three widest.
-
-    Args:
-        shape: the model.
-        tokens: tokens of the micro-batch, padding included.
-        residual: see `layer_activations`.
+    runs has all of its own, with gradients of the MLP's three widest. `tokens` counts the padding of the micro-batch.
     """
     inputs = shape.layers * residual * shape.hidden
     return tokens * (inputs + layer_activations(shape, residual) + 3 * 2 * shape.mlp)

@@ -25,14 +25,14 @@ from tqdm import tqdm
 from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.recipes import Archive, Recipe
 from agent_gym.prepare.rows import converted_rows, with_context, write_table
-from agent_gym.prepare.sources import NO_SPLIT, Forecast, Inputs, Rows, files_in, size_of
+from agent_gym.prepare.sources import NO_SPLIT, Forecast, Inputs, Rows, files_in, read_files, size_of
 from agent_gym.search import bm25, build, corpus, files
 from agent_gym.search.base import Document
 from agent_gym.search.build import build_index
 from agent_gym.search.corpus import Corpus
 from agent_gym.search.encoder import make_encoder
 from agent_gym.search.index import KINDS, plan
-from agent_gym.search.sources import Source, hotpotqa_paragraphs, read_rows
+from agent_gym.search.sources import Source, hotpotqa_paragraphs
 
 INDEXES = ("bm25", "auto", *KINDS, "none")
 ENCODER = "BAAI/bge-large-en-v1.5"  # Agent-R1's
@@ -133,15 +133,15 @@ def _corpus(inputs: Inputs) -> Piece:
 
     def make(folder: Path, progress: bool) -> None:
         def paragraphs() -> Iterator[tuple[str, Document]]:
-            rows = chain.from_iterable(read_rows(folder / _table(rows).path) for rows in inputs.rows)
-            return hotpotqa_paragraphs(with_context(row) for _, row in rows).read()
+            tables = read_files([folder / _table(rows).path for rows in inputs.rows])
+            return hotpotqa_paragraphs(with_context(row) for _, row in tables).read()
 
         Corpus.build(folder / CORPUS, inputs.documents or Source(paragraphs), progress=progress)
 
     def forecast() -> list[Forecast]:
         count, exactly = _documents(inputs)
-        note = f"{count:,} documents" if exactly else f"at most; {count:,} documents, of which some are the same"
-        return [Forecast("write", CORPUS, count * _CORPUS_BYTES, f"{note}, of about {_CORPUS_BYTES} bytes")]
+        remark = f"{count:,} documents" if exactly else f"at most; {count:,} documents, of which some are the same"
+        return [Forecast("write", CORPUS, count * _CORPUS_BYTES, f"{remark}, of about {_CORPUS_BYTES} bytes")]
 
     return Piece(
         CORPUS,
@@ -168,8 +168,8 @@ def _documents(inputs: Inputs) -> tuple[int, bool]:
 def _words(inputs: Inputs) -> Piece:
     def forecast() -> list[Forecast]:
         count, _ = _documents(inputs)
-        note = f"about; building takes {count * _BM25_BUILDING:,} bytes of memory"
-        return [Forecast("write", "bm25", count * _BM25_BYTES, note)]
+        remark = f"about; building takes {count * _BM25_BUILDING:,} bytes of memory"
+        return [Forecast("write", "bm25", count * _BM25_BYTES, remark)]
 
     return Piece(
         "bm25",
@@ -199,13 +199,13 @@ def _vectors(inputs: Inputs, options: Options) -> Piece:
         if own.is_file():
             dimension = json.loads(own.read_text(encoding="utf-8")).get("hidden_size")
         if dimension is None:
-            note = f"{count:,} vectors; of how many numbers each is known when {options.encoder} is loaded"
-            return [Forecast("write", path, None, note)]
+            remark = f"{count:,} vectors; of how many numbers each is known when {options.encoder} is loaded"
+            return [Forecast("write", path, None, remark)]
         planned = plan(count, dimension, kind)
         memory = f"building takes {planned.building:,} bytes of memory"
-        note = f"{planned.kind}, {count:,} vectors of {dimension}; {memory}"
+        remark = f"{planned.kind}, {count:,} vectors of {dimension}; {memory}"
         return [
-            Forecast("write", f"{path}/{planned.kind}.faiss", planned.index, note),
+            Forecast("write", f"{path}/{planned.kind}.faiss", planned.index, remark),
             Forecast("write", f"{path}/vectors", planned.vectors, "may be deleted afterwards"),
         ]
 

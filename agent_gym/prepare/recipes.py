@@ -226,7 +226,7 @@ _WEBSHOP = Built(
     names=("items_shuffle*.json", "items_ins_v2*.json", "items_human_ins.json"),
     folder="shop",
     local="a folder with items_shuffle.json, items_ins_v2.json (or both with _1000, the small set) and "
-    "items_human_ins.json, or that file of products beside the others",
+    "items_human_ins.json, or that file of products next to the others",
     why="its files are on Google Drive, behind a page that asks whether one is human (setup.sh of "
     "github.com/princeton-nlp/WebShop has the links)",
     growth=0.6,

@@ -119,7 +119,7 @@ def forecast(
         pieces = index_pieces(recipe, replace(_NOTHING, known_documents=documents), options)
     elif remote := [url for url in source if is_url(url)]:
         unknown = Forecast("write", str(folder), None, "known when the files are there; they are deleted afterwards")
-        return folder, [*(Forecast("fetch", url, size_of_url(url), "as its server says") for url in remote), unknown]
+        return folder, [*(Forecast("fetch", url, size_of_url(url), "from its server") for url in remote), unknown]
     else:
         inputs = find(recipe, [Path(name).expanduser() for name in source], {})
         fetches, pieces = inputs.fetches, pieces_of(recipe, inputs, options)
@@ -190,9 +190,9 @@ def _check_source(
     """Return the manifest if the folder goes on from the same source, and None if it holds nothing yet."""
     inside = [file.relative_to(folder) for file in files_in(folder)]
     if all(file.suffix == ".partial" or file.parts[0] in (MANIFEST, DOWNLOADS) for file in inside):
-        return None  # what was only begun binds nobody: the hub may just have been out of reach
+        return None  # what was only begun binds nothing: the hub may just have been out of reach
     if there is None:
-        raise ConfigError(f"{folder} holds files, and none of them says what it is; give another folder by --output")
+        raise ConfigError(f"{folder} holds files, and no manifest describes them; give another folder by --output")
     if there["source"] != list(origin):
         raise ConfigError(
             f"{folder} is made from {source_names(there['source'])}, and this would be from {source_names(origin)}, or "

@@ -41,7 +41,7 @@ class Forecast:
     action: str
     what: str
     size: int | None
-    note: str = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
     found: dict[tuple[str, str], tuple[Table, list[Path]]] = {}  # a table's folder and a split, to the files
     corpora: list[Path] = []
     expected = "; or ".join(recipe.accepted())
-    for path, named in _expand(paths):
+    for path, named in ((file, file == given) for given in paths for file in _expand(given)):
         words = re.split(r"[-_.]", path.name.lower())
         split = next((_SPLITS[word] for word in words if word in _SPLITS), NO_SPLIT)
         try:
@@ -281,22 +281,19 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
         raise ConfigError(f"{recipe.name} needs one file of documents (columns _id, title and text), and got {got}")
     used = [path for _, group in found.values() for path in group] + corpora
     rows = [
-        Rows(table, split, partial(_all, group), sum(map(size_of, group)))
+        Rows(table, split, partial(read_files, group), sum(map(size_of, group)))
         for (_, split), (table, group) in found.items()
     ]
     documents = read_documents(corpora[0]) if corpora else None
     return Inputs([_origin(path, urls) for path in used], _read_lines(used), tuple(rows), documents)
 
 
-def _expand(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Give the files, and those in the folders, each with whether the user named it."""
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
-            yield from ((file, False) for file in inside)
-        else:
-            yield existing(path), True
+def _expand(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [existing(path)]
+    return sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
 
 
-def _all(group: list[Path]) -> Iterator[tuple[str, Row]]:
-    return chain.from_iterable(map(read_rows, group))
+def read_files(paths: Sequence[Path]) -> Iterator[tuple[str, Row]]:
+    """Read the rows of several files, each with its place."""
+    return chain.from_iterable(map(read_rows, paths))

@@ -110,11 +110,11 @@ def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str
         elif line in ("n", "", "p"):
             forth = line != "p"
             following = [i for i in found if i > shown] if forth else [i for i in reversed(found) if i < shown]
-            if following:
-                shown = following[0]
-                console.print(episode_view(records[shown - 1], shown, len(records)))
-            else:
+            if not following:
                 console.print(plain(f"that was the {'last' if forth else 'first'} one"))
+                continue
+            shown = following[0]
+            console.print(episode_view(records[shown - 1], shown, len(records)))
         elif line.isdecimal() and 1 <= int(line) <= len(records):
             shown = int(line)
             console.print(episode_view(records[shown - 1], shown, len(records)))
