@@ -25,7 +25,6 @@ from agent_gym.trainers.batch import (  # noqa: E402
     take,
     training_episode,
 )
-from agent_gym.trainers.credit import Timeline  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -88,12 +87,6 @@ def test_a_row_ends_with_its_last_sampled_token_unless_it_was_cut_off_there(leng
             assert step_of(training)[-1] != WORLD
 
 
-def test_rows_without_a_sampled_token_are_left_out() -> None:
-    episode = make_episode([[("user", 2), ("agent", 1)], [("user", 3)], [("user", 1), ("agent", 2)]])
-    rows = training_episode(episode, 0).rows
-    assert [step_of(row) for row in rows] == [[WORLD, WORLD, 0], [WORLD, 1, 1]]
-
-
 def test_what_else_is_kept_of_an_episode() -> None:
     episode = make_episode([[("user", 2), ("agent", 1), ("env", 1), ("agent", 1), ("env", 1), ("agent", 1)]])
     episode = dataclasses.replace(
@@ -109,7 +102,7 @@ def test_what_else_is_kept_of_an_episode() -> None:
     kept = training_episode(episode, 13)
     assert (kept.number, kept.group, kept.terminated, kept.trained) == (13, 3, True, True)
     assert (kept.outcome, kept.process) == ([0.75, 0.5, 3.0], [0.25, 0.0, -1.0])
-    # A state is known by what the world said before the step: the first and the third were taken in the same room.
+    # A state is what the environment wrote before the step: the first and the third were taken in the same room.
     first, second, third = kept.anchors
     assert first == third != second
     assert kept.n_tokens == 7
@@ -132,27 +125,6 @@ def test_the_tensors_of_a_batch() -> None:
     assert not batch["action_mask"][:, 0].any()
 
 
-@given(st.lists(LENGTHS, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_numbers_of_tokens_get_to_their_tokens_and_nowhere_else(several: Any, random: Any) -> None:
-    episodes = [training_episode(make_episode(lengths), number) for number, lengths in enumerate(several)]
-    n_rows = sum(len(episode.rows) for episode in episodes)
-    batch = collate(episodes, n_rows + 1, 0, CPU)
-    # Rows may stand in any order: what belongs together is said by `episode_of` and `step_of`.
-    order = torch.tensor([*random.sample(range(n_rows), n_rows), n_rows])
-    timeline = Timeline(take(batch, order), len(episodes))
-    assert timeline.mask.sum() == batch["action_mask"].sum()
-    numbers = timeline.step_of + 1000.0 * torch.arange(len(episodes))[:, None] + 1
-    laid = timeline.write(numbers, CPU)
-    expected = (batch["step_of"] + 1000.0 * batch["episode_of"][:, None] + 1) * batch["action_mask"]
-    assert torch.equal(laid, expected[order])
-    assert torch.equal(timeline.read(laid), numbers * timeline.mask)
-    for i, episode in enumerate(episodes):
-        steps = timeline.step_of[i][timeline.mask[i]]
-        assert steps.tolist() == sorted(steps.tolist())  # in the order of sampling
-        last = int(timeline.last_row[i])
-        assert int(take(batch, order)["step_of"][last].max()) == len(episode.outcome) - 1
-
-
 def test_missing_rows_are_dummies_that_nothing_is_learned_from() -> None:
     batch = collate([made_of(5, 3)], 4, 9, CPU)
     assert batch["input_ids"].shape == (4, 5)
@@ -161,13 +133,6 @@ def test_missing_rows_are_dummies_that_nothing_is_learned_from() -> None:
     assert batch["attention_mask"][2:].tolist() == [[1, 1, 0, 0, 0]] * 2
     assert not batch["action_mask"][2:].any()
     assert batch["episode_of"].tolist() == [0, 0, -1, -1]
-
-
-def test_a_process_without_episodes_gets_dummies_only() -> None:
-    batch = collate([], 2, 0, CPU)
-    assert batch["input_ids"].shape == (2, 2)
-    assert not batch["action_mask"].any()
-    assert Timeline(batch, 0).mask.shape == (0, 0)
 
 
 def test_take_drops_padding_columns_and_keeps_numbers_of_rows() -> None:
@@ -197,16 +162,6 @@ def test_every_episode_goes_whole_to_one_share(lengths: list[list[int]], n: int)
     assert sorted(episode.number for share in shares for episode in share) == list(range(len(episodes)))
     # Every process computes the division for itself, from episodes that may arrive in another order.
     assert balance(episodes[::-1], n) == shares
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 4))
-def test_shares_are_about_equal(lengths: list[int], n: int) -> None:
-    episodes = [made_of(length, number=number) for number, length in enumerate(lengths)]
-    loads = [sum(episode.n_tokens for episode in share) for share in balance(episodes, n)]
-    # Graham's bound for the longest-first rule, against the trivial lower bound of the best division.
-    best = max(max(lengths), sum(lengths) / n)
-    assert max(loads) <= (4 / 3) * best + max(lengths)
-    assert max(loads) - min(loads) <= max(lengths)
 
 
 @given(

@@ -12,23 +12,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, distance, in_ranks, make_trainer, weights  # noqa: E402
+from trainer_tools import ENV, batches_of, distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
+from transformers import AutoTokenizer  # noqa: E402
 
-from agent_gym.evaluate import evaluate, make_specs, wilson_interval  # noqa: E402
+from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.evaluate import evaluate, wilson_interval  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Runner, read_trajectories, replay  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.metrics import show_on_tensorboard  # noqa: E402
+from agent_gym.trainers.schedule import group_specs  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
-
-
-def expert(tokenizer: Any) -> ScriptedPolicy:
-    """Let the environment's expert play, with an end of turn after each of its texts."""
-    return ScriptedPolicy(
-        lambda episode: episode.env.unwrapped.expert_action(),
-        lambda text: [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id],
-    )
 
 
 def tasks(n: int, **options: Any) -> Any:
@@ -41,8 +36,6 @@ def test_evaluation_is_the_library_s_own(tmp_path: Path) -> None:
     metrics = trainer.evaluate()
     runner = Runner(trainer.runner.policy, trainer.processing_class, trainer.args.budget)
     # The same seeds as the trainer gives: task i is position i.
-    from agent_gym.trainers.schedule import group_specs
-
     specs = [group_specs([row], first=i, group_size=1, sampling_seed=42)[0] for i, row in enumerate(data)]
     alone = evaluate(runner, specs, temperature=1.0)
     assert metrics["eval_success"] == alone.success
@@ -80,6 +73,7 @@ def test_evaluation_while_training(tmp_path: Path) -> None:
     assert not any("eval_loss" in log or "loss" in log for log in evaluations)
     training = [log for log in trainer.state.log_history if "reward_std" in log]
     assert [log["step"] for log in training] == [1, 2, 3, 4]
+    assert not (tmp_path / "trajectories").exists()  # trajectories_per_step is 0 here
 
 
 def test_the_best_model_can_be_kept_by_its_success(tmp_path: Path) -> None:
@@ -128,45 +122,38 @@ def test_every_task_is_played_exactly_once_on_two_ranks(tmp_path: Path, n: int) 
 # Files.
 
 
-def test_trajectories_carry_the_advantages_and_can_be_replayed(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=2, trajectories_per_step=3, env_kwargs={"fail": 9})
-    trainer.train()
-    files = sorted((tmp_path / "trajectories").iterdir())
-    assert [path.name for path in files] == ["train_000000_0.jsonl", "train_000001_0.jsonl"]
-    for step, path in enumerate(files):
-        records = list(read_trajectories(path))
-        assert len(records) == 3
-        for record in records:
-            assert record["step"] == step
-            for row in record["rows"]:
-                agent = [
-                    any(start <= i < stop and source == "agent" for start, stop, source, _ in row["spans"])
-                    for i in range(len(row["token_ids"]))
-                ]
-                laid = row["advantages"]
-                assert all(value == 0.0 for value, mine in zip(laid, agent, strict=True) if not mine)
-                assert len({value for value, mine in zip(laid, agent, strict=True) if mine}) <= 1
-                assert "".join(row["tokens"]) == trainer.processing_class.decode(row["token_ids"])
-            if not record["failure"]:
-                assert replay(record) == []
-
-
-def test_several_rollouts_of_one_step_have_a_file_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ppo", [False, True])
+def test_trajectories_carry_the_credit_of_each_sampled_token_and_can_be_replayed(tmp_path: Path, ppo: bool) -> None:
+    options = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "save_strategy": "steps", "save_steps": 2}
     trainer = make_trainer(
-        tmp_path, max_steps=1, trajectories_per_step=8, gradient_accumulation_steps=2, steps_per_generation=1
+        tmp_path, max_steps=2, trajectories_per_step=4, env_kwargs={"fail": 9}, ppo=ppo, **options, num_generations=4
     )
+    batches = batches_of(trainer)
     trainer.train()
+    # NaN is no JSON: the reward of a failed episode must not reach the state as one.
+    text = (tmp_path / "checkpoint-2" / "trainer_state.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in trainer_state.json"))
     files = sorted((tmp_path / "trajectories").iterdir())
-    assert [path.name for path in files] == ["train_000000_0.jsonl", "train_000000_0_1.jsonl"]
-    seeds = {record["spec"]["sampling_seed"] for path in files for record in read_trajectories(path)}
-    assert len(seeds) == 16
-
-
-def test_no_trajectories_unless_wanted(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=1, eval_dataset=tasks(2))
-    trainer.train()
-    trainer.evaluate()
-    assert not (tmp_path / "trajectories").exists()
+    names = ["train_000000_0", "train_000000_0_1", "train_000001_0", "train_000001_0_1"]
+    assert [path.stem for path in files] == names
+    for path, batch in zip(files, batches, strict=True):
+        records = list(read_trajectories(path))
+        assert len(records) == 4 and all(r["step"] == int(path.stem.split("_")[1]) for r in records)
+        rows = [row for record in records for row in record["rows"]]
+        for name, laid in (("advantages", "advantages"), ("values", "old_values")):
+            if name == "values" and not ppo:
+                assert all(name not in row for row in rows)
+                continue
+            known = {round(value, 4) for value in batch[laid][batch["action_mask"]].tolist()}
+            for row in (row for record in records if not record["failure"] for row in record["rows"]):
+                spans = [range(start, stop) for start, stop, source, _ in row["spans"] if source == "agent"]
+                inside = {i for span in spans for i in span}
+                assert all(value == 0.0 for i, value in enumerate(row[name]) if i not in inside)
+                assert all(min(abs(row[name][i] - other) for other in known) < 2e-4 for i in inside)
+        for record in records:
+            for row in record["rows"]:
+                assert "".join(row["tokens"]) == trainer.processing_class.decode(row["token_ids"])
+            assert record["failure"] or replay(record) == []
 
 
 def test_the_table_of_completions(tmp_path: Path) -> None:
@@ -188,15 +175,15 @@ def test_the_table_of_completions(tmp_path: Path) -> None:
 
 def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing import event_accumulator
-    from trainer_tools import model_folder
-    from transformers import AutoTokenizer
 
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-    policy = expert(AutoTokenizer.from_pretrained(model_folder()))
+    encode = ChatRenderer(AutoTokenizer.from_pretrained(model_folder())).encode_action
+    policy = ScriptedPolicy(lambda episode: episode.env.unwrapped.expert_action(), encode)
     trainer = make_trainer(
         tmp_path, policy=policy, env=GSM8K, report_to="tensorboard", max_steps=2, eval_strategy="steps", eval_steps=2,
         max_turn_tokens=200, max_episode_tokens=1500, max_turns=2, micro_batch_size=2,
-        eval_dataset=task_dataset(GSM8K, split="test", tasks=4),
+        eval_dataset=task_dataset(GSM8K, split="test", tasks=4), log_completions=True, num_completions_to_print=0,
+        trajectories_per_step=3,
     )  # fmt: skip
     trainer.train()
     board = event_accumulator.EventAccumulator(str(tmp_path / "board"))
@@ -225,25 +212,14 @@ def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.Monk
     # Where the time of a rollout went adds up to all of it.
     parts = sum(last(f"train/time/{part}") for part in ("engine", "env_wait", "rollout_overhead"))
     assert parts == pytest.approx(last("train/time/rollout"), rel=1e-3)
-
-
-def test_tensorboard_gets_episodes_as_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorboard.backend.event_processing import event_accumulator
-
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-    settings = {"report_to": "tensorboard", "log_completions": True, "num_completions_to_print": 0}
-    trainer = make_trainer(tmp_path, max_steps=2, trajectories_per_step=3, logging_steps=1, **settings)
-    trainer.train()
-    board = event_accumulator.EventAccumulator(str(tmp_path / "board"))
-    board.Reload()
+    # Episodes come as texts, which the other trackers get as a table.
     events = board.Tensors("episodes/text_summary")
     assert [event.step for event in events] == [1, 2]
     for step, text in ((event.step, event.tensor_proto.string_val[0].decode()) for event in events):
         assert text.count("## reward ") == 3
         (first, *_) = read_trajectories(tmp_path / "trajectories" / f"train_{step - 1:06d}_0.jsonl")
         assert text.startswith(f"## reward {first['reward']:+.3f}, mean advantage ")
-        for message in first["messages"]:
-            assert f"**{message['role']}**\n\n```\n{message['content']}\n```" in text
+        assert all(f"**{m['role']}**\n\n```\n{m['content']}\n```" in text for m in first["messages"])
 
 
 @pytest.mark.parametrize("text", ["plain", "```python\nprint(1)\n```", "a ````` b"])
@@ -265,16 +241,3 @@ def test_a_text_for_tensorboard_is_one_block(text: str, tmp_path: Path) -> None:
     block = shown.partition("**assistant**\n\n")[2]
     fence = block.partition("\n")[0]
     assert set(fence) == {"`"} and fence not in text and block == f"{fence}\n{text}\n{fence}"
-
-
-def test_the_state_on_disk_is_plain_json(tmp_path: Path) -> None:
-    # NaN is no JSON: a reward that nobody earned must not reach the state as one.
-    trainer = make_trainer(tmp_path, env_kwargs={"fail": 2}, max_steps=2, save_strategy="steps", save_steps=2)
-    trainer.train()
-    text = (tmp_path / "checkpoint-2" / "trainer_state.json").read_text()
-    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in trainer_state.json"))
-
-
-def test_specs_of_training_and_of_evaluation_name_the_same_tasks() -> None:
-    rows, specs = tasks(4, seed=3), make_specs(ENV, split="test", episodes=4, seed=3)
-    assert [(row["index"], row["seed"]) for row in rows] == [(spec.index, spec.seed) for spec in specs]

@@ -15,11 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import make_trainer  # noqa: E402
+from trainer_tools import make_trainer, played_by  # noqa: E402
 from trl.trainer.utils import FusedCausalLMOutput  # noqa: E402
 
 from agent_gym.rollout import Episode  # noqa: E402
-from agent_gym.trainers.rows import RowTrainer  # noqa: E402
 from agent_gym.transcript import action_mask  # noqa: E402
 
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -44,12 +43,9 @@ OPTIONS: list[dict[str, Any]] = [
 
 def rollout(trainer: Any) -> tuple[list[Episode], dict[str, Any]]:
     """Play one batch and return the episodes with the tensors made from them."""
-    played: list[Episode] = []
-    play = trainer.rollout
-    trainer.rollout = lambda *args: played.extend(play(*args)) or played
+    played = played_by(trainer)
     trainer.model.train()
     batch = trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
-    trainer.rollout = play
     trainer.current_gradient_accumulation_steps = 1
     return played, batch
 
@@ -80,32 +76,30 @@ def world(batch: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_weights_of_the_loss_lie_on_the_spans_of_the_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+def test_weights_and_rewards_lie_on_the_spans_of_the_policy_however_the_episode_ends(
+    tmp_path: Path, ending: str
 ) -> None:
-    seen: list[dict[str, Any]] = []
-    whole = RowTrainer._loss
-    monkeypatch.setattr(
-        RowTrainer, "_loss", lambda self, scores, inputs: (seen.append(inputs), whole(self, scores, inputs))[1]
-    )
-    trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **ENDINGS[ending])
-    played: list[Episode] = []
-    play = trainer.rollout
-    trainer.rollout = lambda *args: played.extend(play(*args)) or played
-    trainer.train()
-    laid = {}
-    for inputs in seen:
-        for i, n in enumerate(inputs["attention_mask"].sum(1).tolist()):
-            assert torch.equal(inputs["weights"][i] > 0, inputs["action_mask"][i])
-            laid[tuple(inputs["input_ids"][i, :n].tolist())] = inputs["action_mask"][i, :n].tolist()
-    assert len(played) == 8
-    for episode in played:
+    trainer = make_trainer(tmp_path, **ENDINGS[ending])
+    episodes, batch = rollout(trainer)
+    assert torch.equal(batch["weights"] > 0, batch["action_mask"])
+    returns = torch.tensor([episode.reward for episode in episodes]).view(-1, 4)
+    expected = ((returns - returns.mean(1, keepdim=True)) / (returns.std(1, keepdim=True) + 1e-4)).view(-1)
+    assert len(episodes) == 8 and (expected.abs() > 1e-3).all()
+    ends_with_world = 0
+    for episode, value in zip(episodes, expected, strict=True):
         (row,) = episode.rows
-        expected = action_mask(row.spans, len(row.token_ids))
-        assert sum(expected) == episode.sampled_tokens > 0
-        # The world's last word is left out, unless we stopped the episode: a critic is asked what would have come.
-        end = len(expected) if episode.truncated else episode.steps[-1].stop
-        assert laid[tuple(row.token_ids[:end])] == expected[:end]
+        mine = action_mask(row.spans, len(row.token_ids))
+        assert sum(mine) == episode.sampled_tokens > 0
+        i, n = row_of(batch, row.token_ids)
+        # The world's last word is left out, unless we stopped the episode: a critic values what would have come.
+        assert n == (len(mine) if episode.truncated else episode.steps[-1].stop)
+        assert batch["action_mask"][i, :n].tolist() == mine[:n]
+        in_loss = batch["advantages"][i] * (batch["weights"][i] > 0)
+        assert torch.allclose(in_loss[:n], value * torch.tensor(mine[:n]), rtol=1e-4)
+        ends_with_world += row.spans[-1].source == "env"
+        assert episode.truncation == {"turns": "turns", "tokens": "tokens"}.get(ending.split()[-1])
+    # A row that was cut off in mid-turn ends with the policy's token; all others end with the world's.
+    assert (ends_with_world == 0) == (ending == "terminated without a last word")
 
 
 def test_tokens_of_the_world_have_no_label(tmp_path: Path) -> None:
@@ -261,29 +255,3 @@ def test_finite_differences_in_the_logits(tmp_path: Path, options: dict[str, Any
     assert (numeric[:, :-1][~mask[:, 1:]] == 0.0).all()
     assert (numeric[:, -1] == 0.0).all()
     assert (numeric[:, :-1][mask[:, 1:]].abs().sum(-1) > 1e-3).all()
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_reward_reaches_the_last_agent_token_however_the_episode_ends(tmp_path: Path, ending: str) -> None:
-    trainer = make_trainer(tmp_path, **ENDINGS[ending])
-    episodes, batch = rollout(trainer)
-    in_loss = batch["advantages"] * (batch["weights"] > 0)
-    returns = torch.tensor([episode.reward for episode in episodes]).view(-1, 4)
-    expected = ((returns - returns.mean(1, keepdim=True)) / (returns.std(1, keepdim=True) + 1e-4)).view(-1)
-    assert (expected.abs() > 1e-3).all()
-    ends_with_world = 0
-    for episode, value in zip(episodes, expected, strict=True):
-        (row,) = episode.rows
-        at = in_loss[row_of(batch, row.token_ids)[0]]
-        last = episode.steps[-1]
-        ends_with_world += row.spans[-1].source == "env"
-        for step in episode.steps:
-            assert torch.allclose(at[step.start : step.stop], value.expand(step.stop - step.start), rtol=1e-4)
-        assert at[last.stop - 1] != 0.0
-        assert at.ne(0).sum() == episode.sampled_tokens
-        why = {"turns": "turns", "tokens": "tokens"}.get(ending.split()[-1])
-        assert episode.truncation == why
-    # A row that was cut off in mid-turn ends with the policy's token; all others end with the world's.
-    assert ends_with_world == {"terminated without a last word": 0}.get(ending, ends_with_world)
-    if ending != "terminated without a last word":
-        assert ends_with_world >= 1

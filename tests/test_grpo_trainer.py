@@ -13,38 +13,24 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from engines import disturb  # noqa: E402
-from trainer_tools import ENV, RandomPolicy, distance, make_trainer, model_folder, weights  # noqa: E402
+from trainer_tools import (  # noqa: E402
+    ENV,
+    SGD,
+    RandomPolicy,
+    batches_of,
+    distance,
+    logged,
+    lora,
+    make_trainer,
+    model_folder,
+    played_by,
+    weights,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.estimators.groups import grpo  # noqa: E402
-
-SGD = {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 0.0}
-
-
-def lora(**changes: Any) -> Any:
-    from peft import LoraConfig
-
-    return LoraConfig(**({"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": "gaussian"} | changes))
-
-
-def record(trainer: Any) -> list[dict[str, Any]]:
-    """Keep a copy of every batch the trainer makes."""
-    batches: list[dict[str, Any]] = []
-    generate = trainer._generate_and_score_completions
-
-    def keep(inputs: Any) -> Any:
-        batch = generate(inputs)
-        batches.append({name: value.clone() for name, value in batch.items()})
-        return batch
-
-    trainer._generate_and_score_completions = keep
-    return batches
-
-
-def history(trainer: Any, name: str) -> list[float]:
-    return [log[name] for log in trainer.state.log_history if name in log and "time/update" in log]
 
 
 def test_rollouts_never_repeat_their_seeds_and_every_group_shares_its_task(tmp_path: Path) -> None:
@@ -59,11 +45,11 @@ def test_rollouts_never_repeat_their_seeds_and_every_group_shares_its_task(tmp_p
 
 def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **SGD)
-    (batch,) = [batches := record(trainer), trainer.train()][0]
+    (batch,) = [batches := batches_of(trainer), trainer.train()][0]
     assert batches == [batch]
     mask = batch["action_mask"]
     expected = -(batch["advantages"] * mask).sum() / mask.sum()
-    assert history(trainer, "loss")[0] == pytest.approx(expected.item(), abs=5e-5)  # logs are rounded
+    assert logged(trainer, "loss")[0] == pytest.approx(expected.item(), abs=5e-5)  # logs are rounded
     assert torch.equal(batch["weights"], mask / mask.sum())
     # One row more than there are episodes: the last is a dummy, which stands in wherever a row is missing.
     assert batch["episode_of"].tolist() == [*range(8), -1]
@@ -80,7 +66,7 @@ def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
 )
 def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path, options: dict[str, int]) -> None:
     trainer = make_trainer(tmp_path, max_steps=4, learning_rate=5e-3, **options)
-    batches = record(trainer)
+    batches = batches_of(trainer)
     trainer.train()
     window = math.prod(options.values())
     assert len(batches) == 4 // window
@@ -94,49 +80,8 @@ def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path, options:
     assert torch.allclose(batches[0]["old_logps"][:, 1:], expected, atol=1e-5)
     assert (batches[0]["old_logps"][:, 0] == 0.0).all()
     # The second update is taken at other weights than the rollout, which clips some ratios.
-    clipped = history(trainer, "clip_ratio/region_mean")
+    clipped = logged(trainer, "clip_ratio/region_mean")
     assert clipped[0] == 0.0 and max(clipped[1:window]) > 0.0
-
-
-def test_old_logprobs_are_left_out_where_the_loss_has_them_anyway(tmp_path: Path) -> None:
-    for options in (
-        {},
-        {"gradient_accumulation_steps": 2},
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
-    ):
-        trainer = make_trainer(tmp_path, max_steps=1, **options)
-        batches = record(trainer)
-        trainer.train()
-        assert "old_logps" not in batches[0]
-
-
-def test_the_loss_of_one_rollout_falls_while_it_is_used(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=5, num_iterations=5, **SGD)
-    trainer.train()
-    losses = history(trainer, "loss")
-    assert len(losses) == 5
-    assert losses == sorted(losses, reverse=True)
-    assert losses[0] - losses[-1] > 1e-3
-
-
-def test_each_pass_over_the_rows_has_its_own_order(tmp_path: Path) -> None:
-    trainer = make_trainer(
-        tmp_path, max_steps=4, num_iterations=2, steps_per_generation=2, per_device_train_batch_size=4
-    )
-    chunks: list[list[list[int]]] = []
-    prepare = trainer._prepare_inputs
-
-    def keep(inputs: Any) -> Any:
-        chunk = prepare(inputs)
-        rows = zip(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["action_mask"].any(1), strict=True)
-        chunks.append(sorted(row[attended].tolist() for row, attended, sampled in rows if sampled))
-        return chunk
-
-    trainer._prepare_inputs = keep
-    trainer.train()
-    first, second = [chunks[0], chunks[1]], [chunks[2], chunks[3]]
-    assert sorted(first[0] + first[1]) == sorted(second[0] + second[1])  # every row once in each pass
-    assert first != second
 
 
 # The reference model.
@@ -145,9 +90,9 @@ def test_each_pass_over_the_rows_has_its_own_order(tmp_path: Path) -> None:
 def test_kl_to_the_reference_model(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, beta=0.1, max_steps=3, learning_rate=5e-3)
     before = weights(trainer.ref_model)
-    batches = record(trainer)
+    batches = batches_of(trainer)
     trainer.train()
-    kl = history(trainer, "kl")
+    kl = logged(trainer, "kl")
     assert kl[0] == pytest.approx(0.0, abs=1e-6)
     assert kl[2] > 1e-3
     assert distance(weights(trainer.ref_model), before) == 0.0
@@ -165,7 +110,7 @@ def test_kl_pulls_towards_the_reference(tmp_path: Path) -> None:
 
     trainer._generate_and_score_completions = without_advantages
     trainer.train()
-    kl = history(trainer, "kl")
+    kl = logged(trainer, "kl")
     assert kl == sorted(kl, reverse=True)
     assert kl[-1] < 0.9 * kl[0]
 
@@ -173,10 +118,10 @@ def test_kl_pulls_towards_the_reference(tmp_path: Path) -> None:
 def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, beta=0.1, max_steps=3, peft_config=lora(), learning_rate=2e-2)
     assert trainer.ref_model is None
-    batches = record(trainer)
+    batches = batches_of(trainer)
     trainer.train()
-    assert history(trainer, "kl")[0] == pytest.approx(0.0, abs=1e-6)
-    assert history(trainer, "kl")[2] > 1e-4
+    assert logged(trainer, "kl")[0] == pytest.approx(0.0, abs=1e-6)
+    assert logged(trainer, "kl")[2] > 1e-4
     base = make_trainer(tmp_path / "base")
     base.model.eval()
     expected = base._score(base.model, batches[2]).logps
@@ -188,15 +133,13 @@ def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> 
 
 def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=1, env_kwargs={"fail": 5}, **SGD)
-    played: list[Any] = []
-    play = trainer.rollout
-    trainer.rollout = lambda *args: played.extend(play(*args)) or played
-    batches = record(trainer)
+    played = played_by(trainer)
+    batches = batches_of(trainer)
     trainer.train()
     failed = [bool(episode.failure) for episode in played]
     assert 0 < sum(failed) < 8
     assert all(math.isnan(episode.reward) == bool(episode.failure) for episode in played)
-    assert history(trainer, "rollout/failed") == [sum(failed) / 8]
+    assert logged(trainer, "rollout/failed") == [sum(failed) / 8]
     done = [episode for episode in played if not episode.failure]
     # The others of its group are compared without it.
     groups = torch.tensor([episode.spec.group for episode in done])
@@ -226,26 +169,17 @@ class FailFirstGroup(RandomPolicy):
 def test_a_group_that_failed_as_a_whole_is_left_out(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, policy=FailFirstGroup(), env_kwargs={"fail": 10**9}, max_steps=2, **SGD)
     before = weights(trainer.model)
-    batches = record(trainer)
+    batches = batches_of(trainer)
     trainer.train()
-    assert history(trainer, "rollout/failed") == [0.5, 0.5]
+    assert logged(trainer, "rollout/failed") == [0.5, 0.5]
     assert all(batch["advantages"].isfinite().all() and batch["advantages"].any() for batch in batches)
     assert all((batch["action_mask"].sum(1) > 0).sum() == 4 for batch in batches)
     assert distance(before, weights(trainer.model)) > 1e-5
 
 
-def test_if_everything_failed_the_run_stops_without_an_update(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, env_kwargs={"fail": 1})
-    before = weights(trainer.model)
-    with pytest.raises(RolloutError, match="all 8 episodes failed; the first: EnvFailure: the machinery broke"):
-        trainer.train()
-    assert distance(before, weights(trainer.model)) == 0.0
-    assert trainer.state.global_step == 0
-
-
 def test_a_loss_that_is_no_number_stops_the_run_without_an_update(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
-    batches = record(trainer)
+    batches = batches_of(trainer)
     keep = trainer._generate_and_score_completions
 
     def spoil(inputs: Any) -> Any:
@@ -271,17 +205,6 @@ def test_a_gradient_that_is_no_number_stops_the_run_without_an_update(tmp_path: 
     with pytest.raises(RolloutError, match="the gradient norm is nan at step 0; nothing was updated"):
         trainer.train()
     assert distance(before, weights(trainer.model)) == 0.0
-
-
-def test_truncated_episodes_can_be_left_out(tmp_path: Path) -> None:
-    # Tasks last one to three turns, so that with one turn only the shortest end by themselves.
-    options = {"max_turns": 1, "per_device_train_batch_size": 12, "max_steps": 1}
-    trainer = make_trainer(tmp_path, mask_truncated_completions=True, **options)
-    batches = record(trainer)
-    trainer.train()
-    truncated = history(trainer, "episode/truncated")[0]
-    assert 0.0 < truncated < 1.0
-    assert (batches[0]["action_mask"].sum(1) > 0).sum() == round(12 * (1 - truncated))
 
 
 # Adapters.
@@ -346,12 +269,3 @@ def test_arguments_of_the_chat_template_reach_the_prompt(tmp_path: Path) -> None
         trainer.train()
         prompts.append(tokenizer.decode(trainer.runner.policy.seen[0].prompt_ids))
     assert prompts[0].startswith("long<|im_start|>") and prompts[1].startswith("brief<|im_start|>")
-
-
-def test_the_saved_model_is_a_plain_one(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=1)
-    trainer.train()
-    trainer.save_model()
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert distance(weights(trainer.model), weights(again)) == 0.0
-    assert AutoTokenizer.from_pretrained(tmp_path).chat_template

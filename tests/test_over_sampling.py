@@ -55,10 +55,6 @@ def play(tokenizer: Any, rollouts: int, batch: int, extra: int, members: int = 2
     return batches, begun
 
 
-def mean(episodes: list[Episode]) -> float:
-    return sum(episode.reward for episode in episodes) / len(episodes)
-
-
 def test_every_group_that_was_begun_is_in_one_batch_and_at_most_one_rollout_late(tokenizer: Any) -> None:
     batches, begun = play(tokenizer, rollouts=6, batch=5, extra=3)
     assert begun == 30
@@ -76,31 +72,11 @@ def test_every_group_that_was_begun_is_in_one_batch_and_at_most_one_rollout_late
     assert late == 5 * 3 * 2, "three groups are carried over each time"
 
 
-def test_long_episodes_are_as_frequent_as_without_and_would_not_be_if_the_rest_were_dropped(tokenizer: Any) -> None:
-    batches, begun = play(tokenizer, rollouts=8, batch=6, extra=4)
-    trained = [episode for batch in batches for episode in batch]
-    specs = [spec(group, member) for group in range(begun) for member in range(2)]
-    all_of_them = sum(map(worth, specs)) / len(specs)
-    assert mean(trained) == pytest.approx(all_of_them, abs=1e-12)
-    late = [e for n, batch in enumerate(batches) for e in batch if n > max(0, (e.spec.group - 4) // 6)]
-    in_time = [episode for episode in trained if episode not in late]
-    assert mean(in_time) < all_of_them < mean(late), "long ones come late"
-    # Dropping what is not done when a batch is full trains on the first batch of each rollout only.
-    kept, dropping = [], 0
-    for first in range(0, 40, 10):
-        runner = Runner(SlowWriter(walk, scripted(tokenizer)._encode), tokenizer, workers=4)
-        some = specs[2 * first : 2 * first + 20]
-        kept += GroupsInPlay(runner).play(some, [], 6, 1.0)
-        dropping += sum(map(worth, some))
-        runner.close()
-    assert mean(kept) < 0.9 * dropping / 80
-
-
 # In a trainer.
 
 
 class Slow(RandomPolicy):
-    """Takes as many polls for a turn as it has tokens, and notes the weights that were there when it began."""
+    """Takes as many polls for a turn as it has tokens, from the weights that were there when it began."""
 
     def __init__(self) -> None:
         super().__init__()

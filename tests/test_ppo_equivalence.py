@@ -14,40 +14,40 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, RandomPolicy, distance, in_ranks, make_trainer, model_folder, train, weights  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from test_grpo_equivalence import run_rank, start  # noqa: E402
+from trainer_tools import ENV, SGD, RandomPolicy, distance, in_ranks, lora, make_trainer, train, weights  # noqa: E402
 
 from agent_gym.trainers import task_dataset  # noqa: E402
 
 TOLERANCE = 1e-6
-SGD: dict[str, Any] = {"optim": "sgd", "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "max_grad_norm": 0.0}
+CRITIC_SGD: dict[str, Any] = {**SGD, "critic_learning_rate": 1e-2}
 ADAMW: dict[str, Any] = {"learning_rate": 2e-4, "critic_learning_rate": 2e-4, "adam_epsilon": 1e-5}
 PPO: dict[str, Any] = {"ppo": True, "lam": 0.9, "gamma": 0.99, "step_lam": 0.8, "step_gamma": 0.95}
 STEP = {"advantage_estimator": "step_gae", "importance_sampling_level": "step", "loss_normalization": "step"}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "gae": {**PPO, **SGD},
+    "gae": {**PPO, **CRITIC_SGD},
     "gae, window": {**PPO, **ADAMW, "context": "window:1"},
     "head, rebuild": {
-        **PPO, **SGD, "critic": "head", "context": "rebuild",
+        **PPO, **CRITIC_SGD, "critic": "head", "context": "rebuild",
         "loss_normalization": "episode",
     },
     "StepPO, window": {**PPO, **ADAMW, **STEP, "context": "window:1"},
     "bi-level, KL in the reward": {
-        **PPO, **SGD, "advantage_estimator": "bilevel_gae", "beta": 0.1, "kl_in": "reward", "context": "window:1",
+        **PPO, **CRITIC_SGD, "advantage_estimator": "bilevel_gae", "beta": 0.1, "kl_in": "reward",
+        "context": "window:1",
     },
-    "grpo, window": {"num_generations": 4, "optim": "sgd", "learning_rate": 1e-2, "context": "window:1"},
+    "grpo, window": {**SGD, "num_generations": 4, "context": "window:1"},
     "gigpo, rebuild, StarPO-S": {
-        "num_generations": 4, "optim": "sgd", "learning_rate": 1e-2, "context": "rebuild",
-        "advantage_estimator": "gigpo", "keep_groups": 0.5, "loss_normalization": "step",
+        **SGD, "num_generations": 4, "context": "rebuild", "advantage_estimator": "gigpo", "keep_groups": 0.5,
+        "loss_normalization": "step",
     },
-    "grpo, refills": {"num_generations": 4, "optim": "sgd", "learning_rate": 1e-2, "max_refills": 2},
+    "grpo, refills": {**SGD, "num_generations": 4, "max_refills": 2},
 }  # fmt: skip
 COMMON: dict[str, Any] = {"per_device_train_batch_size": 16, "env_kwargs": {"fail": 7}, "max_steps": 3}
 
 
 def moved(found: dict[str, Any]) -> float:
-    start = weights(AutoModelForCausalLM.from_pretrained(model_folder()))
-    return distance(start, {name: value for name, value in found.items() if not name.startswith("critic.")})
+    return distance(start(), {name: value for name, value in found.items() if not name.startswith("critic.")})
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -63,13 +63,6 @@ def test_accumulation(tmp_path: Path, name: str) -> None:
     whole = train(tmp_path, **COMMON, **SETTINGS[name])
     halves = {**COMMON, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
     assert distance(whole, train(tmp_path, **halves, **SETTINGS[name], minibatch_by="episodes")) <= TOLERANCE
-
-
-def run_rank(folder: str, processes: int, options: dict[str, Any]) -> Any:
-    trainer = make_trainer(folder, **options)
-    assert trainer.accelerator.num_processes == processes
-    trainer.train()
-    return weights(trainer.model), [log for log in trainer.state.log_history if "reward" in log]
 
 
 ROWS: dict[str, Any] = {"micro_batch_size": 3}
@@ -109,17 +102,14 @@ def test_four_ranks(tmp_path: Path, name: str, cut: dict[str, Any]) -> None:
     compare(tmp_path, name, 4, cut)
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("adapter", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("kind", ["model", "head"])
-def test_a_run_taken_up_again_equals_the_straight_one(tmp_path: Path, kind: str, lora: bool) -> None:
+def test_a_run_taken_up_again_equals_the_straight_one(tmp_path: Path, kind: str, adapter: bool) -> None:
     def build(folder: str, steps: int) -> Any:
-        from peft import LoraConfig
-
-        config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights="gaussian") if lora else None
         return make_trainer(
             tmp_path / folder,
             **{**PPO, **ADAMW, "critic": kind, "critic_warmup_steps": 1, "micro_batch_size": 3},
-            peft_config=config,
+            peft_config=lora() if adapter else None,
             # Six tasks and two per step: an epoch has three steps, and the restart is in the second.
             train_dataset=task_dataset(ENV, tasks=24),
             lr_scheduler_type="cosine",
@@ -159,7 +149,7 @@ def test_minibatches_of_whole_episodes(tmp_path: Path) -> None:
 def test_the_bound_of_a_context_holds_in_training(tmp_path: Path, context: str) -> None:
     bound = int(context.partition(":")[2])
     options = {"env_kwargs": {"patient": True, "max_turns": 24}, "max_episode_tokens": 999, "max_steps": 1}
-    trainer = make_trainer(tmp_path, **PPO, **SGD, **options, context=context)
+    trainer = make_trainer(tmp_path, **PPO, **CRITIC_SGD, **options, context=context)
     trainer.train()
     batch = trainer._generated
     assert batch["attention_mask"].sum(1).max() <= bound

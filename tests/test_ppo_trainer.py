@@ -10,7 +10,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, RandomPolicy, distance, make_trainer, model_folder, settings, weights  # noqa: E402
+from trainer_tools import (  # noqa: E402
+    ENV,
+    batches_of,
+    distance,
+    logged,
+    lora,
+    make_trainer,
+    model_folder,
+    played_by,
+    settings,
+    weights,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
@@ -18,19 +29,8 @@ from agent_gym.trainers import AgentPPOTrainer  # noqa: E402
 from agent_gym.trainers.critic import load_critic, make_critic  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 
-KINDS: dict[str, dict[str, Any]] = {
-    "model": {},
-    "head": {"critic": "head"},
-}
+KINDS: dict[str, dict[str, Any]] = {"model": {}, "head": {"critic": "head"}}
 PATIENT = {"env_kwargs": {"patient": True}, "max_turns": 2}
-
-
-def record(trainer: Any) -> list[dict[str, Any]]:
-    """Keep the batches that are made."""
-    batches: list[dict[str, Any]] = []
-    make = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: batches.append(make(inputs)) or batches[-1]
-    return batches
 
 
 def split(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -39,15 +39,15 @@ def split(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return policy, {name: value for name, value in found.items() if name.startswith("critic.")}
 
 
-def logged(trainer: Any, name: str) -> list[float]:
-    return [log[name] for log in trainer.state.log_history if name in log]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_policy_and_critic_both_learn(tmp_path: Path, kind: str) -> None:
     trainer = make_trainer(tmp_path, ppo=True, max_steps=2, **KINDS[kind])
-    before = weights(trainer.model)
+    before, episodes = weights(trainer.model), played_by(trainer)
     trainer.train()
+    # Groups of one have no spread: it is that of the batch.
+    assert len({episode.spec.index for episode in episodes[:8]}) == 8
+    spread = torch.tensor([episode.reward for episode in episodes[:8]]).std().item()
+    assert logged(trainer, "reward_std")[0] == pytest.approx(spread, rel=1e-5)
     for one, other in zip(split(before), split(weights(trainer.model)), strict=True):
         assert distance(one, other) > 1e-4
     for name in ("critic/explained_variance", "critic/loss", "critic/value_mean", "critic/return_mean"):
@@ -59,7 +59,7 @@ def test_policy_and_critic_both_learn(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_sends_no_gradient_into_the_trunk(tmp_path: Path, kind: str) -> None:
     trainer = make_trainer(tmp_path, ppo=True, max_steps=1, vf_coef=1.0, **KINDS[kind])
-    (batch,) = (record(trainer), trainer.train())[0]
+    (batch,) = (batches_of(trainer), trainer.train())[0]
     trainer.model.zero_grad()
     ids, attended = batch["input_ids"], batch["attention_mask"]
     trainer.model(input_ids=ids, attention_mask=attended, critic=True)[1].sum().backward()
@@ -71,7 +71,7 @@ def test_a_head_sends_no_gradient_into_the_trunk(tmp_path: Path, kind: str) -> N
 
 def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, ppo=True, max_steps=3, critic_learning_rate=1e-2, micro_batch_size=3, **PATIENT)
-    batches = record(trainer)
+    batches = batches_of(trainer)
     trainer.train()
     batch = batches[-1]
     again = trainer._score(trainer.model, batch)
@@ -90,7 +90,7 @@ def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
 
 def test_truncated_episodes_bootstrap_after_the_worlds_last_word(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, ppo=True, max_steps=2, critic_learning_rate=1e-1, gamma=0.9, lam=0.0, **PATIENT)
-    batches = record(trainer)
+    batches = batches_of(trainer)
     trainer.train()
     batch = batches[1]
     found = 0
@@ -112,7 +112,7 @@ def test_truncated_episodes_bootstrap_after_the_worlds_last_word(tmp_path: Path)
 
 def test_old_values_and_logprobs_are_made_once_per_rollout(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, ppo=True, max_steps=4, num_iterations=2, steps_per_generation=2)
-    batches, seen = record(trainer), []
+    batches, seen = batches_of(trainer), []
     prepare = trainer._prepare_inputs
     trainer._prepare_inputs = lambda inputs: seen.append(prepare(inputs)) or seen[-1]
     calls = []
@@ -196,30 +196,24 @@ def test_the_saved_policy_is_a_plain_model_with_the_critic_beside_it(tmp_path: P
         load_critic(loaded, tmp_path)
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_no_weight_of_the_critic_reaches_an_engine(tmp_path: Path, lora: bool) -> None:
-    from peft import LoraConfig
-
-    config = LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.0) if lora else None
-    trainer = make_trainer(tmp_path, ppo=True, max_steps=1, peft_config=config)
+@pytest.mark.parametrize("adapter", [False, True])
+def test_no_weight_of_the_critic_reaches_an_engine(tmp_path: Path, adapter: bool) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=1, peft_config=lora() if adapter else None)
     names = [name for name, _ in named_weights(trainer.accelerator.unwrap_model(trainer.model))]
     plain = [name for name, _ in AutoModelForCausalLM.from_pretrained(model_folder()).named_parameters()]
     assert names == plain
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     files = {path.name for path in (tmp_path / "saved").iterdir()}
-    assert "critic" in files and ("adapter_model.safetensors" in files) == lora
-    if lora:
+    assert "critic" in files and ("adapter_model.safetensors" in files) == adapter
+    if adapter:
         from safetensors.torch import load_file
 
         assert not any("critic" in name for name in load_file(tmp_path / "saved" / "adapter_model.safetensors"))
 
 
 def test_with_an_adapter_only_adapter_and_critic_learn(tmp_path: Path) -> None:
-    from peft import LoraConfig
-
-    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
-    trainer = make_trainer(tmp_path, ppo=True, max_steps=3, learning_rate=1e-2, peft_config=config, beta=0.05)
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=3, learning_rate=1e-2, peft_config=lora(), beta=0.05)
     before = weights(trainer.model)
     trainer.train()
     after = weights(trainer.model)
@@ -261,34 +255,17 @@ def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str
         make_trainer(tmp_path, ppo=True, **changes)
 
 
-def test_a_trainer_without_critic_names_the_one_that_has_one(tmp_path: Path) -> None:
+def test_each_trainer_names_the_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="advantage_estimator 'gae' needs a critic: use AgentPPOTrainer"):
         make_trainer(tmp_path, advantage_estimator="gae")
-    assert settings(tmp_path, ppo=True).num_generations == 1
-
-
-def test_the_critic_is_in_float32_whatever_the_policy_is_stored_in(tmp_path: Path) -> None:
-    from peft import LoraConfig
-
-    AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16")
-    lora = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"]), "model_init_kwargs": {"dtype": "bfloat16"}}
-    for options in ({"model_init_kwargs": None}, lora):
-        trainer = make_trainer(tmp_path, ppo=True, model=str(tmp_path / "bf16"), bf16=True, max_steps=1, **options)
-        trainer.train()
-        assert {weight.dtype for weight in trainer.model.critic.parameters()} == {torch.float32}
-
-
-def test_settings_of_the_other_trainer_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="args is of class AgentGRPOConfig; AgentPPOTrainer takes AgentPPOConfig"):
         AgentPPOTrainer(model_folder(), ENV, settings(tmp_path))
 
 
-def test_groups_of_one_see_every_task_once(tmp_path: Path) -> None:
-    policy = RandomPolicy()
-    trainer = make_trainer(tmp_path, ppo=True, max_steps=1, policy=policy)
-    trainer.train()
-    episodes = {id(request.episode): request.episode for request in policy.seen}.values()
-    assert len({episode.spec.index for episode in episodes}) == 8
-    # With nobody to compare with, the spread is that of the batch.
-    rewards = torch.tensor([episode.reward for episode in episodes])
-    assert logged(trainer, "reward_std")[0] == pytest.approx(rewards.std().item(), rel=1e-5)
+def test_the_critic_is_in_float32_whatever_the_policy_is_stored_in(tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16")
+    adapted = {"peft_config": lora(), "model_init_kwargs": {"dtype": "bfloat16"}}
+    for options in ({"model_init_kwargs": None}, adapted):
+        trainer = make_trainer(tmp_path, ppo=True, model=str(tmp_path / "bf16"), bf16=True, max_steps=1, **options)
+        trainer.train()
+        assert {weight.dtype for weight in trainer.model.critic.parameters()} == {torch.float32}

@@ -13,9 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 pytest.importorskip("math_verify")
 
-from test_grpo_trainer import SGD, history, record  # noqa: E402
 from test_retool_wire import kill_server  # noqa: E402
-from trainer_tools import RandomPolicy, distance, make_trainer, weights  # noqa: E402
+from trainer_tools import SGD, RandomPolicy, batches_of, distance, logged, make_trainer, weights  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
@@ -62,7 +61,7 @@ def test_lost_sessions_are_left_out_and_the_others_train(tmp_path: Path, monkeyp
     played: list[Any] = []
     play = trainer.rollout
     trainer.rollout = lambda *args: played.extend(play(*args)) or played
-    batches, before = record(trainer), weights(trainer.model)
+    batches, before = batches_of(trainer), weights(trainer.model)
     try:
         trainer.train()
     finally:
@@ -72,7 +71,7 @@ def test_lost_sessions_are_left_out_and_the_others_train(tmp_path: Path, monkeyp
     kept = [episode for episode in played if not episode.failure]
     # The sessions of the other server live on, and one that begins after the kill has a new server.
     assert 0 < len(lost) < 8 == len(played)
-    assert history(trainer, "rollout/failed") == [len(lost) / 8]
+    assert logged(trainer, "rollout/failed") == [len(lost) / 8]
     for episode in lost:
         assert str(episode.failure).startswith("Lost: ") and math.isnan(episode.reward), (
             "neither 0 nor the -1 of a failure"

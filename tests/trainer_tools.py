@@ -16,8 +16,6 @@ import pickle
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -38,6 +36,7 @@ torch.set_num_threads(1)
 
 EOS, VOCABULARY = 2, 512  # <|im_end|> and the size of tests/tiny.py's tokenizer
 ENV = "Toy/Letters-v0"
+SGD = {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 0.0}
 
 
 class LettersEnv(TextEnv):
@@ -222,6 +221,39 @@ def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random
     return trainer
 
 
+def lora(**changes: Any) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(**({"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": "gaussian"} | changes))
+
+
+def batches_of(trainer: Any) -> list[dict[str, Any]]:
+    """Keep every batch that the trainer makes, as it was then."""
+    batches: list[dict[str, Any]] = []
+    generate = trainer._generate_and_score_completions
+
+    def keep(inputs: Any) -> Any:
+        batch = generate(inputs)
+        batches.append({name: value.clone() for name, value in batch.items()})
+        return batch
+
+    trainer._generate_and_score_completions = keep
+    return batches
+
+
+def played_by(trainer: Any) -> list[Any]:
+    """Keep all episodes that the trainer plays."""
+    found: list[Any] = []
+    play = trainer.rollout
+    trainer.rollout = lambda *args: [found.append(e) or e for e in play(*args)]
+    return found
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    """Return what the trainer logged under a name, step by step."""
+    return [log[name] for log in trainer.state.log_history if name in log]
+
+
 def weights(model: Any) -> dict[str, np.ndarray]:
     """Copy the weights of a model, wrapped or not."""
     inner = getattr(model, "module", model)
@@ -338,21 +370,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def launch(script: str | Path, *arguments: Any, processes: int = 1, timeout_s: float = 400.0) -> str:
-    """Run a script, with torchrun if there are several processes, and return what it printed.
-
-    Raises:
-        AssertionError: if it fails; the message has the end of its output.
-    """
-    command = [sys.executable]
-    if processes > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
-    done = subprocess.run(
-        [*command, str(script), *map(str, arguments)], capture_output=True, text=True, timeout=timeout_s, env=env
-    )
-    assert done.returncode == 0, f"{script} failed\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return done.stdout

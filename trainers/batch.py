@@ -3,18 +3,17 @@
 Rows are padded on the right only, and every tensor of a batch is (B, T) over the same tokens: the first column is the
 first token of a row, which nothing predicted and nothing is trained on.
 
-The loss is a weighted sum over tokens, so that rows may be cut into passes anywhere. What decides is memory and time,
-and both follow tokens: eight rows of 100 tokens cost less than eight of 4,000. A pass therefore takes rows of about
-equal length, as many as a budget of tokens holds, padding included. With `packing` rows stand behind each other in one
-sequence, instead of below each other with padding:
+The loss is a weighted sum over tokens, so that rows may be cut into passes anywhere. Memory and time follow tokens: a
+pass takes rows of about equal length, as many as a budget of tokens holds, padding included. With `packing` rows stand
+behind each other in one sequence, instead of below each other with padding:
 
     padded   a a a a a a        packed   a a a a a a b b c c c
              b b . . . .                 0 1 2 3 4 5 0 1 0 1 2   position_ids
              c c c . . .
 
-Where positions start anew a row begins, and the attention of each row ends there: transformers reads that off
-`position_ids` when there is no attention mask. Flash attention then computes each row by itself. `sdpa` and `eager` get
-a mask over the whole sequence, which is right, too, but grows with the square of the tokens of a pass.
+A row begins where positions start anew, and its attention ends there: transformers reads that off `position_ids` when
+there is no attention mask. Flash attention then computes each row by itself. `sdpa` and `eager` get a mask over the
+whole sequence, which is right, too, but grows with the square of the tokens of a pass.
 """
 
 from __future__ import annotations
@@ -281,21 +280,20 @@ def micro_batches(
 
 
 def pack(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
-    """Put the attended tokens of rows behind each other.
+    """Put the N attended tokens of rows behind each other.
 
     Args:
         inputs: `input_ids`, `labels` and `attention_mask`, (B, T). The first label of a row must be -100, because the
-            row before it would be asked for it.
+            row before it would have to predict it.
 
     Returns:
-        `input_ids`, `labels`, `position_ids` (1, N) for N attended tokens; no mask.
+        `input_ids`, `labels`, `position_ids` (1, N); no mask.
     """
     kept = inputs["attention_mask"].bool()
-    positions = (kept.cumsum(1) - 1)[kept]
     return {
         "input_ids": inputs["input_ids"][kept][None],
         "labels": inputs["labels"][kept][None],
-        "position_ids": positions[None],
+        "position_ids": (kept.cumsum(1) - 1)[kept][None],
         "attention_mask": None,
     }
 
@@ -306,24 +304,17 @@ def unpack(numbers: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
 
 
 class PackingCheck(TrainerCallback):
-    """Refuses, before the first rollout, a model that does not keep packed rows apart.
+    """Refuses, before the first rollout of a `RowTrainer`, a model that does not keep packed rows apart.
 
     Models that carry something from token to token that no mask holds back (the state of a state-space layer, a
     convolution) would let rows read each other.
-
-    Args:
-        trainer: a `RowTrainer`.
     """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Score a row behind two different ones; it must not notice.
-
-        Raises:
-            ConfigError: if it does, or if the model takes no positions.
-        """
+        """Score a row behind two different ones; raise `ConfigError` if it notices, or the model takes no positions."""
         model = self._trainer.model_wrapped
         config = self._trainer.accelerator.unwrap_model(model).config
         training = model.training
@@ -351,10 +342,8 @@ class PackingCheck(TrainerCallback):
         """Score two rows of random tokens, of which only the first depends on the seed; return the second's."""
         vocabulary = self._trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
         lengths = torch.tensor([48, 16])  # the first is long enough to reach the second, if anything does
-        ids = [
-            torch.randint(vocabulary, (48,), generator=torch.Generator().manual_seed(row_seed))
-            for row_seed in (seed, 2)
-        ]
+        generators = [torch.Generator().manual_seed(row_seed) for row_seed in (seed, 2)]
+        ids = [torch.randint(vocabulary, (48,), generator=generator) for generator in generators]
         attended = torch.arange(48) < lengths[:, None]
         sampled = attended & (torch.arange(48) > 0)
         batch = {"input_ids": torch.stack(ids), "attention_mask": attended.long(), "action_mask": sampled}

@@ -3,14 +3,12 @@
     TrainingEpisode (rewards, flags) + batch (values, KL)  ->  Experience of this process
       -> merged over processes  ->  process rewards normalised  ->  estimator  ->  this process's rows
 
-Every process computes the credit of all episodes. Groups are spread over processes and normalisation needs the whole
-batch, and a few numbers per token are cheap to send. In return, what an estimator computes cannot depend on which
-process holds what.
+Every process computes the credit of all episodes: a few numbers per token are cheap to send, and what an estimator
+computes then cannot depend on which process holds what.
 
 An estimator sees an `Experience`: episodes as lists of steps, and steps as lists of the policy's own tokens. Tokens of
-the environment, padding and the cut into rows matter to the forward pass; they say nothing about credit, and an
-estimator that never sees them cannot get them wrong. A rewritten context spreads an episode over several rows, and in
-an `Experience` its tokens stand behind each other again, in the order in which they were sampled.
+the environment, padding and rows matter to the forward pass and not to credit; an estimator that never sees them cannot
+get them wrong. The tokens of an episode stand in the order of sampling, over however many rows its context was spread.
 
 Shapes: N episodes, K steps of the longest, L sampled tokens of the longest; (B, T) is a batch of rows. The tensors of
 an `Experience` are padded on the right, live on the CPU and are float64: they are small, and a recursion over thousands
@@ -32,10 +30,7 @@ from agent_gym.trainers.batch import Batch, TrainingEpisode
 
 @dataclass(slots=True)
 class Experience:
-    """N finished episodes, failed ones left out.
-
-    An episode whose machinery broke has no reward, which is not the same as 0, so it cannot be compared with others. It
-    never gets here, and nothing here looks for NaN.
+    """N finished episodes. Failed ones have no reward, which is not 0: they never get here, and there is no NaN.
 
     Attributes:
         outcome: (N, K) reward of each step without its process terms, 0 in padding.
@@ -74,19 +69,14 @@ class Experience:
                 setattr(self, name, given.double())
 
     @property
-    def step_penalty(self) -> torch.Tensor:
-        """(N, K) the token penalties of each step, summed."""
-        return self._sum_to_steps(self.penalty)
-
-    @property
     def episode_returns(self) -> torch.Tensor:
         """(N,) what each episode earned, its process rewards left out."""
-        return (self.outcome + self.step_penalty).sum(1)
+        return (self.outcome + self._sum_to_steps(self.penalty)).sum(1)
 
     @property
     def step_rewards(self) -> torch.Tensor:
         """(N, K) all that a step earned."""
-        return self.outcome + self.process + self.step_penalty
+        return self.outcome + self.process + self._sum_to_steps(self.penalty)
 
     @property
     def token_rewards(self) -> torch.Tensor:
@@ -96,12 +86,11 @@ class Experience:
         of such a step goes to the last token before it, or to the first one if there is none before. An episode without
         any token teaches nothing, whatever it earned.
         """
-        n_steps = self.outcome.size(1)
         # (N, K) number of tokens sampled up to the end of each step.
         ends = torch.zeros_like(self.outcome).scatter_add(1, self.step_of, self.token_mask.double()).cumsum(1).long()
         last = (ends - 1).clamp(min=0)
         rewards = torch.zeros_like(self.penalty)
-        if n_steps and rewards.size(1):
+        if self.outcome.size(1) and rewards.size(1):
             rewards.scatter_add_(1, last, (self.outcome + self.process) * self.step_mask)
         return (rewards + self.penalty) * self.token_mask
 
@@ -118,15 +107,13 @@ class Experience:
     @property
     def first_token_mask(self) -> torch.Tensor:
         """(N, L) True at the first token of each step."""
-        before = torch.full_like(self.step_of[:, :1], -1)
-        return self.token_mask & (self.step_of != torch.cat([before, self.step_of[:, :-1]], dim=1))
+        return self.token_mask & (self.step_of != pad(self.step_of[:, :-1], (1, 0), value=-1))
 
     @property
     def last_token_mask(self) -> torch.Tensor:
         """(N, L) True at the last token of each step."""
-        after = torch.full_like(self.step_of[:, :1], -1)
         following = torch.where(self.token_mask, self.step_of, -1)[:, 1:]
-        return self.token_mask & (self.step_of != torch.cat([following, after], dim=1))
+        return self.token_mask & (self.step_of != pad(following, (0, 1), value=-1))
 
     def to_tokens(self, per_step: torch.Tensor) -> torch.Tensor:
         """Give each token the number of its step: (N, K) to (N, L), 0 in padding."""
@@ -146,7 +133,7 @@ def required(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
     if tensor is None:
         raise ConfigError(
             f"this advantage estimator reads Experience.{name}, which is None; fill it in, or choose an estimator that "
-            "does without (ESTIMATORS says what each needs)"
+            "does without (see ESTIMATORS)"
         )
     return tensor
 
@@ -248,15 +235,8 @@ class Timeline:
         return laid if laid.dtype == torch.bool else laid.float()
 
 
-def experience(
-    episodes: Sequence[TrainingEpisode],
-    timeline: Timeline,
-    *,
-    penalty: torch.Tensor | None = None,
-    values: torch.Tensor | None = None,
-    last_values: torch.Tensor | None = None,
-) -> Experience:
-    """Collect what is known of the N episodes of this process; see `Experience` for the rest."""
+def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known: torch.Tensor | None) -> Experience:
+    """Collect the N episodes of this process, and what is `known` of their tokens: penalty, values, last_values."""
     width = max((len(episode.outcome) for episode in episodes), default=0)
 
     def stack(columns: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
@@ -266,16 +246,14 @@ def experience(
     return Experience(
         outcome=stack([episode.outcome for episode in episodes], torch.float64),
         process=stack([episode.process for episode in episodes], torch.float64),
-        penalty=torch.zeros(timeline.mask.shape, dtype=torch.float64) if penalty is None else penalty,
         step_mask=stack([[1] * len(episode.outcome) for episode in episodes], torch.bool),
         token_mask=timeline.mask,
         step_of=timeline.step_of,
         terminated=torch.tensor([episode.terminated for episode in episodes], dtype=torch.bool),
         groups=torch.tensor([episode.group for episode in episodes], dtype=torch.long),
-        values=values,
-        last_values=last_values,
         anchors=stack([episode.anchors for episode in episodes], torch.long),
         sources=torch.tensor([episode.source for episode in episodes], dtype=torch.long),
+        **{"penalty": torch.zeros(timeline.mask.shape, dtype=torch.float64), **known},  # type: ignore[arg-type]
     )
 
 
@@ -311,7 +289,7 @@ def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: f
     Args:
         found: with process rewards as the environment gave them.
         process_norm: see `normalize_process`; None takes them for rewards like any other.
-        outcome_weight: factor of the outcome beside normalised process rewards.
+        outcome_weight: factor of the outcome where process rewards are normalised.
         step_gamma: discount of the process rewards.
     """
     if process_norm is None:

@@ -34,7 +34,7 @@ READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pix
 """The arguments of a forward pass that are its input; the others are for the policy's output."""
 PREFIX = "critic."
 FILE = "critic/model.safetensors"
-"""Where the critic stands in a saved folder, beside the policy."""
+"""The critic's place in the folder of a saved policy."""
 
 
 class Critic(nn.Module):
@@ -64,7 +64,7 @@ def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
     """Build the critic of a policy.
 
     Args:
-        model: the policy before any adapter, or the id or folder it is loaded from.
+        model: the policy, or the id or folder it is loaded from.
         kind: one of `KINDS`.
         **init: arguments of `from_pretrained`.
 
@@ -126,7 +126,7 @@ def policy_only(model: Any) -> Iterator[Any]:
 
 
 def save_critic(state: dict[str, torch.Tensor], folder: str | Path) -> None:
-    """Write the critic's state beside the policy."""
+    """Write the critic's state into the folder of the saved policy."""
     path = Path(folder, FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Tied weights would be refused, and views of one storage written twice.
@@ -134,11 +134,7 @@ def save_critic(state: dict[str, torch.Tensor], folder: str | Path) -> None:
 
 
 def load_critic(critic: nn.Module, folder: str | Path) -> None:
-    """Read the critic's state from a saved folder.
-
-    Raises:
-        ConfigError: if there is none, or it belongs to another kind of critic.
-    """
+    """Read the critic's state from a saved folder; raise `ConfigError` if there is none, or one of another kind."""
     path = Path(folder, FILE)
     if not path.is_file():
         raise ConfigError(f"there is no critic at {path}: was this folder saved by AgentPPOTrainer?")

@@ -50,7 +50,7 @@ from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check
 
 
 def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
-    """Stand in where TRL insists on a reward function; the environment is the reward function."""
+    # TRL insists on a reward function.
     raise RolloutError("rewards come from the environment; this function is never called")
 
 
@@ -171,7 +171,7 @@ class AgentGRPOTrainer(RowTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         episodes, groups = self.scheduler.collect(inputs)
         started = time.perf_counter()
-        # An episode that failed, or in which the policy took no part, says nothing about its task.
+        # An episode that failed, or in which the policy took no part, does not count for its task.
         counting = [e for e in episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
         mine = self._share_out([self._training_episode(e) for e in counting if e.spec.group in groups])
         batch = self._lay_out(mine)
@@ -297,7 +297,7 @@ class AgentGRPOTrainer(RowTrainer):
             for spec in group_specs([rows[i]] * size, first=i * size, group_size=size, sampling_seed=seed)
         ]
         episodes = self.rollout(specs, self.args.eval_temperature)
-        if self.args.trajectories_per_step:
+        if self.args.trajectories_per_step and episodes:
             write_episodes(self, metric_key_prefix, episodes)
         found = eval_metrics(episodes) | mean_metrics(episodes)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}

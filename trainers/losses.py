@@ -115,18 +115,11 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
 
 
 def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor) -> torch.Tensor:
-    """Estimate KL(policy || reference) per token: exp(d) - d - 1 with d = ref - policy (Schulman's k3).
+    """Estimate KL(policy || reference) per token, (B, T) in nats: exp(d) - d - 1 with d = ref - policy (Schulman's k3).
 
     Never negative, unbiased, and of low variance where the policies are close (http://joschu.net/blog/kl-approx.html).
     Its gradient is not that of the KL. With `use_bias_correction_kl`, TRL's default, the loss multiplies it by the
     probability ratio, which has a gradient, too (DeepSeek-V3.2, arXiv:2512.02556).
-
-    Args:
-        logps: (B, T), with gradient.
-        ref_logps: (B, T).
-
-    Returns:
-        (B, T) in nats.
     """
     difference = (ref_logps - logps).clamp(-CLAMP, CLAMP)
     return difference.exp() - difference - 1
@@ -169,16 +162,16 @@ def loss_weights(
 
     The weights are fixed when the rollout is laid out, over all processes. So the gradient of a rollout does not depend
     on how its rows are shuffled, cut into micro-batches or shared between processes, and each minibatch is an unbiased
-    sample of it. The choice decides what has more say:
+    sample of it. The choice decides what counts more:
 
-        token     every token alike: long episodes and long steps have more say (DAPO, arXiv:2503.14476)
+        token     every token alike: long episodes and long steps count more (DAPO, arXiv:2503.14476)
         sequence  every row alike: an episode whose context was rewritten has as many votes as rows
         step      every step alike, however many tokens it took: the unit of the step-level MDP
         episode   every episode alike, however many steps it took (GRPO's original form, arXiv:2402.03300)
         constant  every token 1 / (episodes of a rollout x tokens that an episode may have), both from the settings
                   (Dr. GRPO, arXiv:2503.20783; TRL's `dr_grpo` divides by rows x `max_completion_length`)
 
-    With "constant" a token counts the same beside long episodes as beside short ones. The weights then do not sum to 1
+    With "constant" the weight of a token does not depend on the other episodes. The weights then do not sum to 1
     but to the share of the budget that was used: the loss grows with the length of the episodes.
 
     Args:
@@ -250,10 +243,7 @@ def engine_ratio(
 def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
     """Estimate KL(engine || trainer) per token from what the engine sampled: ratio - 1 - log ratio (k3).
 
-    Arguments as of `engine_ratio`. A small difference d of logprobs counts d^2 / 2.
-
-    Returns:
-        (B, T) in nats; 0 where nothing was sampled or the engine has no logprob.
+    (B, T) in nats, of the arguments of `engine_ratio`; 0 where nothing was sampled or the engine has no logprob.
     """
     difference = torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
     return difference.exp() - 1 - difference

@@ -1,4 +1,4 @@
-"""What a run writes down of its episodes beside its logs: evaluations, trajectory files, tables of completions."""
+"""The records of a run apart from its logs: evaluations, trajectory files, tables of completions."""
 
 from __future__ import annotations
 

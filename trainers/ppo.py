@@ -7,7 +7,7 @@ task: a step is good if the value rose by more than expected. What is added to A
     credit                                a GAE estimator (estimators/gae.py)
     loss                                  policy loss + vf_coef x clipped value loss, one forward and backward pass
     optimizer                             a learning rate and a gradient clip of its own for the critic
-    checkpoints                           the policy's folder stays a plain Hugging Face model, the critic beside it
+    checkpoints                           the policy's folder is a plain Hugging Face model, with the critic in critic/
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         self._log_critic(batch)
 
     def _log_critic(self, batch: Batch) -> None:
-        """Log what the critic knew before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
+        """Log how good the critic was before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
         mask = batch["value_mask"]
         returns, errors = batch["returns"][mask], (batch["returns"] - batch["old_values"])[mask]
         sums = [torch.tensor(float(len(returns)), device=returns.device)]
@@ -152,19 +152,17 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Give the critic its own learning rate; schedules scale both."""
-        fresh = self.optimizer is None
+        if self.optimizer is not None:
+            return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
-        if fresh:
-            named = (self.model if model is None else model).named_parameters()
-            critic = {id(parameter) for name, parameter in named if PREFIX in name}
-            groups = []
-            for group in optimizer.param_groups:
-                for is_critic in (False, True):
-                    members = [p for p in group["params"] if (id(p) in critic) == is_critic]
-                    rate = self.args.critic_learning_rate if is_critic else group["lr"]
-                    if members:
-                        groups.append({**group, "params": members, "lr": rate})
-            optimizer.param_groups[:] = groups
+        named = (self.model if model is None else model).named_parameters()
+        critic = {id(parameter) for name, parameter in named if PREFIX in name}
+        groups = []
+        for group in optimizer.param_groups:
+            for is_critic, rate in ((False, group["lr"]), (True, self.args.critic_learning_rate)):
+                if members := [p for p in group["params"] if (id(p) in critic) == is_critic]:
+                    groups.append({**group, "params": members, "lr": rate})
+        optimizer.param_groups[:] = groups
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:

@@ -41,19 +41,16 @@ _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
 
 class Scores(NamedTuple):
-    """The result of one forward pass over a batch of rows.
-
-    Attributes:
-        logps: (B, T) logprob of each sampled token, 0 elsewhere.
-        entropy: (B, T) entropy of the distribution it was sampled from, 0 elsewhere; None from a reference model.
-        aux_loss: load balance of a mixture of experts, None for other models.
-        values: (B, T) the critic's value of the state *after* each token, None without a critic.
-    """
+    """The result of one forward pass over a batch of rows."""
 
     logps: torch.Tensor
+    """(B, T) logprob of each sampled token, 0 elsewhere."""
     entropy: torch.Tensor | None = None
+    """(B, T) entropy of the distribution it was sampled from, 0 elsewhere; None from a reference model."""
     aux_loss: torch.Tensor | None = None
+    """Load balance of a mixture of experts."""
     values: torch.Tensor | None = None
+    """(B, T) the critic's value of the state *after* each token."""
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
@@ -80,16 +77,13 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What checkpoints keep beside the fields of the trainer's state: a dictionary, whatever its type says."""
+        """What checkpoints keep apart from the fields of the trainer's state: a dictionary, in spite of its type."""
         return cast(dict[str, Any], self.state.stateful_callbacks)
 
     @property
     def _position(self) -> int:
-        """Micro-steps of the whole run so far, those before a checkpoint that it was resumed from included.
-
-        Counted, and not computed from `global_step`: the last step of an epoch has fewer micro-steps where
-        `gradient_accumulation_steps` does not divide the epoch.
-        """
+        """Micro-steps of the whole run so far, those before a checkpoint that it was resumed from included."""
+        # Counted: the last step of an epoch has fewer where `gradient_accumulation_steps` does not divide the epoch.
         return self.kept.get(_STEPS, self.state.global_step * self.args.gradient_accumulation_steps)
 
     @_position.setter
@@ -177,9 +171,12 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """Score the rows before any update, as far as credit and loss will need it."""
         if self._scores_first:
             self._take_scores(batch, self._score(self.model, batch))
-        if self.beta != 0.0:
-            with self._reference_model() as model:
-                batch["ref_logps"] = self._score(model, batch, critic=False).logps
+        if self.beta != 0.0 and self.ref_model is not None:
+            batch["ref_logps"] = self._score(self.ref_model, batch, critic=False).logps
+        elif self.beta != 0.0:  # the model without its adapter
+            model = self.accelerator.unwrap_model(self.model)
+            with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+                batch["ref_logps"] = self._score(self.model, batch, critic=False).logps
 
     @property
     def _scores_first(self) -> bool:
@@ -193,15 +190,6 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _take_scores(self, batch: Batch, scores: Scores) -> None:
         batch["old_logps"] = scores.logps
-
-    @contextlib.contextmanager
-    def _reference_model(self) -> Any:
-        if self.ref_model is not None:
-            yield self.ref_model
-            return
-        model = self.accelerator.unwrap_model(self.model)
-        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-            yield self.model
 
     @property
     def _engine_differs(self) -> bool:

@@ -46,12 +46,7 @@ if TYPE_CHECKING:
 
 
 class RolloutScheduler:
-    """Plays the rollouts of a trainer with the trainer's engine, which starts with the first one.
-
-    Args:
-        trainer: whose settings, weights and tasks decide.
-        policy: an engine to sample with instead of the one that the settings describe.
-    """
+    """Plays the rollouts of a trainer with its engine, which starts with the first one, or with the given policy."""
 
     def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
         self.trainer, self.policy = trainer, policy
@@ -92,13 +87,8 @@ class RolloutScheduler:
     def _refill(self, seed: int, returns: dict[int, list[float]], source_of: dict[int, int]) -> list[Episode]:
         """Play further tasks in place of those that agree (DAPO), each process its share of every round.
 
-        Too few groups after the last round are not made up for: a batch that is filled with groups that agree has the
-        same gradient and costs more.
-
-        Args:
-            seed: of the rollout.
-            returns: of the groups so far; those of the new ones are added.
-            source_of: their environments, likewise.
+        Adds the new groups to `returns` and `source_of`. Too few groups after the last round are not made up for: a
+        batch that is filled with groups that agree has the same gradient and costs more.
         """
         trainer, args, size = self.trainer, self.trainer.args, self.trainer.num_generations
         rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
@@ -190,7 +180,7 @@ class RolloutScheduler:
             except BaseException as error:  # raised again where the result is read
                 future.set_exception(error)
 
-        # A daemon, so that an interrupted run does not wait for episodes that it does not need any more.
+        # A daemon, so that an interrupted run does not wait for it.
         threading.Thread(target=play, name="rollout-ahead", daemon=True).start()
 
     @functools.cached_property
@@ -269,7 +259,7 @@ class RolloutScheduler:
         return specs
 
     def _specs(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[EpisodeSpec]:
-        """Make the episodes of this process, and beside the first of each group a greedy one where that is needed."""
+        """Make the episodes of this process, and for the first of each group a greedy one where that is needed."""
         size = self.trainer.num_generations
         specs = group_specs(rows, first=first, group_size=size, sampling_seed=seed)
         if self.trainer.estimator.needs_baseline:
@@ -356,12 +346,7 @@ def _returns(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[
 
 
 def staleness(episodes: Sequence[Episode], step: int) -> dict[str, float]:
-    """How old the weights were that sampled the tokens of all processes, in optimizer steps: mean over tokens and most.
-
-    Args:
-        episodes: this process's episodes, also failed ones.
-        step: the optimizer steps made so far.
-    """
+    """How many of the `step` optimizer steps came after the weights that sampled a token: mean over tokens and most."""
     runs = gather_object([run for episode in episodes for made in episode.steps for run in made.versions])
     age = sum((step - version) * count for version, count in runs) / max(1, sum(count for _, count in runs))
     return {"rollout/staleness": age, "rollout/staleness_max": max((step - version for version, _ in runs), default=0)}

@@ -1,6 +1,6 @@
 """Which groups of episodes are trained on, and how long they may be.
 
-A group whose members all earned the same does not say what to do differently: its advantages are zero, or noise where a
+A group whose members all earned the same teaches nothing: its advantages are zero, or noise where a
 critic or a normaliser makes them something else. Two papers act on it. RAGEN ranks the groups of a rollout by the
 spread of their returns and trains on the top (`keep_groups`). DAPO drops the groups that agree and plays further tasks
 until the batch is full again (`informative_groups`, `tasks_to_draw`, `fresh_tasks`).

@@ -29,10 +29,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """An estimator and what it needs to be given.
+    """An estimator and what it needs.
 
     Attributes:
-        name: what a user calls it.
+        name: its name in the settings.
         estimate: from episodes to advantages.
         summary: one line on what it does.
         needs_critic: whether it reads `Experience.values` and `last_values`.

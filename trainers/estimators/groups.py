@@ -205,7 +205,7 @@ def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:
     """Score each token by what came after it: A_t = r_t + gamma A_{t+1}, then whitened over all tokens of the batch.
 
     REINFORCE++, arXiv:2501.03262. A mean and a deviation over hundreds of numbers are better estimates than those over
-    a group of eight, and no task gets a larger say because its group happened to agree.
+    a group of eight, and no task counts more because its group happened to agree.
 
     Only later rewards count, since a token cannot have caused earlier ones. There is no baseline but the batch's mean,
     so one episode per task is enough, and a hard task looks like bad play. Process rewards stand at the tokens that
