@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import threading
 import time
@@ -43,6 +44,26 @@ def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
+def scripted(
+    turns: list[Any] | Callable[[], str],
+    env_id: str = "AgentR1/GSM8K-v0",
+    limits: Limits | None = None,
+    tokenizer: Any = None,
+    **env_kwargs: Any,
+) -> Conversation:
+    """A conversation with a script: texts and functions that return them, or one function for every turn."""
+    tokenizer = tokenizer or make_tiny_tokenizer()
+    left = iter(turns) if isinstance(turns, list) else itertools.repeat(turns)
+
+    def act(episode: Any) -> str:
+        turn = next(left)
+        return turn() if callable(turn) else turn
+
+    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
+    env = make_env(env_id, env_kwargs, tokenizer)
+    return Conversation(env, policy, tokenizer, EpisodeSpec(env_id, env_kwargs, seed=3), limits)
+
+
 class Leave(Exception):
     """Ends the thread of the policy."""
 
@@ -52,15 +73,11 @@ class Served:
 
     def __init__(self, turns: list[str]) -> None:
         self.turns, self.pause = list(turns), lambda: None
-        tokenizer = make_tiny_tokenizer()
-        policy = ScriptedPolicy(self._act, ChatRenderer.of(tokenizer).encode_action)
-        spec = EpisodeSpec("AgentR1/GSM8K-v0", {}, seed=3)
-        env = make_env(spec.env_id, {}, tokenizer)
-        conversation = Conversation(env, policy, tokenizer, spec, Limits(tokens=4096))
+        conversation = scripted(self._act, limits=Limits(tokens=4096))
         self.server = ChatServer(conversation, "a script " + HOSTILE, bind(port=0))
         self.url = self.server.url
 
-    def _act(self, episode: Any) -> str:
+    def _act(self) -> str:
         self.pause()
         return self.turns.pop(0)
 

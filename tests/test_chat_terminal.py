@@ -6,49 +6,33 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_tools import complaint
 from rich.console import Console
-from tiny import make_tiny_model, make_tiny_tokenizer
+from serve_tools import scripted
+from tiny import make_tiny_model
 
-from agent_gym.chat import ChatRenderer
 from agent_gym.cli.main import main
-from agent_gym.policies import ScriptedPolicy
-from agent_gym.rollout import EpisodeSpec, make_env, read_trajectories
-from agent_gym.serve.conversation import Conversation
+from agent_gym.rollout import read_trajectories
 from agent_gym.serve.terminal import Terminal
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 
 
-def talk(
-    lines: list[str | Callable[[], str]],
-    turns: list[str | Callable[[], str]],
-    env_id: str = "AgentR1/GSM8K-v0",
-    **console: Any,
-) -> str:
+def talk(lines: list[Any], turns: list[Any], env_id: str = "AgentR1/GSM8K-v0", **console: Any) -> str:
     """Let a person type lines and a script answer, and return what was shown."""
-    tokenizer = make_tiny_tokenizer()
-    typed, written = iter(lines), iter(turns)
-
-    def act(episode: Any) -> str:
-        turn = next(written)
-        return turn if isinstance(turn, str) else turn()
+    typed = iter(lines)
 
     def ask() -> str | None:
         line = next(typed, None)
         return line() if callable(line) else line
 
-    spec = EpisodeSpec(env_id, {}, seed=3)
-    env = make_env(spec.env_id, {}, tokenizer)
-    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
     shown = io.StringIO()
     before = signal.getsignal(signal.SIGINT)
-    Terminal(Conversation(env, policy, tokenizer, spec), "a script", Console(file=shown, **console)).run(ask)
+    Terminal(scripted(turns, env_id), "a script", Console(file=shown, **console)).run(ask)
     assert signal.getsignal(signal.SIGINT) is before
     return shown.getvalue()
 
@@ -82,17 +66,8 @@ def test_what_is_written_cannot_steer_the_terminal() -> None:
 
 def test_the_commands_say_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "new" / "chat.jsonl"
-    lines: list[Any] = [
-        "/save",
-        f"/save {path}",
-        "a",
-        f"/save {path}",
-        "/save /proc/x/y.jsonl",
-        "/nope",
-        "/help",
-        "/more",
-    ]
-    shown = talk(lines, ["b"])
+    save = f"/save {path}"
+    shown = talk(["/save", save, "a", save, "/save /proc/x/y.jsonl", "/nope", "/help", "/more"], ["b"])
     assert "/save needs a file" in shown and "there is nothing to save yet" in shown
     assert f"agent-gym view {path}" in shown and "cannot write /proc/x/y.jsonl" in shown
     assert "there is no /nope here; known: /reset, /tools" in shown and "there is no result yet" in shown

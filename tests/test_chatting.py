@@ -4,46 +4,29 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_tools import scripted
 from tiny import CHATML, make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
-from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, make_env, read_trajectories, write_trajectories
 from agent_gym.serve.conversation import Conversation, Limits
-from agent_gym.transcript import check_tiling
+from agent_gym.transcript import Span, check_tiling
 from agent_gym.viewer import render_html
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tiny_tokenizer()
-
-
 class Chat:
-    """A conversation with a script; `events` is what was told since the last message."""
+    """A conversation with a script; `events` is what happened since the last message."""
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        turns: list[str] | Callable[[], str],
-        env_id: str = "AgentR1/GSM8K-v0",
-        limits: Limits | None = None,
-        **env_kwargs: Any,
-    ) -> None:
-        lines = iter(turns) if isinstance(turns, list) else None
-        act = (lambda episode: next(lines)) if lines is not None else (lambda episode: turns())  # type: ignore[operator]
-        self.policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
-        spec = EpisodeSpec(env_id, env_kwargs, seed=3)
-        self.tokenizer = tokenizer
-        self.conversation = Conversation(make_env(env_id, env_kwargs, tokenizer), self.policy, tokenizer, spec, limits)
+    def __init__(self, tokenizer: Any, turns: Any, *settings: Any, **env_kwargs: Any) -> None:
+        self.tokenizer, self.conversation = tokenizer, scripted(turns, *settings, tokenizer=tokenizer, **env_kwargs)
         self.events: list[dict[str, Any]] = []
 
     def say(self, text: str) -> str:
@@ -60,18 +43,12 @@ class Chat:
     def record(self) -> dict[str, Any]:
         record = self.conversation.record()
         for row in record["rows"]:
-            check_tiling([tuple_span(span) for span in row["spans"]], len(row["token_ids"]))
+            check_tiling([Span(*span) for span in row["spans"]], len(row["token_ids"]))
         return record
 
     def context(self) -> str:
         (row,) = self.record()["rows"]
         return self.tokenizer.decode(row["token_ids"])
-
-
-def tuple_span(span: list[Any]) -> Any:
-    from agent_gym.transcript import Span
-
-    return Span(*span)
 
 
 def rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: list[Any], **kwargs: Any) -> str:
@@ -136,7 +113,7 @@ def test_stopping_keeps_what_was_said_and_the_conversation(tokenizer: Any) -> No
             chat.conversation.stop()
 
     chat.conversation.say("Count.", stop_early)
-    assert heard[-1]["reason"] == "stopped" and chat.policy.pending == 0
+    assert heard[-1]["reason"] == "stopped" and chat.conversation._policy.pending == 0
     said = "".join(event["text"] for event in heard if event["kind"] == "text")
     assert "one two three four".startswith(said) and 0 < len(said) < 18
     assert chat.say("And?") == "answer"
