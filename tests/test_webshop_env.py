@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from webshop_tools import make_goal, make_product, needs_real, real_shop, wander
+from webshop_tools import make_goal, make_product, needs_real, play, real_shop, wander
 
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.scoring import by_rule
@@ -137,15 +137,11 @@ def test_what_is_not_possible_changes_nothing_and_is_said(action: str, error: st
 def test_the_end_says_all_parts_of_the_reward() -> None:
     env = WebShopEnv(reward_weights={"score": 0.0, "success": 10.0, "invalid": 0.1})
     env.reset(seed=0, options={"split": "test", "index": 0})
-    rewards, over = [env.step("nothing")[1]], False
-    while not over:
-        _, reward, terminated, truncated, info = env.step(env.expert_action())
-        rewards.append(reward)
-        over = terminated or truncated
-    assert rewards[0] == pytest.approx(-0.1) and rewards[-1] == 10 and info["is_success"]
-    assert {"r_type", "r_att", "r_price", "w_att", "w_price", "query_match", "category_match", "title_score"} <= set(
-        info["reward_parts"]
-    )
+    assert env.step("nothing")[1] == pytest.approx(-0.1)
+    info = play(env, index=0)
+    assert sum(info["reward_terms"].values()) == 10 and info["is_success"]
+    parts = {"r_type", "r_att", "r_price", "w_att", "w_price", "query_match", "category_match", "title_score"}
+    assert parts <= set(info["reward_parts"])
     assert info["metrics"]["score"] == 1 and info["available_actions"] == {"has_search_bar": False, "clickables": []}
 
 
@@ -201,21 +197,12 @@ def test_wrong_settings_are_named(kwargs: dict[str, str], words: list[str]) -> N
 def test_the_expert_buys_what_was_meant(goals: str) -> None:
     env = made(goals=goals)
     for index in range(0, len(env.tasks["test"]), 3):
-        env.reset(seed=0, options={"split": "test", "index": index})
-        over = False
-        while not over:
-            *_, terminated, truncated, info = env.step(env.expert_action())
-            over = terminated or truncated
-        assert info["is_success"], index
+        assert play(env, index=index)["is_success"], index
 
 
-def test_who_is_in_a_hurry_buys_something_of_the_kind() -> None:
+def test_the_style_direct_buys_something_of_the_kind() -> None:
     env, scores = made(), []
     for index in range(0, len(env.tasks["test"]), 10):
-        env.reset(seed=0, options={"split": "test", "index": index})
-        for _ in range(4):
-            if env.session.page != "done":
-                env.step(env.expert_action("direct"))
-        scores.append(env.session.score)
-        assert not env.session.chosen
-    assert None not in scores and 0.1 < sum(scores) / len(scores) < 0.8
+        scores.append(play(env, "direct", index=index)["metrics"]["score"])
+        assert env.session.page == "done" and env.turn <= 4 and not env.session.chosen
+    assert 0.1 < sum(scores) / len(scores) < 0.8

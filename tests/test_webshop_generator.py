@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from webshop_tools import wander
+from webshop_tools import play, wander
 
 from agent_gym.envs.webshop.data import open_data
 from agent_gym.envs.webshop.embedded import Generated, generate, generate_easy, write_embedded
@@ -48,20 +48,15 @@ def test_relatives_of_a_product_miss_something_that_is_asked_for() -> None:
     products = [one.product for one in made()]
     families = collections.defaultdict(list)
     for product in products:
-        families[product.nouns and product.nouns[0], product.product_category].append(product)
+        families[product.nouns[0], product.product_category].append(product)  # type: ignore[index]
     missed = goals = 0
     for product in products:
-        relatives = [
-            one for one in families[product.nouns and product.nouns[0], product.product_category] if one != product
-        ]
+        family = families[product.nouns[0], product.product_category]  # type: ignore[index]
+        relatives = [one for one in family if one != product]
         for n in range(len(product.instructions)):
             goal = make_goal(product, "human", n)
-            chosen = {
-                name: value
-                for name in product.options
-                for value in goal["goal_options"]
-                if value in product.options[name]
-            }
+            wanted = goal["goal_options"]
+            chosen = {name: value for name, values in product.options.items() for value in wanted if value in values}
             assert reward(product, goal, chosen, by_rule)[0] == 1
             goals += 1
             missed += any(reward(one, goal, chosen, by_rule)[1]["r_att"] < 1 for one in relatives)
@@ -101,19 +96,6 @@ def test_written_files_are_read_again_as_the_official_ones_are(tmp_path: Path) -
 # The easy shop.
 
 
-def play(style: str, **kwargs: Any) -> list[dict[str, Any]]:
-    env: Any = gymnasium.make("AgentR1/WebShop-v0", data="embedded-easy", **kwargs).unwrapped
-    ends = []
-    for index in range(0, len(env.tasks["test"]), 5):
-        env.reset(seed=0, options={"split": "test", "index": index})
-        over = False
-        while not over:
-            *_, terminated, truncated, info = env.step(env.expert_action(style))
-            over = terminated or truncated
-        ends.append({**info, "turns": env.turn})
-    return ends
-
-
 def test_easy_products_differ_and_are_found_first() -> None:
     made = list(generate_easy())
     products = [one.product for one in made]
@@ -138,7 +120,9 @@ def test_no_easy_product_is_in_two_splits() -> None:
 
 
 def test_in_the_easy_shop_the_expert_takes_four_turns_and_the_style_direct_buys_wrong() -> None:
-    assert all(end["is_success"] and end["turns"] == 4 for end in play("default", per_page=1))
-    hasty = play("direct", per_page=1)
-    assert {end["turns"] for end in hasty} == {3}
-    assert sum(end["is_success"] for end in hasty) / len(hasty) < 0.05
+    env: Any = gymnasium.make("AgentR1/WebShop-v0", data="embedded-easy", per_page=1).unwrapped
+    indices = range(0, len(env.tasks["test"]), 5)
+    careful, direct = ([play(env, style, index=index) for index in indices] for style in ("default", "direct"))
+    assert all(end["is_success"] and end["turns"] == 4 for end in careful)
+    assert {end["turns"] for end in direct} == {3}
+    assert sum(end["is_success"] for end in direct) / len(direct) < 0.05

@@ -76,3 +76,13 @@ def wander(session: Session, rng: random.Random) -> tuple[str, str]:
     weights = {"back to search": 0.1, "buy now": 0.3}
     names = [name for name in session.clickables() if rng.random() < weights.get(name, 1.0)]
     return "click", rng.choice(names or ["back to search"])
+
+
+def play(env: Any, style: str = "default", **options: Any) -> dict[str, Any]:
+    """Let an expert play an episode; the last info, and the number of turns."""
+    env.reset(seed=0, options={"split": "test", **options})
+    over = False
+    while not over:
+        *_, terminated, truncated, info = env.step(env.expert_action(style))
+        over = terminated or truncated
+    return {**info, "turns": env.turn}
