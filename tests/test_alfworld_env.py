@@ -129,10 +129,10 @@ def test_situation_tells_what_was_done_and_what_can_be_done_now() -> None:
     assert HISTORY_HEADING not in env.situation()[1]["content"]
     env.step("<think>cold</think>" + FORMS["tool"]("go to fridge 1"))
     env.step("<tool_call>{")
-    told = env.situation()[1]["content"]
-    assert "\n2. (no command)\n   Error: the tool call is not closed by </tool_call>\n" in told
-    assert f"{HISTORY_HEADING}\n1. go to fridge 1\n   You arrive at fridge 1. The fridge 1 is closed." in told
-    assert told.startswith("-= Welcome") and told.count("Admissible commands:") == 1 and "- open fridge 1" in told
+    shown = env.situation()[1]["content"]
+    assert "\n2. (no command)\n   Error: the tool call is not closed by </tool_call>\n" in shown
+    assert f"{HISTORY_HEADING}\n1. go to fridge 1\n   You arrive at fridge 1. The fridge 1 is closed." in shown
+    assert shown.startswith("-= Welcome") and shown.count("Admissible commands:") == 1 and "- open fridge 1" in shown
 
 
 def test_a_game_is_picked_by_its_name() -> None:

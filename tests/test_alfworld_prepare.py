@@ -25,7 +25,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packed(games: Path, to: Path) -> Path:
-    """The same as the official archive has them: no traj_data.json, and something else beside."""
+    """The same as the official archive has them: no traj_data.json, and other files, too."""
     files = sorted(file for file in games.rglob("*") if file.name == "game.tw-pddl")
     if to.suffix == ".zip":
         with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -139,12 +139,12 @@ def test_out_of_reach_one_line_says_how_else(tmp_path: Path, monkeypatch: pytest
 def test_archives_that_cannot_be_unpacked_or_hold_too_much(games: Path, tmp_path: Path) -> None:
     source = packed(games, tmp_path / "a.zip")
     content = bytearray(source.read_bytes())
-    for name, at, value, said in (("locked", 8, 1, "password"), ("method", 10, 99, "compression")):
+    for name, at, value, word in (("locked", 8, 1, "password"), ("method", 10, 99, "compression")):
         broken = bytearray(content)
         for start in _headers(content):
             broken[start + at] = value
         (tmp_path / f"{name}.zip").write_bytes(broken)
-        with pytest.raises(ConfigError, match=f"cannot be unpacked: .*{said}.*unpack it yourself"):
+        with pytest.raises(ConfigError, match=f"cannot be unpacked: .*{word}.*unpack it yourself"):
             prepare("alfworld", source=[str(tmp_path / f"{name}.zip")], output=tmp_path / name)
     small = dataclasses.replace(RECIPES["alfworld"].archive, unpacked=1000)
     with pytest.raises(ConfigError, match="more than 4 times the bytes expected"):

@@ -77,15 +77,15 @@ def test_the_commands_say_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_reset_forgets() -> None:
-    told: list[str] = []
+    answers: list[str] = []
 
     def answer() -> str:
-        told.append("x")
+        answers.append("x")
         return "b"
 
     shown = talk(["a", "/reset", "c"], [answer, answer])
     ends = [line for line in shown.splitlines() if line.startswith("[")]
-    assert len(told) == 2 and ends[0].split("context")[1] == ends[1].split("context")[1]
+    assert len(answers) == 2 and ends[0].split("context")[1] == ends[1].split("context")[1]
 
 
 def interrupt() -> str:

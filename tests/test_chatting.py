@@ -114,12 +114,13 @@ def test_stopping_keeps_what_was_said_and_the_conversation(tokenizer: Any) -> No
 
     chat.conversation.say("Count.", stop_early)
     assert heard[-1]["reason"] == "stopped" and chat.conversation._policy.pending == 0
-    said = "".join(event["text"] for event in heard if event["kind"] == "text")
-    assert "one two three four".startswith(said) and 0 < len(said) < 18
+    spoken = "".join(event["text"] for event in heard if event["kind"] == "text")
+    assert "one two three four".startswith(spoken) and 0 < len(spoken) < 18
     assert chat.say("And?") == "answer"
     # Its turn was cut off, so that the world closes it.
     assert (
-        f"assistant\n{said}<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\nfive" in chat.context()
+        f"assistant\n{spoken}<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\nfive"
+        in chat.context()
     )
 
 
@@ -247,11 +248,11 @@ def test_a_server_of_texts_is_heard_live_and_calls_tools(tokenizer: Any) -> None
 
     from agent_gym.policies import OpenAIPolicy
 
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     heard = threading.Event()
 
     def tell(event: dict[str, Any]) -> None:
-        told.append(event)
+        events.append(event)
         if event["kind"] == "text":
             heard.set()
 
@@ -267,9 +268,9 @@ def test_a_server_of_texts_is_heard_live_and_calls_tools(tokenizer: Any) -> None
         conversation = Conversation(make_env(spec.env_id, {}, tokenizer), policy, tokenizer, spec)
         conversation.say("What is 48/2?", tell)
         policy.close()
-    written = "".join(event["text"] for event in told if event["kind"] == "text")
-    assert written == CALL + "It is 24." and told[-1]["reason"] == "answer"
-    assert [r["text"] for event in told if event["kind"] == "results" for r in event["results"]] == ["24"]
+    written = "".join(event["text"] for event in events if event["kind"] == "text")
+    assert written == CALL + "It is 24." and events[-1]["reason"] == "answer"
+    assert [r["text"] for event in events if event["kind"] == "results" for r in event["results"]] == ["24"]
 
 
 @pytest.fixture(scope="module")

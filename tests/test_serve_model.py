@@ -59,7 +59,7 @@ def test_the_command_becomes_vllm(on_cpu: bool, monkeypatch: pytest.MonkeyPatch,
     assert program == sys.executable and command[-2:] == ["--data-parallel-size", "2"]
     assert command[command.index("--max-model-len") + 1] == "300"
     assert environment["VLLM_SERVER_DEV_MODE"] == "1" and "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
-    said = capsys.readouterr().err
-    assert "http://127.0.0.1:8010" in said and "key in $AGENT_GYM_SERVER_KEY" in said
+    printed = capsys.readouterr().err
+    assert "http://127.0.0.1:8010" in printed and "key in $AGENT_GYM_SERVER_KEY" in printed
     with pytest.raises(ConfigError, match="unknown argument '--contxt'"):
         serve(["model", "org/model", "--contxt", "300"])

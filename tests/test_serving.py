@@ -203,7 +203,7 @@ with SearchServer(MicroBatcher(CountingRetriever()), bind(port={port})) as serve
 
 @contextmanager
 def serving_process(code: str, port: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A server in a process of its own, which takes its port when it is told to (`listen`)."""
+    """A server in a process of its own, which takes its port at `listen`."""
     command = [sys.executable, "-c", code.format(port=port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

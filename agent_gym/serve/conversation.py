@@ -8,7 +8,7 @@ words continue the same context. Nothing is scored. A listener gets everything w
     person    text: what the person wrote
     text      text: a piece of the policy's turn
     turn      calls: of the turn that is now complete, each with name, arguments and error
-    results   results: what the tools answered, each with text and error, one per call where they can be told apart;
+    results   results: what the tools answered, each with text and error, one per call where they can be separated;
               seconds
     end       reason: a key of `REASONS`; text: the same in words; tokens and limit of the context; sampled; seconds
 """
@@ -249,7 +249,7 @@ class ChatContext:
             raise ConfigError(f"{spec.env_id} shows images, which a chat does not: use agent-gym rollout and view")
         *before, question = info["messages"]
         self.opening = str(question["content"])
-        # A room or a page has to be seen before anything can be said about it; a question may be any.
+        # A room or a page has to be seen before anything can be asked about it; a question may be any.
         self.has_state = type(env).situation is not TextEnv.situation
         stop = tuple(info["stop"])
         self.episode = Episode(spec, messages=before, tools=info["tools"], stop=stop, task_id=info["task_id"])

@@ -1,7 +1,7 @@
 """The shop as a web page on this machine: a person shops as a policy does, and sees the reward and its parts.
 
 Each visit is an environment of its own, so that goals, turns and rewards are those of a policy. The page is page.html
-and page.js; whatever products say reaches it as text. What the page may load is this server's own, by its
+and page.js; the texts of products reach it as text only. What the page may load is this server's own, by its
 Content-Security-Policy, and nothing else; and no other page may show it in a frame.
 """
 
