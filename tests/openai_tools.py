@@ -1,11 +1,11 @@
-"""A small server that speaks OpenAI's protocol and says what it is told to, as a whole or as a stream."""
+"""A small server that speaks OpenAI's protocol and gives prepared answers, as a whole or as a stream."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,8 +19,9 @@ from agent_gym.rollout import Episode, Row
 class Server:
     """Answers from a list, the last answer again and again, and remembers what it was asked."""
 
-    def __init__(self, *answers: tuple[int, Any], models: Any = None) -> None:
+    def __init__(self, *answers: tuple[int, Any], models: Any = None, ids: bool = False) -> None:
         self.answers, self.models = list(answers), models
+        self.endpoint = "/v1/completions" if ids else "/chat/completions"
         self.asked: list[tuple[str, Any, str | None]] = []
         self.lock, self.left = threading.Lock(), threading.Event()
 
@@ -29,7 +30,7 @@ class Server:
             self.asked.append((path, content, key))
             if path.endswith("/models"):
                 return self.models or (200, {"data": [{"id": "m"}]})
-            if path.endswith("/chat/completions"):
+            if path.endswith(self.endpoint):
                 return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             return 400, {"error": "no such parameter: return_token_ids"}
 
@@ -103,18 +104,32 @@ def delta(text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
     return {"choices": [{"delta": {} if text is None else {"content": text}, "finish_reason": finish_reason}]}
 
 
-def watch(
-    url: str, tokenizer: Any, *, model: str = "m", token_ids: bool = False, **sampling: Any
-) -> tuple[list[int], Generation]:
-    """Send one request that somebody watches, and return what was heard and what it came to."""
-    heard: list[int] = []
-    policy = OpenAIPolicy(url, model, ChatRenderer.of(tokenizer), token_ids=token_ids, concurrency=1)
-    episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
+def submit(policy: OpenAIPolicy, *requests: tuple[int, SamplingParams], on_token: Any = None) -> list[Generation]:
+    """Submit requests with a conversation, and return what finished when none is pending."""
+    for number, params in requests:
+        episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
+        policy.submit(Request(number, [1], params, episode, on_token))
     found: list[Generation] = []
-    try:
-        policy.submit(Request(0, [1], SamplingParams(50, **sampling), episode, heard.append))
-        while not found:
-            found += policy.poll()
-    finally:
-        policy.close()
-    return heard, found[0]
+    while policy.pending:
+        found += policy.poll()
+    return found
+
+
+@contextmanager
+def policy_at(server: Server | str, tokenizer: Any, **settings: Any) -> Iterator[OpenAIPolicy]:
+    """Make a policy of a server, which is started where it is not an address."""
+    with serving(server) if isinstance(server, Server) else nullcontext(server) as url:
+        settings = {"model": "m", "token_ids": False, **settings}
+        policy = OpenAIPolicy(url, renderer=ChatRenderer.of(tokenizer), **settings)
+        try:
+            yield policy
+        finally:
+            policy.close()
+
+
+def watch(server: Server | str, tokenizer: Any, *, stop: Any = (), **settings: Any) -> tuple[list[int], Generation]:
+    """Send one streamed request; return the tokens that were heard, and the generation."""
+    heard: list[int] = []
+    with policy_at(server, tokenizer, concurrency=1, **settings) as policy:
+        (found,) = submit(policy, (0, SamplingParams(50, stop=stop)), on_token=heard.append)
+    return heard, found

@@ -28,14 +28,20 @@ def counting(n: int, env_id: str = "Toy/Counting-v0", **kwargs: Any) -> list[Epi
     return [EpisodeSpec(env_id, kwargs, seed=i, split="train", index=i, sampling_seed=100 + i) for i in range(n)]
 
 
+def play(
+    policy: Any, tokenizer: Any, specs: list[EpisodeSpec], budget: Budget | None = None, t: float = 1.0, **kw: Any
+) -> list[Episode]:
+    runner = Runner(policy, tokenizer, budget, **kw)
+    try:
+        return runner.run(specs, temperature=t)
+    finally:
+        runner.close()
+
+
 def roll(
     tokenizer: Any, specs: list[EpisodeSpec], act: Any = expert, budget: Budget | None = None, **kw: Any
 ) -> list[Episode]:
-    runner = Runner(scripted(tokenizer, act), tokenizer, budget, **kw)
-    try:
-        return runner.run(specs)
-    finally:
-        runner.close()
+    return play(scripted(tokenizer, act), tokenizer, specs, budget, **kw)
 
 
 def check_episode(episode: Episode, tokenizer: Any) -> None:
@@ -108,11 +114,7 @@ def roll_random(
 ) -> tuple[list[Episode], RandomWriter]:
     """Roll out random tokens and check every episode that did not fail."""
     policy = RandomWriter(cut)
-    runner = Runner(policy, tokenizer, budget, context=context, workers=4)
-    try:
-        episodes = runner.run(specs)
-    finally:
-        runner.close()
+    episodes = play(policy, tokenizer, specs, budget, context=context, workers=4)
     for episode in episodes:
         if episode.failure is None:
             check_contexts(episode, policy)

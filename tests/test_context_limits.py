@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_tools import counting, expert, roll, roll_random, scripted
+from rollout_tools import counting, expert, play, roll, roll_random, scripted
 from toy_envs import CountingEnv, SlowWriter
 
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
 from agent_gym.evaluate import summarize
-from agent_gym.rollout import Budget, Runner, derive_seed, read_trajectories, replay, to_record
+from agent_gym.rollout import Budget, Runner, read_trajectories, replay, to_record
 from agent_gym.rollout.contexts import NewContext
 from agent_gym.rollout.env_threads import EnvThread
 
@@ -26,17 +26,16 @@ POLICIES = pytest.mark.parametrize(
 
 
 @POLICIES
-@pytest.mark.parametrize(("how", "when"), [("crash", 3), ("failure", 0), ("crash", -1)])
-def test_a_broken_environment_is_one_failed_episode(tokenizer: Any, context: str, how: str, when: int) -> None:
+def test_a_broken_environment_is_one_failed_episode(tokenizer: Any, context: str) -> None:
     specs = [
         dataclasses.replace(spec, sampling_seed=spec.index)
-        for spec in counting(4, "Toy/Broken-v0", how=how, when=when, tasks=(1,), max_turns=6)
+        for spec in counting(4, "Toy/Broken-v0", how="crash", when=3, tasks=(1,), max_turns=6)
     ]
     episodes, _ = roll_random(tokenizer, specs, context, Budget(20, 500))
     for i, episode in enumerate(episodes):
         if i == 1:
             assert episode.failure and math.isnan(episode.reward) and episode.env is None
-            assert episode.turns == max(0, when)
+            assert episode.turns == 3
             # A prompt that nobody answered is not kept.
             assert not episode.steps or len(episode.rows) == 1 + episode.steps[-1].row
         else:
@@ -69,9 +68,7 @@ def test_time_runs_out_in_the_middle(tokenizer: Any, context: str) -> None:
             return done
 
     policy = Silent(lambda episode: "word", scripted(tokenizer)._encode)
-    runner = Runner(policy, tokenizer, Budget(20, 600, max_seconds=3.0), context=context)
-    episodes = runner.run(counting(3, max_turns=20))
-    runner.close()
+    episodes = play(policy, tokenizer, counting(3, max_turns=20), Budget(20, 600, max_seconds=3.0), context=context)
     assert policy.pending == 0 and len(policy.aborted) == 3
     for episode in episodes:
         assert episode.truncation == "seconds" and episode.failure is None and len(episode.steps) == 5
@@ -137,13 +134,6 @@ def test_a_context_that_breaks_is_a_failed_episode_and_a_mistake_is_an_error(tok
     Broken.error = ConfigError("the setting 'colour' is 'loud'")
     with pytest.raises(ConfigError, match="loud"):
         roll(tokenizer, counting(2), context=Broken())
-
-
-@POLICIES
-def test_seeds_are_those_of_the_steps(tokenizer: Any, context: str) -> None:
-    (episode,), policy = roll_random(tokenizer, counting(1, max_turns=8), context, Budget(20, 500))
-    seeds = [request.params.seed for request, _ in policy.log_of(episode)]
-    assert seeds == [derive_seed(100, k) for k in range(len(episode.steps))]
 
 
 def test_appending_costs_no_work_beside_the_environment(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,13 +272,3 @@ def test_one_limit_of_tokens(tokenizer: Any) -> None:
         Runner(scripted(tokenizer), tokenizer, Budget(max_tokens=900), context="budget:901")
     with pytest.raises(ConfigError, match="window of 0 turns"):
         WindowContext(0)
-
-
-@settings(max_examples=5)
-@given(seed=st.integers(0, 10**6))
-def test_contexts_do_not_depend_on_scheduling(tokenizer: Any, seed: int) -> None:
-    for context in NAMES:
-        specs = specs_of("Toy/Counting-v0", seed, n=4)
-        together, _ = roll_random(tokenizer, specs, context, Budget(20, 600))
-        alone = [roll_random(tokenizer, [spec], context, Budget(20, 600))[0][0] for spec in specs]
-        assert [episode.rows for episode in together] == [episode.rows for episode in alone]

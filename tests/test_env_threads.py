@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import re
 import signal
 import sqlite3
@@ -214,11 +215,14 @@ def test_slow_and_hung_environments_hold_up_nobody(tokenizer: Any) -> None:
     """More of them than may run at the same time: they only wait, so that they do not count."""
     specs = [*counting(6, "Toy/Broken-v0", how="hang", when=0, tasks=(0, 1, 2)), *counting(20)]
     runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=3.0), workers=1)
-    episodes = runner.run(specs)
+    for _ in range(2):
+        episodes = runner.run(specs)
+        assert all(episode.success for episode in episodes[3:])
+        for episode in episodes[:3]:
+            assert str(episode.failure) == "EnvFailure: no answer from the environment in 3.0 s"
+            assert math.isnan(episode.reward)
+        assert max(episode.seconds for episode in episodes[3:]) < min(episode.seconds for episode in episodes[:3])
     runner.close()
-    assert [bool(episode.failure) for episode in episodes] == [True] * 3 + [False] * 23
-    assert all(episode.success for episode in episodes[3:])
-    assert max(episode.seconds for episode in episodes[3:]) < min(episode.seconds for episode in episodes[:3])
 
 
 @pytest.mark.parametrize("processes", [0, 1])

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import pytest
-from rollout_tools import roll, scripted
+from rollout_tools import play, roll, scripted
 
 from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.rollout import (
@@ -18,7 +18,6 @@ from agent_gym.rollout import (
     Episode,
     EpisodeSpec,
     Failure,
-    Runner,
     failure_summary,
     from_record,
     read_trajectories,
@@ -273,9 +272,9 @@ def test_a_record_keeps_the_traceback_and_old_records_are_read(tokenizer: Any, m
 def test_a_close_that_raises_loses_no_result(
     tokenizer: Any, mine: Path, processes: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runner = Runner(scripted(tokenizer, lambda episode: "go"), tokenizer, Budget(), env_processes=processes)
-    episodes = runner.run(specs(3, how="close"))
-    runner.close()
+    episodes = play(
+        scripted(tokenizer, lambda episode: "go"), tokenizer, specs(3, how="close"), Budget(), env_processes=processes
+    )
     assert all(episode.terminated and not episode.failure for episode in episodes)
     if not processes:  # the fork server's processes write where it did when it was started
         assert "agent-gym: closing an environment failed: ValueError: close() is broken" in capfd.readouterr().err

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from cli_tools import complaint  # noqa: E402
 from model_server import free_port, model_server  # noqa: E402
-from openai_tools import Server, says, serving, watch  # noqa: E402
+from openai_tools import Server, delta, policy_at, says, serving, streams, submit, watch  # noqa: E402
 from rollout_tools import EOS, counting  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
@@ -23,29 +23,33 @@ from agent_gym import ConfigError, RolloutError  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
-from agent_gym.policies import Generation, OpenAIPolicy, Policy, Request, SamplingParams  # noqa: E402
+from agent_gym.policies import Policy, Request, SamplingParams  # noqa: E402
 from agent_gym.policies.openai import chat_messages, find_model  # noqa: E402
 from agent_gym.rollout import Budget, Episode, Row, Runner, read_trajectories  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 
 
-def play(url: str, tokenizer: Any, specs: list[Any], **settings: Any) -> list[Any]:
-    policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False, **settings)
-    runner = Runner(policy, tokenizer, Budget(64, 2000))
-    try:
-        return runner.run(specs, temperature=0.7)
-    finally:
-        runner.close()
-        policy.close()
+def play(server: Server | str, tokenizer: Any, specs: list[Any], *, context: str = "append", **settings: Any) -> Any:
+    with policy_at(server, tokenizer, **settings) as policy:
+        runner = Runner(policy, tokenizer, Budget(64, 1000), context=context)
+        try:
+            return runner.run(specs, temperature=0.7)
+        finally:
+            runner.close()
+
+
+def ids(token_ids: list[Any], finish_reason: str | None = None, logprobs: list[float] | None = None) -> dict[str, Any]:
+    values = [-0.5] * len(token_ids) if logprobs is None else logprobs
+    choice = {"token_ids": token_ids, "logprobs": {"token_logprobs": values}, "finish_reason": finish_reason}
+    return {"choices": [choice]}
 
 
 def test_texts_become_turns(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
     server = Server(says(call + call), says("<answer>42</answer>"))
-    with serving(server) as url:
-        (episode,) = play(url, tokenizer, make_specs(GSM8K, split="test", episodes=1))
+    (episode,) = play(server, tokenizer, make_specs(GSM8K, split="test", episodes=1))
     assert [step.action for step in episode.steps] == [call + call, "<answer>42</answer>"]
     assert episode.terminated and not any(episode.rows[0].logprobs)
     (_, first, key), (path, second, _) = server.asked
@@ -62,16 +66,9 @@ def test_texts_become_turns(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_stop_strings_and_cut_turns(tokenizer: Any) -> None:
     params = SamplingParams(50, stop=("</code>",))
     server = Server(says("a</code>b</code>"), says("on and on", "length"), says(None))
-    found: list[Generation] = []
-    with serving(server) as url:
-        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
+    with policy_at(server, tokenizer) as policy:
         assert isinstance(policy, Policy)
-        for i in range(3):
-            episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
-            policy.submit(Request(i, [1], params, episode))
-            while policy.pending:
-                found += policy.poll()
-        policy.close()
+        found = [generation for i in range(3) for generation in submit(policy, (i, params))]
     assert [generation.finish_reason for generation in found] == ["stop_string", "length", "stop"]
     assert tokenizer.decode(found[0].token_ids) == "a</code>" and tokenizer.decode(found[1].token_ids) == "on and on"
     assert found[2].token_ids == [EOS]
@@ -80,8 +77,7 @@ def test_stop_strings_and_cut_turns(tokenizer: Any) -> None:
 
 def test_a_busy_server_is_asked_again(tokenizer: Any) -> None:
     server = Server((429, {"error": "slow down"}), (503, {}), says("on"), says("stop"))
-    with serving(server) as url:
-        (episode,) = play(url, tokenizer, counting(1))
+    (episode,) = play(server, tokenizer, counting(1))
     assert [step.action for step in episode.steps] == ["on", *["stop"] * (len(episode.steps) - 1)]
 
 
@@ -91,17 +87,31 @@ def test_a_busy_server_is_asked_again(tokenizer: Any) -> None:
 )
 def test_a_refusal_ends_the_rollout_with_what_the_server_said(tokenizer: Any, status: int, words: str) -> None:
     server = Server((status, {"error": {"message": "because of this"}}))
-    with (
-        serving(server) as url,
-        pytest.raises(RolloutError, match=f"answered {status} .*because of this.*{words}|{words}"),
-    ):
-        play(url, tokenizer, counting(2), retries=0)
+    with pytest.raises(RolloutError, match=f"answered {status} .*because of this.*{words}|{words}"):
+        play(server, tokenizer, counting(2), retries=0)
     assert len(server.asked) <= 2, "asking again would not help"
 
 
-def test_an_answer_that_is_none_is_an_error(tokenizer: Any) -> None:
-    with serving(Server((200, {"choices": []}))) as url, pytest.raises(RolloutError, match="answered strangely"):
-        play(url, tokenizer, counting(1))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": []},
+        ids([]),
+        ids([5, "six"], "stop"),
+        ids([5, 6, EOS], "stop", [-0.5] * 2),
+        ids([5, EOS], "stop", [-0.5] * 3),
+        ids([5, EOS], "stop", [-0.5, float("nan")]),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_with_other_logprobs_than_tokens_or_none_is_an_error(
+    tokenizer: Any, answer: dict[str, Any], streamed: bool
+) -> None:
+    if streamed and not answer["choices"]:
+        pytest.skip("an event without a choice counts tokens")
+    server = Server(streams(answer, ids([], "stop")) if streamed else (200, answer), ids=True)
+    with pytest.raises(RolloutError, match="answered strangely"):
+        watch(server, tokenizer, token_ids=True)
 
 
 def test_a_server_that_went_away(tokenizer: Any) -> None:
@@ -123,54 +133,26 @@ def test_requests_run_side_by_side_and_no_more_than_allowed(tokenizer: Any) -> N
                 inside[0] -= 1
             return says("stop")
 
-    with serving(Slow()) as url:
-        episodes = play(url, tokenizer, counting(9), concurrency=3)
+    episodes = play(Slow(), tokenizer, counting(9), concurrency=3)
     assert len(episodes) == 9 and most[0] == 3
 
 
-def test_an_aborted_request_is_not_heard_of(tokenizer: Any) -> None:
-    (spec,) = counting(1)
-    episode = Episode(spec, rows=[Row()], messages=[{"role": "user", "content": "x"}])
-    with serving(Server(says("a"))) as url:
-        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False, concurrency=1)
-        for i in range(4):
-            policy.submit(Request(i, [1], SamplingParams(5), episode))
-        policy.abort(0)
-        policy.abort(2)
-        found = []
-        while policy.pending:
-            found += policy.poll()
-        policy.close()
-    assert sorted(generation.id for generation in found) == [1, 3]
-
-
-def test_an_answer_to_an_aborted_request_is_not_that_to_the_next_of_its_id(tokenizer: Any) -> None:
-    (spec,) = counting(1)
-    episode = Episode(spec, rows=[Row()], messages=[{"role": "user", "content": "x"}])
-    renderer = ChatRenderer.of(tokenizer)
-    with serving(Server(says("old"), says("new"))) as url:
-        policy = OpenAIPolicy(url, "m", renderer, token_ids=False)
-        policy.submit(Request(0, [1], SamplingParams(5), episode))
+def test_an_aborted_request_is_not_heard_of_nor_taken_for_the_next_of_its_id(tokenizer: Any) -> None:
+    params = SamplingParams(5)
+    with policy_at(Server(says("old"), says("new")), tokenizer) as policy:
+        episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
+        policy.submit(Request(0, [1], params, episode))
         stop = time.monotonic() + 30
         while policy._news.empty() and time.monotonic() < stop:
             time.sleep(0.01)
         policy.abort(0)
-        policy.submit(Request(0, [1], SamplingParams(5), episode))
-        found = []
-        while policy.pending:
-            found += policy.poll()
-        policy.close()
-    assert [renderer.decode_action(generation.token_ids) for generation in found] == ["new"]
+        (found,) = submit(policy, (0, params))
+        assert ChatRenderer.of(tokenizer).decode_action(found.token_ids) == "new"
 
 
 def test_only_the_whole_conversation_can_be_sent_as_messages(tokenizer: Any) -> None:
-    with serving(Server(says("on"))) as url:
-        policy = OpenAIPolicy(url, "m", ChatRenderer.of(tokenizer), token_ids=False)
-        runner = Runner(policy, tokenizer, Budget(20, 600), context="window:1")
-        with pytest.raises(ConfigError, match="--context append"):
-            runner.run(counting(1))
-        runner.close()
-        policy.close()
+    with pytest.raises(ConfigError, match="--context append"):
+        play(Server(says("on")), tokenizer, counting(1), context="window:1")
 
 
 def test_finding_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,11 +169,9 @@ def test_finding_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
             find_model(url, "m")
     with serving(Server(says(""), models=(404, {}))) as url:
         assert find_model(url, "m") == {"id": "m"}, "not every server has a list"
-    with (
-        serving(Server(says(""), models=(200, "hello"))) as url,
-        pytest.raises(ConfigError, match="no OpenAI-compatible"),
-    ):
-        find_model(url, "m")
+    with serving(Server(says(""), models=(200, "hello"))) as url:
+        with pytest.raises(ConfigError, match="no OpenAI-compatible"):
+            find_model(url, "m")
     for url in ("localhost:8000", "ftp://x/v1"):
         with pytest.raises(ConfigError, match="must be like 'http"):
             find_model(url, "m")
@@ -220,6 +200,84 @@ def test_eval_at_an_endpoint_of_texts(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"no model server at {nobody}" in complaint(capsys, "eval", GSM8K, "--endpoint", nobody)
 
 
+# Streams.
+
+
+def test_a_stream_is_heard_while_it_comes(tokenizer: Any) -> None:
+    heard: list[int] = []
+    first = threading.Event()
+
+    def hear(token: int) -> None:
+        heard.append(token)
+        first.set()
+
+    def wait() -> None:
+        assert first.wait(60), "the first piece must be heard before the second one is sent"
+
+    server = Server(streams(": hello\n\n", delta(None), delta("It is "), wait, delta("24 🙂"), delta("", "stop")))
+    with policy_at(server, tokenizer) as policy:
+        (found,) = submit(policy, (0, SamplingParams(50)), on_token=hear)
+    assert tokenizer.decode(heard) == "It is 24 🙂"
+    assert tokenizer.decode(found.token_ids[:-1]) == "It is 24 🙂" and found.token_ids[-1] == EOS
+    assert found.finish_reason == "stop" and server.asked[0][1]["stream"] is True
+
+
+def test_a_stream_of_token_ids(tokenizer: Any) -> None:
+    events = ids([5]), ids([6, 7]), {"choices": [], "usage": {}}, ids([EOS], "stop"), "data: [DONE]\n\n"
+    server = Server(streams(*events), ids=True)
+    heard, found = watch(server, tokenizer, token_ids=True)
+    assert server.asked[0][1]["stream"] and server.asked[0][1]["prompt"] == [1]
+    assert heard == found.token_ids == [5, 6, 7, EOS] and found.logprobs == [-0.5] * 4
+    assert found.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("answer", "heard_text", "text", "reason"),
+    [
+        (lambda: streams(delta("a</co"), delta("de>b"), *[delta("x")] * 1000), "a</code>", "a</code>", "stop_string"),
+        (lambda: streams(delta("on and"), delta(" on", "length")), "on and on", "on and on", "length"),
+        # A server that cannot stream answers as a whole.
+        (lambda: says("It is 24."), "", "It is 24.<|im_end|>", "stop"),
+    ],
+)
+def test_how_a_stream_ends(tokenizer: Any, answer: Any, heard_text: str, text: str, reason: str) -> None:
+    heard, found = watch(Server(answer()), tokenizer, stop=("</code>",))
+    assert tokenizer.decode(heard) == heard_text
+    assert (tokenizer.decode(found.token_ids), found.finish_reason) == (text, reason)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ((delta("a"), {"error": {"message": "out of memory"}}), "out of memory"),
+        ((delta("a"), "data: {nothing\n\n"), "answered strangely"),
+        (("data: 7\n\n",), "answered strangely"),
+        (({"choices": [{"text": "a"}]},), "answered strangely"),
+        ((delta("a"),), "without saying why"),
+        ((delta("a"), "data: [DONE]\n\n"), "without saying why"),
+    ],
+)
+def test_a_broken_stream_is_an_error(tokenizer: Any, pieces: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(RolloutError, match=words):
+        watch(Server(streams(*pieces)), tokenizer)
+
+
+def test_a_stopped_turn_breaks_the_stream_off(tokenizer: Any) -> None:
+    class Enough(Exception):
+        pass
+
+    def hear(token: int) -> None:
+        raise Enough
+
+    server = Server(streams(*[delta("and on ")] * 200_000))
+    with policy_at(server, tokenizer) as policy:
+        with pytest.raises(Enough):
+            submit(policy, (0, SamplingParams(50)), on_token=hear)
+        policy.abort(0)
+        assert server.left.wait(60), "the server goes on writing"
+        assert policy.pending == 0 and policy.poll() == []
+
+
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
@@ -237,7 +295,7 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         card = find_model(url, None)
         assert card["max_model_len"] == 1024
         tokenizer = AutoTokenizer.from_pretrained(model)
-        (episode,) = play_at(url, card["id"], tokenizer)
+        (episode,) = play(url, tokenizer, make_specs(GSM8K, split="test", episodes=1), model=card["id"])
         assert len(episode.steps) >= 1 and episode.failure is None
         heard, found = watch(url, tokenizer, model=card["id"], token_ids=True)
         assert heard == found.token_ids and len(found.logprobs) == len(heard) > 1
@@ -252,13 +310,3 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     # Seeds mean something else to each engine, prompts do not.
     assert {key: row["spans"][0] for key, row in ids.items()} == {key: row["spans"][0] for key, row in here.items()}
     assert all(any(logprob < 0 for logprob in row["logprobs"]) for row in ids.values())
-
-
-def play_at(url: str, model: str, tokenizer: Any) -> list[Any]:
-    policy = OpenAIPolicy(url, model, ChatRenderer.of(tokenizer), token_ids=False)
-    runner = Runner(policy, tokenizer, Budget(12, 1000))
-    try:
-        return runner.run(make_specs(GSM8K, split="test", episodes=1), temperature=1.0)
-    finally:
-        runner.close()
-        policy.close()

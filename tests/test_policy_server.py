@@ -1,4 +1,4 @@
-"""vLLM behind HTTP: a real server on this machine, asked with ids, given weights through files, killed."""
+"""vLLM behind HTTP: one real server, asked with ids, given weights by engines and trainers; and one that is killed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+pytest.importorskip("trl")
 pytest.importorskip("aiohttp")
 
 from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
 from model_server import free_port, model_server  # noqa: E402
 from process_tools import held  # noqa: E402
-from tiny import make_tiny_model  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from trainer_tools import distance, in_ranks, make_trainer, model_folder, settings, weights  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Engine, Request, SamplingParams  # noqa: E402
@@ -41,13 +41,8 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model"), context=CONTEXT)
-
-
-@pytest.fixture(scope="module")
-def server(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    with model_server(path, tmp_path_factory.mktemp("server") / "log.txt", context=CONTEXT) as started:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with model_server(Path(model_folder()), tmp_path_factory.mktemp("server") / "log.txt", context=CONTEXT) as started:
         yield started
 
 
@@ -64,8 +59,8 @@ def through_files(test: Any) -> Any:
 
 
 @pytest.fixture
-def model(path: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(path)
+def model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(model_folder())
 
 
 def test_logprobs_are_those_of_the_weights_that_were_sent_last(policy: VLLMServerPolicy, model: Any) -> None:
@@ -84,11 +79,9 @@ def test_logprobs_are_those_of_the_weights_that_were_sent_last(policy: VLLMServe
 
 
 @through_files
-def test_turns_end_where_they_should(policy: VLLMServerPolicy, model: Any, path: Path) -> None:
-    from transformers import AutoTokenizer
-
+def test_turns_end_where_they_should(policy: VLLMServerPolicy, model: Any) -> None:
     policy.sync(model.named_parameters())
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder())
     [plain] = run(policy, make_requests(1, max_tokens=60)).values()
     first = tokenizer.decode(plain.token_ids[:3])[-1]
     [stopped] = run(policy, make_requests(1, max_tokens=60, stop=(first,))).values()
@@ -151,16 +144,16 @@ def test_weights_that_cannot_be_written_are_an_error_and_all_are_read(
     policy = VLLMServerPolicy([server[0]], [EOS], context=CONTEXT, folder=tmp_path / "missing")
     read: list[str] = []
 
-    def weights() -> Iterator[tuple[str, Any]]:
+    def named() -> Iterator[tuple[str, Any]]:
         for name, weight in model.named_parameters():
             read.append(name)
             yield name, weight
 
     with pytest.raises(RolloutError, match="cannot be written to .*missing"):
-        policy.sync(weights())
+        policy.sync(named())
     policy.close()
     assert len(read) == len(list(model.named_parameters()))
-    with in_files(weights(), tmp_path) as folder:
+    with in_files(named(), tmp_path) as folder:
         assert list(folder.iterdir())
     assert not list(tmp_path.iterdir())
 
@@ -211,8 +204,8 @@ def test_only_holders_of_the_key_reach_the_workers(
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_is_an_error_that_says_how_to_go_on(path: Path, tmp_path: Path, model: Any) -> None:
-    with model_server(path, tmp_path / "log.txt", context=CONTEXT) as (url, process):
+def test_a_server_that_dies_is_an_error_that_says_how_to_go_on(tmp_path: Path, model: Any) -> None:
+    with model_server(Path(model_folder()), tmp_path / "log.txt", context=CONTEXT) as (url, process):
         policy = VLLMServerPolicy([url], [EOS], context=CONTEXT, retries=1)
         policy.sync(model.named_parameters())
         for request in make_requests(8, max_tokens=400):
@@ -224,3 +217,55 @@ def test_a_server_that_dies_is_an_error_that_says_how_to_go_on(path: Path, tmp_p
         with pytest.raises(RolloutError, match="requests are pending|cannot be reached"):
             policy.sync(model.named_parameters())
         policy.close()
+
+
+# Trainers with their engine behind the server.
+
+
+def trained(folder: str, options: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    trainer = make_trainer(folder, policy=None, max_steps=2, **options)
+    trainer.train()
+    trainer.runner.policy.close()
+    return weights(trainer.model), trainer.state.log_history
+
+
+def test_one_process_and_two_ranks_train_as_without_a_server(server: Any, tmp_path: Path) -> None:
+    here, _ = trained(str(tmp_path / "here"), {"per_device_train_batch_size": 8})
+    served = {"layout": "server", "vllm_server_base_url": server[0]}
+    one, logs = trained(str(tmp_path / "one"), {**served, "per_device_train_batch_size": 8})
+    pair = in_ranks(trained, 2, str(tmp_path / "two"), {**served, "per_device_train_batch_size": 4})
+    assert distance(here, one) < 1e-5
+    assert distance(one, pair[0][0]) < 1e-5 and distance(pair[0][0], pair[1][0]) == 0.0
+    assert distance(here, weights(make_trainer(tmp_path / "fresh").model)) > 1e-3, "it trained"
+    gaps = [log["sampling/logp_difference_max"] for log in logs if "sampling/logp_difference_max" in log]
+    assert len(gaps) == 2 and max(gaps) < 1e-5
+
+
+def unwritable(folder: str, options: dict[str, Any]) -> str:
+    with pytest.raises(RolloutError, match="weights cannot be written"):
+        trained(folder, options)
+    return "refused"
+
+
+def test_a_folder_that_cannot_be_written_stops_all_ranks(server: Any, tmp_path: Path) -> None:
+    options = {
+        "layout": "server",
+        "vllm_server_base_url": server[0],
+        "weights_folder": str(tmp_path / "missing"),
+        "per_device_train_batch_size": 4,
+    }
+    assert in_ranks(unwritable, 2, str(tmp_path), options) == ["refused", "refused"]
+
+
+def test_settings(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="layout is 'servers'; allowed: colocate, server"):
+        settings(tmp_path, layout="servers")
+    with pytest.raises(ConfigError, match="names none: start `agent-gym serve model`"):
+        settings(tmp_path, layout="server")
+    with pytest.raises(ConfigError, match="belong to layout='server'"):
+        settings(tmp_path, vllm_server_base_url="http://127.0.0.1:8010")
+    with pytest.raises(ConfigError, match="no model server at"):
+        url = f"http://127.0.0.1:{free_port()}"
+        trained(str(tmp_path), {"layout": "server", "vllm_server_base_url": url, "vllm_server_timeout": 0.1})
+    urls = settings(tmp_path, layout="server", vllm_server_base_url="http://a:1, http://b:2").server_urls
+    assert urls == ["http://a:1", "http://b:2"]

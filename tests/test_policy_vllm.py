@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 import subprocess
@@ -103,15 +102,6 @@ def test_wrong_set_ups_are_refused_with_the_cure(path: Path, tmp_path: Path) -> 
     assert not torch.distributed.is_initialized()
 
 
-def test_a_sync_of_another_models_weights_is_refused(path: Path) -> None:
-    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
-    with pytest.raises(RolloutError, match="does not know the trainer's weights"):
-        policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
-    with pytest.raises(RolloutError, match="call sync"):
-        policy.submit(Request(0, [3], SamplingParams(1)))
-    policy.close()
-
-
 def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
     path: Path, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,22 +177,6 @@ def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(policy: VLLMPolic
     policy.sync(gathered())
     requests = make_requests(8)
     assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
-
-
-def test_adapters_that_change_between_syncs_are_what_is_sampled_from(policy: VLLMPolicy, path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    from agent_gym.trainers.engine import named_weights
-
-    config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
-    adapted = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(path), config)
-    requests = make_requests(8)
-    for step in range(3):
-        for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
-                torch.nn.init.normal_(parameter.data, std=0.05, generator=torch.Generator().manual_seed(step))
-        policy.sync(named_weights(adapted))
-        merged = copy.deepcopy(adapted).merge_and_unload()
-        assert largest_difference(merged, requests, run(policy, requests)) <= TOLERANCE
 
 
 def test_a_missing_vllm_names_the_extras() -> None:

@@ -1,16 +1,20 @@
-"""The rollout loop: rows, order, scheduling, seeds, and the small parts it is made of."""
+"""The rollout loop: rows, order, scheduling, seeds, limits, and failures that may not touch another episode."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-from rollout_tools import RandomWriter, check_episode, counting, expert, roll, scripted
+from rollout_tools import RandomWriter, check_episode, counting, expert, play, roll, scripted
 from toy_envs import CountingEnv, GatedEnv, SlowWriter
 
+from agent_gym import ConfigError, RolloutError
 from agent_gym.policies import Request, ScriptedPolicy
-from agent_gym.rollout import Budget, EpisodeSpec, Row, Runner, derive_seed, make_env
+from agent_gym.rollout import Budget, EpisodeSpec, Row, Runner, derive_seed
 from agent_gym.transcript import Span
 
 
@@ -35,16 +39,6 @@ def test_results_come_in_the_order_of_the_specs(tokenizer: Any) -> None:
     assert rows[0] == rows[1] == rows[2], "threads share one tokenizer"
 
 
-def test_rows_are_what_the_environment_alone_would_report(tokenizer: Any) -> None:
-    (episode,) = roll(tokenizer, counting(1))
-    env = make_env("Toy/Counting-v0", tokenizer=tokenizer)
-    env.reset(seed=0, options={"split": "train", "index": 0})
-    for step in episode.steps:
-        env.step(step.action)
-    assert episode.rows[0].token_ids == env.unwrapped.transcript.token_ids
-    assert episode.rows[0].spans == env.unwrapped.transcript.token_spans
-
-
 def test_inline_answers_and_stop_strings(tokenizer: Any) -> None:
     """The turn stops behind the stop string, so that the answer continues the same turn."""
     episodes = roll(tokenizer, counting(2, "Toy/Inline-v0"), lambda episode: "a<b></go> never said")
@@ -66,9 +60,7 @@ def test_a_slow_environment_delays_nobody(tokenizer: Any) -> None:
     GatedEnv.turns.clear()
     GatedEnv.needed = 7 * 5
     policy = SlowWriter(lambda episode: "on", scripted(tokenizer)._encode)
-    runner = Runner(policy, tokenizer, workers=4)
-    episodes = runner.run(counting(8, "Toy/Gated-v0", max_turns=5))
-    runner.close()
+    episodes = play(policy, tokenizer, counting(8, "Toy/Gated-v0", max_turns=5), workers=4)
     assert episodes[0].success, "the others waited for the slow environment"
     assert [len(episode.steps) for episode in episodes] == [1] + [5] * 7
     # Requests of one turn are decoded together: far fewer polls than one generation after the other would take.
@@ -148,9 +140,7 @@ def test_sampling_seeds_depend_on_the_spec_and_the_turn_alone(tokenizer: Any) ->
 
 def test_requests_carry_prompt_and_parameters(tokenizer: Any) -> None:
     policy = SlowWriter(expert, scripted(tokenizer)._encode)
-    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=9, max_tokens=300))
-    (episode,) = runner.run(counting(1, "Toy/Inline-v0"), temperature=0.5)
-    runner.close()
+    (episode,) = play(policy, tokenizer, counting(1, "Toy/Inline-v0"), Budget(max_turn_tokens=9, max_tokens=300), t=0.5)
     row = episode.rows[0]
     assert row.logprobs == [-0.5 if mine else 0.0 for mine in row.action_mask]
     assert len({request.id for request in policy.seen}) == len(policy.seen) == len(episode.steps)
@@ -174,6 +164,122 @@ def test_a_spec_may_be_played_greedily_beside_others(tokenizer: Any) -> None:
     runner.run(specs, temperature=0.7)
     runner.close()
     assert asked == {0: {0.7}, 1: {0.0}, 2: {0.7}}
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("when", [-1, 0, 2])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("crash", "RuntimeError: a bug"), ("failure", "EnvFailure: the index is gone"), ("exit", "SystemExit: 3")],
+)
+def test_a_crashed_environment_is_one_failed_episode(tokenizer: Any, when: int, how: str, words: str) -> None:
+    specs = counting(9, "Toy/Broken-v0", how=how, when=when, tasks=(4, 7))
+    episodes = roll(tokenizer, specs, workers=3)
+    for i, episode in enumerate(episodes):
+        if i in (4, 7):
+            assert episode.failure is not None and str(episode.failure).startswith(words)
+            assert math.isnan(episode.reward) and not episode.success
+            assert len(episode.steps) == max(0, when) and episode.env is None
+        else:
+            check_episode(episode, tokenizer)
+            assert episode.success and episode.failure is None
+
+
+@pytest.mark.parametrize("when", [-1, 1])
+def test_a_users_mistake_surfaces_at_once(tokenizer: Any, when: int) -> None:
+    policy = scripted(tokenizer)
+    runner = Runner(policy, tokenizer)
+    with pytest.raises(ConfigError, match="'colour' is 'loud'"):
+        runner.run(counting(5, "Toy/Broken-v0", how="config", when=when, tasks=(3,)))
+    assert policy.pending == 0
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "words"),
+    [
+        ("Toy/Cuonting-v0", {}, "did you mean Toy/Counting-v0"),
+        ("CartPole-v1", {}, "TextEnv"),
+        ("Toy/Counting-v0", {"colour": 1}, "colour"),
+        ("Toy/Counting-v0", {"max_turns": 0}, "max_turns"),
+    ],
+)
+def test_environments_that_cannot_be_made(tokenizer: Any, env_id: str, kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        roll(tokenizer, [EpisodeSpec(env_id, kwargs)])
+    with pytest.raises(ConfigError, match="out of range"):
+        roll(tokenizer, [*counting(2), EpisodeSpec("Toy/Counting-v0", index=10**6)])
+
+
+def test_a_policy_that_raises_ends_the_rollout_and_leaves_nothing_behind(tokenizer: Any) -> None:
+    def act(episode: Any) -> str:
+        if episode.spec.index == 3 and len(episode.steps) == 1:
+            raise KeyboardInterrupt
+        return expert(episode)
+
+    policy = SlowWriter(act, scripted(tokenizer)._encode)
+    runner = Runner(policy, tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(counting(6))
+    assert policy.pending == 0 and policy.aborted
+    # The same runner goes on as if nothing had happened.
+    policy.text = expert
+    assert all(episode.success for episode in runner.run(counting(6)))
+    runner.close()
+
+
+# Budgets.
+
+
+def test_token_budget_of_a_turn(tokenizer: Any) -> None:
+    (episode,) = roll(tokenizer, counting(1), lambda episode: "many words " * 9, Budget(max_turn_tokens=5))
+    check_episode(episode, tokenizer)
+    assert [(step.finish_reason, step.stop - step.start) for step in episode.steps] == [("length", 5)] * 8
+    # A turn that was cut off is closed by the world.
+    row, end = episode.rows[0], tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for step in episode.steps:
+        assert row.token_ids[step.stop] == end and not row.action_mask[step.stop]
+
+
+def test_token_budget_of_an_episode(tokenizer: Any) -> None:
+    full = roll(tokenizer, counting(1), lambda episode: "so " * 20)[0]
+    lengths = set()
+    for limit in range(full.rows[0].prompt_length + 1, full.steps[-1].start, 7):
+        (episode,) = roll(tokenizer, counting(1), lambda episode: "so " * 20, Budget(max_tokens=limit))
+        check_episode(episode, tokenizer)
+        assert episode.truncation == "tokens"
+        assert len(episode.rows[0].token_ids) <= limit
+        assert episode.rows[0].token_ids == full.rows[0].token_ids[: len(episode.rows[0].token_ids)] or (
+            episode.steps[-1].finish_reason == "length"
+        )
+        lengths.add(len(episode.steps))
+    assert len(lengths) > 3
+    # The environment's own end lets no huge last answer through to the trainer's memory.
+    act = lambda episode: "x" * 300  # noqa: E731 - echoed by the environment
+    full = roll(tokenizer, counting(1, max_turns=1), act)[0]
+    limit = full.steps[0].stop + 20
+    assert len(full.rows[0].token_ids) > limit
+    (episode,) = roll(tokenizer, counting(1, max_turns=1), act, Budget(max_tokens=limit))
+    check_episode(episode, tokenizer)
+    assert len(episode.rows[0].token_ids) == limit and len(episode.steps) == 1
+
+
+def test_a_prompt_over_the_budget_is_a_failure_and_not_a_wrong_answer(tokenizer: Any) -> None:
+    with pytest.raises(RolloutError, match="the prompt has .* tokens, max_tokens is 5"):
+        roll(tokenizer, counting(2), budget=Budget(max_tokens=5))
+
+
+def test_a_hung_thread_does_not_keep_the_process_alive() -> None:
+    code = "import time; from agent_gym.rollout.env_threads import Worker; Worker('w').submit(lambda: time.sleep(60))"
+    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
+
+
+@pytest.mark.parametrize("bad", [{"max_turn_tokens": 0}, {"max_tokens": -1}, {"max_turns": 0}, {"max_seconds": 0.0}])
+def test_budgets_must_be_positive(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        Budget(**bad)
 
 
 # Small parts.

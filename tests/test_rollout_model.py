@@ -84,15 +84,3 @@ def test_logprobs_of_rewritten_contexts_are_those_of_their_rows(tiny_model: Any,
             compared += int(mine.sum())
             assert torch.allclose(forward(model, row.token_ids)[mine], torch.tensor(row.logprobs[1:])[mine], atol=1e-5)
     assert compared > 300
-
-
-def test_sampling_does_not_depend_on_workers_or_company(tiny_model: Any) -> None:
-    specs = counting(6, max_turns=3)
-    alone = [roll_model(tiny_model, [spec], workers=1)[0].rows[0].token_ids for spec in specs]
-    together = [episode.rows[0].token_ids for episode in roll_model(tiny_model, specs, workers=8)]
-    few = [episode.rows[0].token_ids for episode in roll_model(tiny_model, specs[::-1], max_live=2)][::-1]
-    assert alone == together == few
-    other = [
-        EpisodeSpec(spec.env_id, spec.env_kwargs, spec.seed, "train", spec.index, sampling_seed=7) for spec in specs
-    ]
-    assert [episode.rows[0].token_ids for episode in roll_model(tiny_model, other)] != alone

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agent_gym.errors import ConfigError
-from agent_gym.policies.vllm import launch
 from agent_gym.policies.vllm.launch import VARIABLE, Guard, key_file, server_key
 
 KEY = {"authorization": "Bearer a-key"}
@@ -92,8 +91,10 @@ def test_without_the_variable_the_key_is_in_the_home_of_the_user(
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
     assert [file.name for file in key_file().parent.iterdir()] == ["server-key"]
     # Two that make it at once: the second finds that of the first.
-    launch._make(key_file())
-    assert server_key() == made
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: False)
+        assert server_key() == made
+    assert [file.name for file in key_file().parent.iterdir()] == ["server-key"]
     key_file().write_text("two words")
     with pytest.raises(ConfigError, match="server-key must be one word"):
         server_key()

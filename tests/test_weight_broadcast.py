@@ -113,7 +113,7 @@ class Described:
         self.urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
         self.device, self.told = device, []  # type: ignore[var-annotated]
 
-    def tell_workers(self, method: str, arguments: Any) -> Future[list[Any]]:
+    def call_workers(self, method: str, arguments: Any) -> Future[list[Any]]:
         self.told.append((method, list(arguments)))
         answer: Future[list[Any]] = Future()
         if method == "join_trainer":

@@ -126,17 +126,6 @@ def test_three_hundred_syncs_leave_a_bf16_base_bit_for_bit_the_same() -> None:
         assert weight.dtype == torch.bfloat16 and torch.equal(weight, expected[name]), name
 
 
-def test_merging_in_place_would_drift() -> None:
-    # Why the delta goes to a copy: the same hundred syncs by merge and unmerge move the weights of the base.
-    adapted = adapt(load(dtype=torch.bfloat16))
-    layer = adapted.get_base_model().model.layers[0].self_attn.q_proj
-    before = layer.base_layer.weight.clone()
-    for _ in range(100):
-        layer.merge()
-        layer.unmerge()
-    assert not torch.equal(layer.base_layer.weight, before)
-
-
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}], ids=str)
 def test_adapters_that_are_no_sum_of_weights_are_refused(options: dict[str, Any]) -> None:
     model = load()

@@ -1,11 +1,8 @@
 """What a rollout asks of a policy: token ids in, sampled ids with logprobs out; and `ScriptedPolicy`, the simplest one.
 
-One small interface for scripts, transformers and vLLM, shaped after a continuous-batching engine: requests go in at any
-time, `poll` advances the engine once and returns what has finished. So an episode whose environment is slow never holds
-up the others, and the loop that drives it all needs no thread of the policy's own.
-
-A policy neither decodes to build a prompt nor encodes one: decoding and encoding again does not always give the same
-ids back, and the gradient would then be taken at tokens that the policy never chose.
+The interface is that of a continuous-batching engine: requests go in at any time, `poll` advances the engine once and
+returns what has finished. A policy neither decodes to build a prompt nor encodes one: decoding and encoding again does
+not always give the same ids back, and the gradient would then be taken at tokens that the policy never chose.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "stop_string", "length", "abort"]
 
-# vLLM raises any smaller temperature to this one without a word (vllm/sampling_params.py, _MAX_TEMP), and the logprobs
-# would then be those of another distribution than the one that was asked for.
+# vLLM raises any smaller temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the logprobs would then be those
+# of another distribution.
 MIN_TEMPERATURE = 0.01
 
 
@@ -102,15 +99,14 @@ class Generation:
     finish_reason: FinishReason
     versions: list[tuple[int, int]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.token_ids)} token ids and {len(self.logprobs)} logprobs")
+
     def joined(self, rest: Generation) -> Generation:
         """Put the beginning of a turn and what followed it together."""
-        return Generation(
-            rest.id,
-            self.token_ids + rest.token_ids,
-            self.logprobs + rest.logprobs,
-            rest.finish_reason,
-            self.versions + rest.versions,
-        )
+        ids, logprobs = self.token_ids + rest.token_ids, self.logprobs + rest.logprobs
+        return Generation(rest.id, ids, logprobs, rest.finish_reason, self.versions + rest.versions)
 
 
 @runtime_checkable
@@ -186,15 +182,9 @@ def check_request(
 ) -> None:
     """Refuse a request that no engine could serve.
 
-    Args:
-        request: the request.
-        pending: ids already taken.
-        context: most tokens the engine can hold in one sequence, None for no limit.
-        sees: whether the engine reads images.
-
     Raises:
-        ConfigError: when the id is taken, the prompt is empty or leaves no room for one new token, or it shows images
-            to an engine that reads none.
+        ConfigError: when the id is among the pending ones, the prompt is empty or leaves no room for a token in an
+            engine's `context`, or it shows images to an engine that does not see.
     """
     if request.images and not sees:
         raise ConfigError(
@@ -216,12 +206,7 @@ def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequenc
     """End a turn at a stop string that stands across an interruption.
 
     An engine looks for stop strings in what it samples itself, and misses one whose beginning was sampled before. What
-    follows is dropped: that gives the turn in one piece, since tokens do not depend on later ones.
-
-    Args:
-        turn: of one or several pieces.
-        stop: the strings that end it.
-        decode: ids to text, with special tokens.
+    follows is dropped, since tokens do not depend on later ones. `decode` turns ids into text, with special tokens.
     """
     # A token is at least one byte of text, so this many tokens on each side of a seam hold any stop string across it.
     window = max((len(string.encode()) for string in stop), default=0)
@@ -248,8 +233,7 @@ class ScriptedPolicy:
             turn.
         encode: turns text into ids and appends the end of turn (the chat renderer's `encode_action`).
 
-    The logprobs are 0.0: a script is certain of what it does. `max_tokens` and stop strings hold for a script as they
-    do for a model, so an expert cannot show a turn that no policy could have produced.
+    The logprobs are 0.0. `max_tokens` and stop strings hold for a script as they do for a model.
     """
 
     continuous = True
@@ -304,12 +288,8 @@ class ScriptedPolicy:
 def barrier_on_error(distributed: bool) -> Iterator[None]:
     """Do something in all processes, or fail in all of them, instead of waiting for a failed one forever.
 
-    Args:
-        distributed: whether there are other processes, all of which come here.
-
     Raises:
-        Exception: what the block raised in this process.
-        RolloutError: what it raised in another.
+        RolloutError: what the block raised in another process; what it raised in this one goes through.
     """
     error: Exception | None = None
     try:

@@ -3,8 +3,7 @@
 Where the server takes and returns token ids (vLLM's `/v1/completions` with `return_token_ids`), the policy sees exactly
 the context that the rollout keeps, and the tokens are those that were sampled. Every other server gets the messages by
 `/v1/chat/completions` and returns a text, which is encoded here: token counts are then those of the tokenizer at hand,
-log probabilities are 0, and the server's own template writes the context. Such episodes can be scored and looked at; to
-train on their tokens would be wrong.
+logprobs are 0, and the server's own template writes the context. Do not train on such episodes.
 
 A request with `Request.on_token` is streamed; all others come as a whole. HTTP, retries and the API key, from the
 environment variable `OPENAI_API_KEY`, are the official client's.
@@ -79,19 +78,16 @@ class OpenAIPolicy:
 
     @property
     def pending(self) -> int:
-        """Requests submitted and neither returned nor aborted."""
         return len(self._pending)
 
     def submit(self, request: Request) -> None:
         """Send a request, or queue it behind those that are under way.
 
         Raises:
-            ConfigError: when the id is taken, the prompt is empty or fills the context, or, for texts, the context is
-                not the whole conversation.
+            ConfigError: as `check_request`, and, for texts, when the context is not the whole conversation.
         """
         check_request(request, self._pending, self.context)
-        content = self._ids_content(request) if self._token_ids else self._text_content(request)
-        future = asyncio.run_coroutine_threadsafe(self._answer(request, content), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._answer(request, self._content(request)), self._loop)
         self._pending[request.id] = request, future
 
     def poll(self) -> list[Generation]:
@@ -134,10 +130,17 @@ class OpenAIPolicy:
         asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    # One request.
-
-    def _ids_content(self, request: Request) -> dict[str, Any]:
+    def _content(self, request: Request) -> dict[str, Any]:
         params = request.params
+        content = {"model": self.model, "max_tokens": params.max_tokens, "temperature": params.temperature}
+        if params.seed is not None:
+            content["seed"] = params.seed
+        if not self._token_ids:
+            episode: Any = request.episode
+            if episode is None or len(episode.rows) > 1 or episode.asked != "act":
+                raise ConfigError("a server of texts gets the whole conversation: give --context append")
+            # No stop strings: they would be missing in the answer, which then would not say which of them it was.
+            return {**content, "messages": chat_messages(episode.messages)}
         further = {
             "return_token_ids": True,
             "ignore_eos": True,
@@ -148,20 +151,14 @@ class OpenAIPolicy:
             "top_k": 0,
             "repetition_penalty": 1.0,
         }
-        content = {"prompt": request.prompt_ids, "logprobs": 0, "stop": list(params.stop), "top_p": 1.0}
-        return {**self._common(request), **content, "extra_body": further}
-
-    def _text_content(self, request: Request) -> dict[str, Any]:
-        episode: Any = request.episode
-        if episode is None or len(episode.rows) > 1 or episode.asked != "act":
-            raise ConfigError("a server of texts gets the whole conversation: give --context append")
-        # No stop strings: they would be missing in the answer, which then would not say which of them it was.
-        return {**self._common(request), "messages": chat_messages(episode.messages)}
-
-    def _common(self, request: Request) -> dict[str, Any]:
-        params = request.params
-        content = {"model": self.model, "max_tokens": params.max_tokens, "temperature": params.temperature}
-        return content if params.seed is None else {**content, "seed": params.seed}
+        return {
+            **content,
+            "prompt": request.prompt_ids,
+            "logprobs": 0,
+            "stop": list(params.stop),
+            "top_p": 1.0,
+            "extra_body": further,
+        }
 
     async def _answer(self, request: Request, content: dict[str, Any]) -> None:
         news: Generation | Exception
@@ -197,10 +194,8 @@ class OpenAIPolicy:
 
     def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
         ids, logprobs = choice["token_ids"], [float(value) for value in choice["logprobs"]["token_logprobs"]]
-        if not all(type(i) is int and i >= 0 for i in ids) or not all(map(math.isfinite, logprobs)):
+        if not ids or not all(type(i) is int and i >= 0 for i in ids) or not all(map(math.isfinite, logprobs)):
             raise ValueError(f"token ids and logprobs must be numbers, in {choice!r:.300}")
-        if not ids or len(ids) != len(logprobs):
-            raise ValueError(f"{len(ids)} token ids and {len(logprobs)} logprobs")
         reason: FinishReason = "length"
         if ids[-1] in self._renderer.eos_token_ids:
             reason = "stop"
@@ -210,24 +205,17 @@ class OpenAIPolicy:
 
     def _read_text(self, request: Request, choice: Mapping[str, Any]) -> Generation:
         text, stopped = _until(_text(choice["message"].get("content")), request.params.stop)
-        reason: FinishReason = "stop"
-        if stopped:
-            reason = "stop_string"
-        elif choice.get("finish_reason") == "length" and text:
-            reason = "length"
+        cut = choice.get("finish_reason") == "length" and text
+        reason: FinishReason = "stop_string" if stopped else "length" if cut else "stop"
         ids = self._renderer.encode_action(text, closed=reason == "stop")
         return Generation(request.id, ids, [0.0] * len(ids), reason)
 
 
 class _Streamed:
-    """One choice, as far as it has come; `choice` has the form of an answer that came as a whole.
-
-    Where the server gives no token ids each piece is encoded by itself.
-    """
+    """One choice, as far as it has come; `choice` has the form of an answer that came as a whole."""
 
     def __init__(self, renderer: ChatRenderer, token_ids: bool, stop: Sequence[str]) -> None:
-        self._renderer, self._token_ids = renderer, token_ids
-        self._stop = () if token_ids else tuple(stop)  # a server of ids looks for them itself
+        self._renderer, self._token_ids, self._stop = renderer, token_ids, stop
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._so_far = ""
@@ -235,34 +223,31 @@ class _Streamed:
 
     @property
     def choice(self) -> dict[str, Any]:
-        if self._token_ids:
-            found = {"token_ids": self._ids, "logprobs": {"token_logprobs": self._logprobs}}
-        else:
-            found = {"message": {"content": self._so_far}}
-        return {**found, "finish_reason": self.finish_reason}
+        return {
+            "token_ids": self._ids,
+            "logprobs": {"token_logprobs": self._logprobs},
+            "message": {"content": self._so_far},
+            "finish_reason": self.finish_reason,
+        }
 
     def add(self, event: Mapping[str, Any]) -> list[int]:
-        """Take an event and return its tokens."""
+        """Take an event and return its tokens. Where the server gives none each piece of text is encoded by itself."""
         tokens: list[int] = []
         for piece in event["choices"]:  # none in an event that counts tokens
-            tokens += self._add_ids(piece) if self._token_ids else self._add_text(piece)
             self.finish_reason = self.finish_reason or piece.get("finish_reason")
+            if self._token_ids:
+                if new := list(piece.get("token_ids") or ()):
+                    self._ids += new
+                    self._logprobs += piece["logprobs"]["token_logprobs"]
+                    tokens += new
+                continue
+            before = len(self._so_far)
+            self._so_far, stopped = _until(self._so_far + _text(piece["delta"].get("content")), self._stop)
+            if stopped:
+                self.finish_reason = "stop"
+            if text := self._so_far[before:]:
+                tokens += self._renderer.encode_action(text, closed=False)
         return tokens
-
-    def _add_ids(self, piece: Mapping[str, Any]) -> list[int]:
-        tokens = list(piece.get("token_ids") or ())
-        self._ids += tokens
-        if tokens:
-            self._logprobs += piece["logprobs"]["token_logprobs"]
-        return tokens
-
-    def _add_text(self, piece: Mapping[str, Any]) -> list[int]:
-        before, text = len(self._so_far), self._so_far + _text(piece["delta"].get("content"))
-        self._so_far, stopped = _until(text, self._stop)
-        if stopped:
-            self.finish_reason = "stop"
-        new = self._so_far[before:]
-        return self._renderer.encode_action(new, closed=False) if new else []
 
 
 def _text(content: Any) -> str:
@@ -280,10 +265,9 @@ def _until(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def chat_messages(messages: Sequence[Message]) -> list[Message]:
-    """Write an episode's messages as any chat server takes them: answers of the world are the user's.
+    """Write an episode's messages as any chat server takes them: answers of the world are one message of the user.
 
-    A message of the role "tool" would have to name the call that it answers, by an id that only servers give that parse
-    calls themselves. Several answers to one turn become one message.
+    A message of the role "tool" would have to name its call, by an id that only servers that parse calls give.
     """
     talk: list[Message] = []
     for role, run in groupby(messages, key=lambda m: "user" if m["role"] == "tool" else m["role"]):
@@ -295,11 +279,7 @@ def chat_messages(messages: Sequence[Message]) -> list[Message]:
 
 
 def find_model(url: str, model: str | None) -> dict[str, Any]:
-    """Return what the server says of a model: at least `id`; vLLM adds `root` (where it is from) and `max_model_len`.
-
-    Args:
-        url: the address up to the version.
-        model: the model's name, None for the only one.
+    """Return what the server says of a model, or of its only one: `id`; vLLM adds `root` and `max_model_len`.
 
     Raises:
         ConfigError: if there is no server, it refuses the key, or does not have the model.

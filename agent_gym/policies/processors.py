@@ -67,15 +67,12 @@ def let_videos_be_missing() -> None:
 
 
 def image_inputs(vision: Vision, ids: torch.Tensor, images: Sequence[Image]) -> dict[str, torch.Tensor]:
-    """Return the arguments of a forward pass that shows images.
+    """Return the arguments of a forward pass that shows images, on the device of the ids; nothing without images.
 
     Args:
         vision: of the model's processor.
         ids: (B, T) tokens, among them no image token that is not of an image.
         images: of all rows, row by row.
-
-    Returns:
-        Tensors on the device of the ids; nothing without images.
     """
     inputs = {name: value.to(ids.device) for name, value in vision.inputs(images).items()}
     if inputs and "mm_token_type_ids" in vision.processor.model_input_names:
@@ -86,11 +83,7 @@ def image_inputs(vision: Vision, ids: torch.Tensor, images: Sequence[Image]) -> 
 def rotary_positions(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     """Return the positions (3, B, T) in time, height and width, for models whose images have such.
 
-    Args:
-        model: of transformers, with or without adapters around it.
-        ids: (B, T) tokens.
-        mask: (B, T) which of them are attended.
-        inputs: from `image_inputs`.
+    `ids` and `mask` are (B, T); `inputs` are from `image_inputs`.
     """
     module: Any
     for module in model.modules():

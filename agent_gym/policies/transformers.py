@@ -1,8 +1,8 @@
 """The engine that needs nothing but transformers: batched decoding with a key/value cache, and how tokens are drawn.
 
 It shares the live model, so there are no weights to push and no second copy in memory. It is the fallback where vLLM
-cannot be installed, and the reference that the tests hold vLLM against. It lacks what makes vLLM fast: a request that
-arrives while a batch is being decoded waits for the batch, and no prefix is kept between turns.
+cannot be installed, and the reference that the tests hold vLLM against. A request that arrives while a batch is being
+decoded waits for the batch, and no prefix is kept between turns.
 
 Each request owns its randomness. It brings its own generator and spends one uniform number per token, which inverts the
 cumulative distribution, so its tokens depend on its seed and its logits alone (up to the rounding of the logits, which
@@ -34,14 +34,7 @@ def seed_of(params: SamplingParams, stream: torch.Generator) -> int:
 
 
 def draw_uniforms(generators: Sequence[torch.Generator | None]) -> torch.Tensor:
-    """Take the next uniform number of each generator.
-
-    Args:
-        generators: one CPU generator per row; None for rows that are not sampled.
-
-    Returns:
-        (N,) float64 in [0, 1), 0 where there is no generator.
-    """
+    """Take the next number of each CPU generator: (N,) float64 in [0, 1), 0 where there is no generator."""
     uniforms = torch.zeros(len(generators), dtype=torch.float64)
     for row, generator in zip(uniforms, generators, strict=True):
         if generator is not None:
@@ -50,15 +43,7 @@ def draw_uniforms(generators: Sequence[torch.Generator | None]) -> torch.Tensor:
 
 
 def sample_tokens(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Invert the cumulative distribution of each row.
-
-    Args:
-        probs: (N, V) probabilities.
-        uniforms: (N,) float64 in [0, 1).
-
-    Returns:
-        (N,) int64 token ids.
-    """
+    """Invert the cumulative distributions (N, V) at numbers (N,) in [0, 1): (N,) int64 token ids."""
     # In float32 the running sum over a vocabulary of 150 000 tokens is off by more than many of its terms.
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     # Scaling by the last sum instead of 1 keeps the draw inside the row; with right=True the first entry *above* the
@@ -133,11 +118,7 @@ class TransformersPolicy:
         return len(self._queue)
 
     def submit(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            ConfigError: as `check_request`, and for stop strings without `decode`.
-        """
+        """Queue a request; `ConfigError` as `check_request`, and for stop strings without `decode`."""
         check_request(request, self._queue, self.context, sees=self.vision is not None)
         if request.params.stop and self._decode_text is None:
             raise ConfigError(

@@ -1,12 +1,12 @@
 """What the model sees next: `append`, `window:K`, `budget:TOKENS`, `summarize:TOKENS`, `rebuild`, `template`.
 
-A rollout keeps episodes as rows, and a row is a token sequence as the model saw it. A context policy (`play.Context`)
-is asked after each of the world's answers and either lets the row grow (the usual case) or begins another one.
+A context policy (`play.Context`) is asked after each of the world's answers and either lets the row grow or begins
+another one.
 
 `window` and `budget` are made of ids that stand in the rows already. The opening ends with the generation prompt, and
 so does the answer to each turn, so that the opening followed by any run of later turns is a conversation without
-a seam: nothing is decoded and encoded again. `rebuild` and `template` render the conversation anew. That decodes what
-was sampled and encodes it again, so a rendered context is only a prompt: what was sampled is trained in its own row.
+a seam. `rebuild` and `template` decode what was sampled and encode it again: what they render is only a prompt, and
+what was sampled is trained in its own row.
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ _FRAME = 64
 
 @dataclass(frozen=True, slots=True)
 class WindowContext:
-    """The opening and the last few turns. Up to that many turns cost one row, and then each turn costs one.
-
-    Attributes:
-        turns: how many turns (an action and its answer) the policy sees at most.
-    """
+    """The opening and at most so many turns (an action and its answer). Later turns cost a row each."""
 
     turns: int
     tokens: None = None
@@ -59,11 +55,9 @@ class WindowContext:
 class BudgetContext:
     """Appends until a turn might not fit any more, then forgets the oldest turns.
 
-    It forgets down to half of the budget and not just as far as it must: a rewritten context is a row of its own, which
-    the trainer has to read from its start and the engine cannot take from its cache, so it should serve several turns.
-
-    Attributes:
-        tokens: bound on the context, sampled turn included; None takes the budget's `max_tokens`.
+    It forgets down to half of the budget: a rewritten context is a row of its own, which the engine cannot take from
+    its cache, so it should serve several turns. `tokens` bounds the context, sampled turn included; None takes the
+    budget's `max_tokens`.
     """
 
     tokens: int | None = None
@@ -113,8 +107,7 @@ class TemplateContext:
     """The chat template renders the whole conversation each turn, as a chat server does.
 
     Templates of thinking models drop the thoughts of earlier turns. Where that happens the row ends, as sampled, and
-    another begins without the thoughts; where the template changes nothing the row grows. So the policy is trained in
-    the contexts that a server would give it later.
+    another begins without the thoughts; where the template changes nothing the row grows.
     """
 
     tokens: None = None
@@ -143,13 +136,9 @@ class TemplateContext:
 class SummaryContext:
     """Appends until the context is nearly full, then lets the policy replace it by its own summary.
 
-    The world's last answer gets a request appended, and the next turn is a summary: a step of kind "summary", sampled
-    and trained like any other, with a reward of 0. Its credit is what the episode earns later. Then a new row begins:
-    the opening, with the summary and the world's last answer added to the user's message, because every template has a
-    user.
-
-    Attributes:
-        tokens: bound on the context, sampled turn included; None takes the budget's `max_tokens`.
+    The world's last answer gets a request appended, and the next turn is a step of kind "summary", sampled and trained
+    like any other, with a reward of 0. Then a new row begins: the opening, with the summary and the world's last answer
+    added to the user's message, because every template has a user. `tokens` is as in `BudgetContext`.
     """
 
     tokens: int | None = None
@@ -158,17 +147,25 @@ class SummaryContext:
         """After a summary, and as soon as an action and a summary after it might not fit any more."""
         if episode.steps[-1].kind == "summary":
             return True
-        # No token of the request is shorter than a byte, so this asks too early rather than too late; `_ask` knows the
-        # tokens and may still wait.
+        # No token of the request is shorter than a byte, so this is due too early rather than too late; `_ask` knows
+        # the tokens and may still wait.
         room = budget.max_tokens - len(episode.rows[-1].token_ids)
         return room < 2 * _turn_room(budget) + len(REQUEST) + _FRAME
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
         """Ask for a summary, or use the one that was just written. An action follows each summary."""
-        if episode.steps[-1].kind == "summary":
-            assert episode.env is not None
-            return NewContext(renderer.prompt(_condensed(episode), episode.env.get_wrapper_attr("template_tools")))
-        return _ask(episode, renderer, budget)
+        assert episode.env is not None
+        if episode.steps[-1].kind != "summary":
+            return _ask(episode, renderer, budget, episode.env.get_wrapper_attr("inline"))
+        # Thoughts helped to write the summary and are no part of it; they would fill the context that it was to empty.
+        summary = episode.steps[-1].action.rpartition("</think>")[2].strip()
+        observation = episode.steps[-2].observation
+        *before, question = episode.opening
+        parts = [question["content"]]
+        parts += [f"{SUMMARY_HEADING}\n{summary}"] if summary else []
+        parts += [f"{OBSERVATION_HEADING}\n{observation}"] if observation else []
+        messages = [*before, {**question, "content": "\n\n".join(parts)}]
+        return NewContext(renderer.prompt(messages, episode.env.get_wrapper_attr("template_tools")))
 
 
 def _turn_room(budget: Budget) -> int:
@@ -176,15 +173,12 @@ def _turn_room(budget: Budget) -> int:
     return min(budget.max_turn_tokens, budget.max_tokens // 4)
 
 
-def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
+def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget, inline: bool) -> AskSummary | None:
     """Ask for a summary if it must be now; None if it can wait, or if there is no room for one any more."""
-    assert episode.env is not None
     step, row = episode.steps[-1], episode.rows[-1]
     sampled = row.token_ids[step.start : step.stop]
     behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(episode.messages)))[::-1]
     answers = behind or [{"role": renderer.observation_role, "content": ""}]
-    inline = episode.env.get_wrapper_attr("inline")
-
     last = answers[-1]
     request: Message = {**last, "content": REQUEST}
     # Rendered as if the next turn were cut off and its end had to be written, too: the longest that it can be.
@@ -203,18 +197,6 @@ def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary
         # No summary fits behind this answer, so it is left out here. It will stand in the new context anyway.
         ids = render([request])
     return AskSummary(ids, REQUEST) if step.stop + len(ids) < budget.max_tokens else None
-
-
-def _condensed(episode: Episode) -> list[Message]:
-    """The opening with the summary and the world's last answer."""
-    # Thoughts helped to write the summary and are no part of it; they would fill the context that it was to empty.
-    summary = episode.steps[-1].action.rpartition("</think>")[2].strip()
-    observation = episode.steps[-2].observation
-    *before, question = episode.opening
-    parts = [question["content"]]
-    parts += [f"{SUMMARY_HEADING}\n{summary}"] if summary else []
-    parts += [f"{OBSERVATION_HEADING}\n{observation}"] if observation else []
-    return [*before, {**question, "content": "\n\n".join(parts)}]
 
 
 CONTEXTS: dict[str, Callable[..., Context]] = {

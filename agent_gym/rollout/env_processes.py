@@ -1,10 +1,8 @@
 """Environments in processes of their own, for those that compute in Python or are not thread-safe.
 
-Threads share one interpreter: while one environment computes, the others and the engine's loop wait. Here a number of
-processes, started by a fork server, run several environments each, one call after the other in one thread, and the
-threads of a rollout only wait for their answers. A process has no tokenizer and no torch: what an environment wants of
-its renderer is asked of the process that plays. Observations, infos and errors are those of the same environment in a
-thread.
+Threads share one interpreter: while one environment computes, the others and the engine's loop wait. Here processes,
+started by a fork server, run several environments each, and the threads of a rollout only wait for their answers. A
+process has no tokenizer and no torch: what an environment wants of its renderer is asked of the process that plays.
 
 A process that dies takes the episodes that were in it along: each fails as `EnvFailure`. The next environment that is
 needed starts another process in its place.
@@ -21,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,14 +38,12 @@ _GRACE_S = 2.0
 class EnvProcesses:
     """Makes environments that live in other processes.
 
-    Like everything that starts processes without a fork, it imports the main script again in each of them: a script
-    needs `if __name__ == "__main__":`.
+    The main script is imported again in each of them: it needs `if __name__ == "__main__":`.
 
     Args:
         tokenizer: a tokenizer or `ChatRenderer`. It stays here, and renders what the environments ask for.
         count: number of processes.
-        timeout: returns the seconds that a call of an environment may take, None for ever. What takes longer hangs, and
-            its process is killed.
+        timeout: returns the seconds that a call of an environment may take, or None; then its process is killed.
 
     Raises:
         ConfigError: for a number of processes below 1.
@@ -113,7 +110,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
         return not self.process.alive
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return self.process.ask(self._number, "reset", seed, options)
+        return self.process.ask(self._number, "reset", seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return self.process.ask(self._number, "step", action)
@@ -125,10 +122,8 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
     def get_wrapper_attr(self, name: str) -> Any:
         """Return an attribute of the environment over there, or a function that calls it there."""
-        is_call, value = self.process.ask(self._number, "get", name)
-        return (
-            (lambda *args, **kwargs: self.process.ask(self._number, "call", name, args, kwargs)) if is_call else value
-        )
+        is_call, value = self.process.ask(self._number, "get_wrapper_attr", name)
+        return partial(self.process.ask, self._number, name) if is_call else value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -169,7 +164,7 @@ class _Process:
         with self._asking:
             return self._process.is_alive()
 
-    def ask(self, number: int, name: str, *args: Any) -> Any:
+    def ask(self, number: int, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call something of an environment over there, and render for it meanwhile.
 
         Raises:
@@ -177,38 +172,30 @@ class _Process:
         """
         with self._calling:
             try:
-                kind, value = self._exchange(number, name, args)
+                self._connection.send((number, name, args, kwargs))
+                while True:
+                    if not self._connection.poll(self._timeout()):
+                        self._process.kill()
+                        raise EnvFailure(f"no answer to {name} in {self._timeout()} s; its process was killed")
+                    kind, value = self._connection.recv()
+                    if kind != "render":
+                        break
+                    method, given, named = value
+                    try:
+                        self._connection.send(("ok", getattr(self._renderer, method)(*given, **named)))
+                    except Exception as error:  # raised over there, where the call was made
+                        self._connection.send(("error", portable(error)))
             except (EOFError, OSError) as error:
-                raise EnvFailure(f"the environment's process {self.pid} {self._fate()}") from error
+                with self._asking:
+                    self._process.join(_GRACE_S)
+                    code = self._process.exitcode
+                fate = f"ended with exit code {code}" if code is not None else "broke the connection"
+                fate = f"was killed by signal {-code}" if code is not None and code < 0 else fate
+                raise EnvFailure(f"the environment's process {self.pid} {fate}") from error
         if kind == "error":
             raised, failure = value
             raise raised from RaisedElsewhere(failure)
         return value
-
-    def _exchange(self, number: int, name: str, args: Any) -> tuple[str, Any]:
-        self._connection.send((number, name, args))
-        while True:
-            if not self._connection.poll(self._timeout()):
-                self._process.kill()
-                raise EnvFailure(f"no answer to {name} in {self._timeout()} s; its process was killed")
-            kind, value = self._connection.recv()
-            if kind != "render":
-                return kind, value
-            self._connection.send(self._render(*value))
-
-    def _render(self, name: str, args: Any, kwargs: Any) -> tuple[str, Any]:
-        try:
-            return "ok", getattr(self._renderer, name)(*args, **kwargs)
-        except Exception as error:  # raised over there, where the call was made
-            return "error", portable(error)
-
-    def _fate(self) -> str:
-        with self._asking:
-            self._process.join(_GRACE_S)
-            code = self._process.exitcode
-        if code is None:
-            return "broke the connection"
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def release(self, deadline: float) -> None:
         """Let it end when it has answered, if that is before the deadline."""
@@ -229,12 +216,7 @@ class _Process:
 
 
 class RemoteRenderer:
-    """The renderer as an environment here sees it: three facts, and four calls that the process that plays answers.
-
-    Args:
-        connection: to that process.
-        facts: `observation_role`, `prefill` and `renders_tools` of the `ChatRenderer`.
-    """
+    """The renderer as an environment here sees it: three facts, and four calls that the process that plays answers."""
 
     def __init__(self, connection: Connection, facts: tuple[str, str, bool]) -> None:
         self._connection = connection
@@ -267,9 +249,9 @@ def serve(connection: Connection) -> None:
     envs: dict[int, Any] = {}
     with suppress(EOFError, OSError):
         while True:
-            number, name, args = connection.recv()
+            number, name, args, kwargs = connection.recv()
             try:
-                answer = "ok", _answer(connection, envs, number, name, args)
+                answer = "ok", _answer(connection, envs, number, name, args, kwargs)
             except BaseException as error:  # whatever an environment raises ends one episode; SystemExit, too
                 answer = "error", (portable(error), Failure.of(error))
             try:
@@ -283,7 +265,7 @@ def serve(connection: Connection) -> None:
         close_env(env)
 
 
-def _answer(connection: Connection, envs: dict[int, Any], number: int, name: str, args: Any) -> Any:
+def _answer(connection: Connection, envs: dict[int, Any], number: int, name: str, args: Any, kwargs: Any) -> Any:
     if name == "make":
         spec, env_id, env_kwargs, facts = args
         # The id may have been registered in the other process only.
@@ -293,17 +275,10 @@ def _answer(connection: Connection, envs: dict[int, Any], number: int, name: str
         return None
     if name == "close":
         return close_env(envs.pop(number)) if number in envs else None
-    env = envs[number]
-    if name == "reset":
-        seed, options = args
-        return env.reset(seed=seed, options=options)
-    if name == "step":
-        return env.step(*args)
-    if name == "get":  # whether the attribute is something to call, and if not its value
-        value = env.get_wrapper_attr(*args)
+    if name == "get_wrapper_attr":  # whether the attribute is something to call, and if not its value
+        value = envs[number].get_wrapper_attr(*args)
         return (True, None) if callable(value) else (False, value)
-    attribute, positional, named = args
-    return env.get_wrapper_attr(attribute)(*positional, **named)
+    return envs[number].get_wrapper_attr(name)(*args, **kwargs)
 
 
 def portable(error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,14 +26,10 @@ _MAX_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error of our machinery that ended an episode.
+    """An error of our machinery that ended an episode: the name of its type, its text, its traceback.
 
-    Attributes:
-        kind: name of the error's type.
-        message: its text.
-        where: "file:line" of the innermost frame outside of agent_gym, gymnasium and the standard library; if there is
-            none, of the innermost frame. Empty if nothing was raised.
-        traceback: as Python prints it.
+    `where` is "file:line" of the innermost frame outside of agent_gym, gymnasium and the standard library; if there is
+    none, of the innermost frame. It is empty if nothing was raised.
     """
 
     kind: str
@@ -57,7 +53,11 @@ class Failure:
         if isinstance(error.__cause__, RaisedElsewhere):
             return error.__cause__.failure
         # The cause comes first: where a tool broke says more than where that was noticed.
-        errors = [*_causes(error)][::-1]
+        errors: list[BaseException] = []
+        cause: BaseException | None = error
+        while cause is not None and not any(cause is one for one in errors):
+            errors.insert(0, cause)
+            cause = cause.__cause__
         places = [[*traceback.walk_tb(one.__traceback__)] for one in errors]
         users = next(
             (mine[-1] for frames in places if (mine := [place for place in frames if _is_users(place[0])])), None
@@ -72,7 +72,7 @@ class Failure:
         return cls(type(error).__name__, message_of(error), where, text)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the failure's entries of a trajectory's record."""
+        """Return the entries of a trajectory's record."""
         return {"failure": str(self), "failure_details": {"where": self.where, "traceback": self.traceback}}
 
     @classmethod
@@ -96,10 +96,7 @@ class RaisedElsewhere(Exception):
 
 
 def failure_summary(episodes: Iterable[Episode]) -> list[str]:
-    """Return one line for each kind of failure, the most frequent first.
-
-    Such as `3 x RuntimeError, the first: RuntimeError: backend gone (my_env.py:12)`.
-    """
+    """Return lines such as `3 x ValueError, the first: ValueError: gone (my_env.py:12)`, the most frequent first."""
     kinds = _by_kind([episode.failure for episode in episodes if episode.failure])
     return [f"{len(same)} x {kind}, the first: {same[0].line}" for kind, same in kinds.items()]
 
@@ -128,14 +125,6 @@ def _by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
     for failure in failures:
         kinds.setdefault(failure.kind, []).append(failure)
     return dict(sorted(kinds.items(), key=lambda kind: -len(kind[1])))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -1,9 +1,8 @@
 """Trajectories on disk: one JSON object per line, with everything needed to look at an episode and to replay it.
 
-A record holds the spec (environment, arguments, seed, task), each step with its text, reward and tool calls, and each
-row with ids, spans, logprobs and the text of every token, so that the viewer needs no tokenizer. Where images were
-shown, each is in it once, and messages and rows name it by its number. docs/evaluate.md explains every field;
-`replaying.py` plays a record again.
+A record holds the spec, each step with its text, reward and tool calls, and each row with ids, spans, logprobs and the
+text of every token, so that the viewer needs no tokenizer. Each image is in it once, and messages and rows name it by
+its number. docs/evaluate.md explains every field; `replaying.py` plays a record again.
 """
 
 from __future__ import annotations
@@ -15,29 +14,70 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure
-from agent_gym.rollout.record_shape import misfit
-from agent_gym.transcript import Span
+from agent_gym.transcript import Source, Span
 
 FORMAT_VERSION = 1
 _NAMED = 10  # most lines that a message names
+_NUMBER = (int, float)
+_MISSING = type(None)
+# A shape is a type, a tuple of types, a list `[shape]`, or fields `{name: shape}`; a name with "?" may be missing.
+_SHAPE: Mapping[str, Any] = {
+    "spec": {
+        "env_id": str,
+        "env_kwargs": dict,
+        "seed": int,
+        "split": (str, _MISSING),
+        "index": (int, _MISSING),
+        "group": int,
+        "member": int,
+        "sampling_seed": (int, _MISSING),
+    },
+    "task_id": str,
+    "categories?": dict,
+    "reward": (*_NUMBER, _MISSING),
+    "reward_terms": dict,
+    "success": bool,
+    "terminated": bool,
+    "truncated": bool,
+    "truncation": (str, _MISSING),
+    "failure": (str, _MISSING),
+    "failure_details?": {"where": str, "traceback": str},
+    "seconds": _NUMBER,
+    "messages": [{"role": str, "content": (str, list)}],
+    "tools": [{"function": {"name": str}}],
+    "steps": [
+        {
+            "row": int,
+            "start": int,
+            "stop": int,
+            "action": str,
+            "observation": str,
+            "reward": _NUMBER,
+            "reward_terms": dict,
+            "tool_calls": [{"name": str, "error": (bool, str, _MISSING), "seconds": _NUMBER}],
+            "metrics": dict,
+            "error": (str, _MISSING),
+            "finish_reason": str,
+            "env_seconds": _NUMBER,
+        }
+    ],
+    "rows": [{"token_ids": [int], "spans": [list], "logprobs": [_NUMBER], "tokens?": [str]}],
+    "images?": [str],
+}
 
 
 def to_record(
     episode: Episode, tokenizer: Any = None, advantages: Sequence[Sequence[float]] | None = None, **extra: Any
 ) -> dict[str, Any]:
-    """Turn a finished episode into a JSON-ready record.
+    """Turn a finished episode into a JSON-ready record, with `extra` entries.
 
-    Args:
-        episode: what to record.
-        tokenizer: adds the text of each token when given.
-        advantages: per row, (T,) advantage of each token, when there is one.
-        **extra: further entries, for example the training step.
+    A tokenizer adds the text of each token; `advantages` are per row, (T,) for its tokens.
     """
     images: dict[Image, int] = {}
     rows = []
@@ -138,11 +178,7 @@ def json_ready(value: Any, depth: int = 100) -> Any:
 def read_trajectories(
     path: str | Path, *, left_out: Callable[[str], object] = warnings.warn
 ) -> Iterator[dict[str, Any]]:
-    """Yield the episodes of a file, without lines that hold no whole one, as a kill may leave them.
-
-    Args:
-        path: the file.
-        left_out: called at the end with a text that names those lines, if there are any.
+    """Yield the episodes of a file. Lines without a whole one, as a kill may leave them, are named to `left_out`.
 
     Raises:
         ConfigError: if the file is missing, cannot be read, or holds no episode.
@@ -205,12 +241,21 @@ def from_record(record: Mapping[str, Any]) -> Episode:
         )
         for row in record["rows"]
     ]
+    steps = []
+    for step in record["steps"]:
+        # What was not finite is null in the file, and nothing that could be summed.
+        numbers = {
+            name: {key: value for key, value in step[name].items() if isinstance(value, int | float)}
+            for name in ("reward_terms", "metrics")
+        }
+        # Files written before weights were numbered have no versions.
+        steps.append(Step(**{**step, **numbers, "versions": [tuple(run) for run in step.get("versions", ())]}))
     kept = ("task_id", "terminated", "truncated", "truncation", "success", "seconds", "tools")
     return Episode(
         EpisodeSpec(**record["spec"]),
         rows=rows,
         messages=recorded_messages(record, images),
-        steps=[_step(step) for step in record["steps"]],
+        steps=steps,
         categories=record.get("categories", {}),
         failure=Failure.from_record(record),
         **{name: record[name] for name in kept},
@@ -259,11 +304,66 @@ def _repr(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _step(record: Mapping[str, Any]) -> Step:
-    # What was not finite is null in the file, and nothing that could be summed.
-    numbers = {
-        name: {key: value for key, value in record[name].items() if isinstance(value, int | float)}
-        for name in ("reward_terms", "metrics")
-    }
-    # Files written before weights were numbered have no versions.
-    return Step(**{**record, **numbers, "versions": [tuple(run) for run in record.get("versions", ())]})
+def misfit(record: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a record, None if nothing is."""
+    if wrong := _misfit(record, _SHAPE, ""):
+        return wrong
+    if record["failure"] is None and record["reward"] is None:
+        return "reward is null, and the episode did not fail"
+    for where, found, made in (("spec", record["spec"], EpisodeSpec), *(("steps", s, Step) for s in record["steps"])):
+        if unknown := found.keys() - {field.name for field in dataclasses.fields(made)}:
+            return f"{where} has {', '.join(sorted(unknown))}, which this version does not know"
+    images = len(record.get("images", ()))
+    for n, message in enumerate(record["messages"]):
+        if isinstance(message["content"], list) and not all(_is_part(part, images) for part in message["content"]):
+            return f"messages[{n}] has a part that is neither a text nor an image of the record"
+    for n, row in enumerate(record["rows"]):
+        length = len(row["token_ids"])
+        if any(len(row[name]) != length for name in ("logprobs", "tokens") if name in row):
+            return f"rows[{n}] has {length} token_ids, and another number of logprobs or tokens"
+        for span in row["spans"]:
+            match span:
+                case [int(start), int(stop), str(source), int()] if source in get_args(Source):
+                    if 0 <= start <= stop <= length:
+                        continue
+            return f"rows[{n}] has no span {_short(span)}"
+    for n, step in enumerate(record["steps"]):
+        if not 0 <= step["row"] < len(record["rows"]):
+            return f"steps[{n}] is in row {step['row']}, which is missing"
+    return None
+
+
+def _is_part(part: Any, images: int) -> bool:
+    if not isinstance(part, dict):
+        return False
+    if part.get("type") == "image":
+        return isinstance(part.get("image"), int) and 0 <= part["image"] < images
+    return isinstance(part.get("type"), str)
+
+
+def _misfit(value: Any, shape: Any, where: str) -> str | None:
+    if isinstance(shape, Mapping):
+        if not isinstance(value, dict):
+            return f"{where} is {_short(value)}, not an object"
+        for name, inner in shape.items():
+            name, optional = name.removesuffix("?"), name.endswith("?")
+            path = f"{where}.{name}" if where else name
+            if name not in value and not optional:
+                return f"no {path}"
+            if name in value and (wrong := _misfit(value[name], inner, path)):
+                return wrong
+        return None
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{where} is {_short(value)}, not a list"
+        (inner,) = shape
+        if isinstance(inner, type | tuple) and all(isinstance(item, inner) for item in value):
+            return None  # thousands of tokens
+        found = (_misfit(item, inner, f"{where}[{i}]") for i, item in enumerate(value))
+        return next((wrong for wrong in found if wrong), None)
+    return None if isinstance(value, shape) else f"{where} is {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 40 else text[:40] + "..."

@@ -63,13 +63,7 @@ def installed(package: str) -> bool:
 
 
 def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Make the arguments of `vllm.SamplingParams`.
-
-    Args:
-        params: what the caller wants.
-        seed: of the tokens.
-        eos_token_ids: tokens that end a turn; those of the model's own configuration are not looked at.
-    """
+    """Make the arguments of `vllm.SamplingParams`; only the given tokens end a turn, not those of the model's own."""
     return {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
@@ -87,13 +81,7 @@ def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequenc
 
 
 def finish_reason(token_ids: Sequence[int], eos_token_ids: Collection[int], *, stopped: bool) -> FinishReason:
-    """Return why a turn ended.
-
-    Args:
-        token_ids: the tokens of the turn.
-        eos_token_ids: tokens that end one.
-        stopped: whether vLLM stopped before it ran out of tokens.
-    """
+    """Return why a turn ended; `stopped` if vLLM stopped before it ran out of tokens."""
     # The end of turn first: vLLM names the stop string where the end of turn spells one.
     if token_ids[-1] in eos_token_ids:
         return "stop"

@@ -30,10 +30,10 @@ _SEND_S = 1800.0  # for one bucket; a large model's shards are gathered meanwhil
 
 
 def open_store(host: str) -> Any:
-    """Open the store where the members of a group meet, at an address of this machine and on a free port.
+    """Open the store where the members of a group meet, on a free port.
 
-    Whoever reaches it can become a member and read the weights. So it listens at this address only: the socket that
-    torch would make listens at all of them.
+    A program that reaches it can become a member and read the weights. So it listens at this address of the machine
+    only: the socket that torch would make listens at all of them.
     """
     listener = socket.create_server((host, 0))
     port, wait = listener.getsockname()[1], timedelta(seconds=_JOIN_S)
@@ -48,13 +48,7 @@ def reach_store(host: str, port: int) -> Any:
 
 
 class Channel:
-    """One member's end of the group.
-
-    Args:
-        store: where the members meet.
-        rank: 0 for the trainer.
-        size: members, the trainer among them.
-        backend: "nccl" or "gloo".
+    """One member's end of the group, which meets at the store; the trainer has rank 0, `backend` is "nccl" or "gloo".
 
     Raises:
         RuntimeError: if not all members come, or they cannot reach each other.
@@ -70,7 +64,7 @@ class Channel:
             self._group: Any = distributed.ProcessGroupNCCL(store, rank, size, options)
         else:
             self._group = distributed.ProcessGroupGloo(store, rank, size, timeout)
-        # The first message makes the connections: what keeps them from being made is told here.
+        # The first message makes the connections, or fails.
         self._broadcast(torch.ones(1, dtype=torch.uint8, device=self.device))
 
     def send(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -83,7 +77,8 @@ class Channel:
             for bucket in _buckets(named_weights):
                 header = json.dumps([[n, str(w.dtype).removeprefix("torch."), list(w.shape)] for n, w in bucket])
                 self._send_header(header.encode())
-                self._broadcast(torch.cat([_bytes(weight).to(self.device) for _, weight in bucket]))
+                parts = [weight.contiguous().view(-1).view(torch.uint8).to(self.device) for _, weight in bucket]
+                self._broadcast(torch.cat(parts))
         finally:
             # Also where reading the weights has failed: the others would wait for the rest.
             self._send_header(b"")
@@ -94,8 +89,17 @@ class Channel:
         Raises:
             RuntimeError: if the trainer is gone.
         """
-        while header := self._receive_header():
-            shapes = [(name, getattr(torch, dtype), torch.Size(shape)) for name, dtype, shape in json.loads(header)]
+        while True:
+            length = torch.zeros(1, dtype=torch.int64, device=self.device)
+            self._broadcast(length)
+            if not length:
+                return
+            header = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
+            self._broadcast(header)
+            shapes = [
+                (name, getattr(torch, dtype), torch.Size(shape))
+                for name, dtype, shape in json.loads(bytes(header.tolist()))
+            ]
             sizes = [shape.numel() * dtype.itemsize for _, dtype, shape in shapes]
             bucket = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
             self._broadcast(bucket)
@@ -111,14 +115,6 @@ class Channel:
         self._broadcast(torch.tensor([len(header)], device=self.device))
         if header:
             self._broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8).to(self.device))
-
-    def _receive_header(self) -> bytes:
-        length = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._broadcast(length)
-        header = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
-        if len(header):
-            self._broadcast(header)
-        return bytes(header.tolist())
 
     def _broadcast(self, tensor: torch.Tensor) -> None:
         self._group.broadcast(tensor, 0).wait()
@@ -158,7 +154,3 @@ def _buckets(named_weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list
             bucket, size = [], 0
     if bucket:
         yield bucket
-
-
-def _bytes(weight: torch.Tensor) -> torch.Tensor:
-    return weight.contiguous().view(-1).view(torch.uint8)

@@ -6,7 +6,7 @@ submit the same requests in the same order. A model that needs it is served by s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,8 +118,10 @@ class VLLMPolicy:
         try:
             self._engine: Any = process.start_engine(arguments | engine_args)
         except Exception as error:  # from a wrong path over too little memory to a missing `lscpu`
+            # On one line, without the dump of arguments that pydantic adds.
+            reason = " ".join(str(error).split(" [type=")[0].split())[:400].rstrip(".")
             raise ConfigError(
-                f"vLLM cannot serve {str(model)!r}: {_reason(error)}. Check the model's path "
+                f"vLLM cannot serve {str(model)!r}: {reason}. Check the model's path "
                 f"and that it allows a context of {context}; if memory is short, lower `context` or "
                 "`max_num_seqs`, or change `kv_cache_gib` (CPU) or `gpu_memory_utilization` (GPU)"
             ) from error
@@ -175,7 +177,10 @@ class VLLMPolicy:
         for output in outputs:
             request_id = int(output.request_id)
             if request_id in self._watched:
-                self._pass_on(request_id, output.outputs[0].token_ids)
+                (on_token, count), token_ids = self._watched[request_id], output.outputs[0].token_ids
+                self._watched[request_id] = on_token, len(token_ids)
+                for token in token_ids[count:]:
+                    on_token(token)
             if output.finished and request_id in self._pending:
                 if self._shown.pop(request_id, None) not in (None, output.prompt_token_ids):
                     raise RolloutError(
@@ -219,17 +224,8 @@ class VLLMPolicy:
             "multi_modal_data": {"image": [pillow.fromarray(image.pixels) for image, *_ in request.images]},
         }
 
-    def _pass_on(self, request_id: int, token_ids: Sequence[int]) -> None:
-        on_token, count = self._watched[request_id]
-        self._watched[request_id] = on_token, len(token_ids)
-        for token in token_ids[count:]:
-            on_token(token)
-
     def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace every weight, and forget the prefixes that were computed with the old ones.
-
-        Args:
-            named_weights: names as in the checkpoint, tensors on any device. Tied weights may come once or twice.
 
         Raises:
             RolloutError: when requests are pending, or the weights do not cover the model. After the latter the engine
@@ -240,15 +236,12 @@ class VLLMPolicy:
         self.wake()
         self._stale = True
         replace_weights(self._worker, named_weights, on_cpu=self._on_cpu)
-        self._forget_prefixes()
-        self._stale = False
-
-    def _forget_prefixes(self) -> None:
         if self.vision is not None:
             # What the old weights saw in an image is kept apart from the prefixes, under the image's own name.
             self._engine.reset_encoder_cache()
         for _ in range(3):
             if self._engine.reset_prefix_cache():
+                self._stale = False
                 return
             # With asynchronous scheduling a batch may still be under way when the last request finishes, and holds on
             # to its blocks until its step is taken.
@@ -274,11 +267,6 @@ class VLLMPolicy:
         self._pending.clear()
         if engine is not None:
             process.stop_engine(engine)
-
-
-def _reason(error: Exception) -> str:
-    """The message of an error on one line, without the dump of arguments that pydantic adds."""
-    return " ".join(str(error).split(" [type=")[0].split())[:400].rstrip(".")
 
 
 def _generation(request_id: int, completion: Any, eos_token_ids: Collection[int]) -> Generation:

@@ -14,6 +14,7 @@ import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,7 @@ def server_command(
     kv_cache_gib: float = 1.0,
     further: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command line.
-
-    Args:
-        model: folder or hub id; its weights are replaced before the first rollout.
-        host: the address to listen on.
-        port: the port.
-        context: longest sequence in tokens.
-        max_num_seqs: most requests decoded at once.
-        kv_cache_gib: size of the key/value cache on a CPU.
-        further: arguments of `vllm serve`; they win over these.
+    """Return the command line; `further` are arguments of `vllm serve`, which win over these.
 
     Raises:
         ConfigError: if vLLM is not installed.
@@ -85,7 +77,7 @@ def _flags(settings: dict[str, object]) -> list[str]:
     words: list[str] = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
-        if value is True or value is False:
+        if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             words += [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
@@ -108,7 +100,13 @@ def server_key() -> str:
     if not key:
         try:
             if not path.exists():
-                _make(path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+                with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+                    file.write(secrets.token_urlsafe(32) + "\n")
+                with suppress(FileExistsError):  # of two that make it at once, one wins
+                    os.link(part, path)
+                part.unlink()
             key = path.read_text(encoding="ascii").strip()
         except (OSError, ValueError) as error:
             raise ConfigError(f"no key for model servers: {error}; set the same {VARIABLE} for both sides") from error
@@ -116,20 +114,6 @@ def server_key() -> str:
         where = VARIABLE if os.environ.get(VARIABLE) else path
         raise ConfigError(f"the key in {where} must be one word of printable ASCII characters")
     return key
-
-
-def _make(path: Path) -> None:
-    """Write a new key for this user alone; of two that make it at once, one wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    finally:
-        part.unlink()
 
 
 class Guard:
@@ -152,7 +136,6 @@ class Guard:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """Answer, or pass the request on."""
         refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None:
             await self._app(scope, receive, send)
@@ -167,12 +150,14 @@ class Guard:
     def _refusal(self, scope: Mapping[str, Any]) -> tuple[int, str] | None:
         headers = {name.lower(): value for name, value in scope["headers"]}
         here = scope["server"][0] if scope.get("server") else ""
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none":
             return 403, "this server does not answer web pages"
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and secrets.compare_digest(key.strip(), self._key):
             return None
-        if _is_local(here) and not _is_local(_host(headers.get(b"host", b"").decode("latin-1"))):
+        if _is_local(here) and not _is_local(name):
             return 403, "this server is asked by the name localhost, or by its number"
         kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
         if kind != b"application/json":
@@ -180,13 +165,6 @@ class Guard:
         if not scope["path"].removeprefix(scope.get("root_path", "")).startswith(_OPEN):
             return 401, f"this server wants its key: set the same {VARIABLE} for server and trainer"
         return None
-
-
-def _host(header: str) -> str:
-    """Return the name in a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
 
 
 def _is_local(name: str) -> bool:

@@ -48,13 +48,9 @@ def executor_arguments() -> dict[str, Any]:
 
 
 def start_engine(arguments: dict[str, Any]) -> Any:
-    """Construct an engine, and restore the global generators and thread controls that it takes for itself.
+    """Construct an `LLMEngine` with its core in this process, and restore the generators and thread controls it takes.
 
-    Args:
-        arguments: of `vllm.EngineArgs`.
-
-    Returns:
-        A `vllm.v1.engine.llm_engine.LLMEngine` with its core in this process.
+    `arguments` are those of `vllm.EngineArgs`.
     """
     global _open_engines, _owns_process_group
     import vllm
@@ -121,12 +117,7 @@ def _leave_process_group() -> None:
 
 
 def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Engine arguments for a CPU.
-
-    Args:
-        context: longest sequence in tokens.
-        kv_cache_gib: size of the key/value cache in GiB.
-    """
+    """Engine arguments for a CPU."""
     return {
         "enforce_eager": True,
         # The smallest block that attention on a CPU takes. Only whole blocks are found again in the prefix cache, and

@@ -38,15 +38,12 @@ class VLLMServerPolicy:
     """Samples from vLLM servers.
 
     Args:
-        urls: one server or several ("http://10.0.0.2:8010"). Ranks are spread over them; a rank that has several
-            sends each request to the one that has least to do for it.
+        urls: one server or several ("http://10.0.0.2:8010"). Ranks are spread over them.
         eos_token_ids: tokens that end a turn.
         context: longest sequence in tokens; the servers must allow it.
         seed: of the stream that serves requests without a seed of their own, with the rank.
-        transfer: how weights get to the servers: auto, files or broadcast; see `WeightSender`.
-        folder: where files with weights are handed over; all servers must see it, too. By default in this machine's
-            memory.
-        retries: how often a request is sent again when its connection breaks. Its seed is the same, so are its tokens.
+        transfer, folder: how weights get to the servers, see `WeightSender`.
+        retries: how often a request is sent again, with the same seed, when its connection breaks.
         start_timeout_s: seconds to wait for servers that are still loading.
 
     In a distributed run every rank must construct the policy, and call `sync`, at the same point.
@@ -86,7 +83,7 @@ class VLLMServerPolicy:
         self._sender = WeightSender(self, transfer, folder)
         self._retries, self.context = retries, context
         self._pending: dict[int, tuple[str, Any]] = {}  # its name at the server, and its future
-        self._names = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count())
+        self._names = (uuid.uuid4().hex for _ in itertools.count())
         # With the name of the request, not its id: ids come again, and the answer to an aborted request may still come.
         self._finished: queue.SimpleQueue[tuple[str, int, Generation | Exception]] = queue.SimpleQueue()
         self._heard = time.monotonic()
@@ -139,15 +136,11 @@ class VLLMServerPolicy:
 
     def _take(self) -> list[Generation]:
         found: list[Generation] = []
-        timeout = _POLL_S
         while self._pending:
             try:
-                name, request_id, answer = (
-                    self._finished.get(timeout=timeout) if timeout else self._finished.get_nowait()
-                )
+                name, request_id, answer = self._finished.get(block=not found, timeout=None if found else _POLL_S)
             except queue.Empty:
                 break
-            timeout = 0.0
             if self._pending.get(request_id, ("",))[0] != name:
                 continue  # aborted when its answer was on the way
             del self._pending[request_id]
@@ -158,7 +151,10 @@ class VLLMServerPolicy:
             self._heard = time.monotonic()
         elif self._pending and time.monotonic() - self._heard > _SILENCE_S:
             for url in self._mine:
-                self._check_health(url)
+                try:
+                    self._call(self._get(url, "/v1/models"))
+                except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
+                    raise RolloutError(_unreachable(url, error, 1)) from error
             self._heard = time.monotonic()
         return found
 
@@ -171,36 +167,33 @@ class VLLMServerPolicy:
     def interrupt(self) -> list[Generation]:
         begun: list[Generation] = []
         while self._pending:
-            self._call(self._abort_all())
+            # By name, since other ranks may use the same server. The endpoint puts this word in front of each.
+            names = [f"generate-tokens-{name}" for name, _ in self._pending.values()]
+            for url in self._mine:
+                self._call(self._post(url, "/abort_requests", {"request_ids": names}))
             until = time.monotonic() + _AGAIN_S
             while self._pending and time.monotonic() < until:
                 begun += self._take()
         return [generation for generation in begun if generation.token_ids]
 
-    async def _abort_all(self) -> None:
-        # By name, since other ranks may use the same server. The endpoint puts this word in front of each.
-        names = [f"generate-tokens-{name}" for name, _ in self._pending.values()]
-        for url in self._mine:
-            await self._post(url, "/abort_requests", {"request_ids": names})
-
     async def _generate(self, request_id: int, url: str, content: dict[str, Any], may_stop: bool) -> None:
+        answer: Generation | RolloutError
         try:
-            answer = await self._post(url, "/inference/v1/generate", content)
-            choice = answer["choices"][0]
+            choice = (await self._post(url, "/inference/v1/generate", content))["choices"][0]
             token_ids = choice["token_ids"]
             logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
-            stopped = may_stop and choice["finish_reason"] == "stop"
-            if choice["finish_reason"] == "abort":
-                reason: FinishReason = "abort"
-            else:
+            reason: FinishReason = "abort"
+            if choice["finish_reason"] != "abort":
+                stopped = may_stop and choice["finish_reason"] == "stop"
                 reason = finish_reason(token_ids, self._eos_token_ids, stopped=stopped)
-            self._finished.put((content["request_id"], request_id, Generation(request_id, token_ids, logprobs, reason)))
-        except (RolloutError, KeyError, TypeError, IndexError) as error:
-            known = isinstance(error, RolloutError)
-            failure = error if known else RolloutError(f"{url} answered strangely: {error!r}")
-            self._finished.put((content["request_id"], request_id, failure))
+            answer = Generation(request_id, token_ids, logprobs, reason)
+        except RolloutError as error:
+            answer = error
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            answer = RolloutError(f"{url} answered strangely: {error!r}")
         finally:
             self._load[url] -= 1
+        self._finished.put((content["request_id"], request_id, answer))
 
     # Weights.
 
@@ -218,37 +211,33 @@ class VLLMServerPolicy:
                     raise RolloutError(f"{self.pending} requests are pending; finish or abort them before sync")
                 if self._rank == 0:
                     self._sender.send(weights)
-                    self._call(self._forget_prefixes())
+                    for url in self.urls:
+                        if not self._call(self._post(url, "/reset_prefix_cache", {}))["success"]:
+                            raise RolloutError(f"{url} would not forget the prefixes it computed with the old weights")
             finally:
                 # All ranks read the weights, also when one has failed: gathering a sharded weight takes all of them.
                 for _ in weights:
                     pass
 
-    def tell_workers(self, method: str, arguments: Sequence[dict[str, Any]]) -> Future[list[Any]]:
+    def call_workers(self, method: str, arguments: Sequence[dict[str, Any]]) -> Future[list[Any]]:
         """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned."""
 
-        async def tell() -> list[Any]:
-            return await asyncio.gather(*map(self._tell, self.urls, [method] * len(self.urls), arguments))
+        async def call(url: str, kwargs: dict[str, Any]) -> list[dict[str, str]]:
+            content = {"method": method, "kwargs": kwargs}
+            workers = (await self._post(url, "/collective_rpc", content, repeatable=False))["results"]
+            for worker in workers:
+                if worker.get("error"):
+                    raise RolloutError(f"{url} did not take the weights: {worker['error']}")
+            return workers
 
-        return asyncio.run_coroutine_threadsafe(tell(), self._loop)
+        async def call_all() -> list[Any]:
+            return await asyncio.gather(*map(call, self.urls, arguments))
 
-    async def _tell(self, url: str, method: str, arguments: dict[str, Any]) -> list[dict[str, str]]:
-        content = {"method": method, "kwargs": arguments}
-        workers = (await self._post(url, "/collective_rpc", content, repeatable=False))["results"]
-        for worker in workers:
-            if worker.get("error"):
-                raise RolloutError(f"{url} did not take the weights: {worker['error']}")
-        return workers
+        return asyncio.run_coroutine_threadsafe(call_all(), self._loop)
 
     def world_sizes(self) -> list[int]:
         """Count the workers of each server."""
         return [self._call(self._get(url, "/get_world_size"))["world_size"] for url in self.urls]
-
-    async def _forget_prefixes(self) -> None:
-        for url in self.urls:
-            answer = await self._post(url, "/reset_prefix_cache", {})
-            if not answer["success"]:
-                raise RolloutError(f"{url} would not forget the prefixes it computed with the old weights")
 
     def wake(self) -> None:
         """Do nothing: the server has its memory for itself."""
@@ -302,12 +291,6 @@ class VLLMServerPolicy:
         async with self._session.get(url + path, timeout=timeout) as answer:
             answer.raise_for_status()
             return await answer.json(content_type=None)
-
-    def _check_health(self, url: str) -> None:
-        try:
-            self._call(self._get(url, "/v1/models"))
-        except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise RolloutError(_unreachable(url, error, 1)) from error
 
     def _await_server(self, url: str, timeout_s: float) -> None:
         """Wait until a server has loaded, and check what it allows."""

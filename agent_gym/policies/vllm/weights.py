@@ -40,12 +40,11 @@ def replace_weights(worker: Any, named_weights: Weights, *, on_cpu: bool) -> Non
     Args:
         worker: a `vllm.v1.worker.gpu_worker.Worker`. Its own method is called, and not that of its model runner: it
             sets vLLM's configuration, which mixtures of experts and quantized layers ask for when weights come.
-        named_weights: all weights.
+        named_weights: all weights; what reading them raises goes through.
         on_cpu: whether the layers keep packed copies.
 
     Raises:
         RolloutError: if names or shapes are not those of the model, or do not cover it. Some weights may be replaced.
-        Exception: what reading `named_weights` raises.
     """
     model = worker.model_runner.get_model()
     wanted = {name for name, _ in model.named_parameters()}
@@ -104,15 +103,7 @@ class WeightReceiver:
         return self._receive(_read(Path(folder)))
 
     def join_trainer(self, host: str, port: int, first_rank: int, size: int, backend: str) -> dict[str, str]:
-        """Become a member of the trainer's group, in place of that of an earlier trainer.
-
-        Args:
-            host: where the members meet.
-            port: its port.
-            first_rank: the rank of this server's first worker.
-            size: members of the group.
-            backend: "nccl" or "gloo".
-        """
+        """Become a member of the trainer's group of `size`, in which this server's first worker has `first_rank`."""
         self._channel = None
         config = self.parallel_config
         rank = first_rank + config.data_parallel_index * config.world_size + config.rank
@@ -153,13 +144,13 @@ def _words(error: Exception) -> str:
 
 
 class WeightSender:
-    """Hands weights to servers.
+    """Hands weights to the workers of servers.
 
     Args:
         servers: whose workers get them.
         transfer: "files"; "broadcast", by NCCL where trainer and servers are on GPUs and by gloo elsewhere; or "auto",
             which broadcasts between GPUs if they can reach each other, and writes files otherwise.
-        folder: where files are handed over; None for this machine's memory.
+        folder: where files are handed over, which all servers must see; None for this machine's memory.
 
     Raises:
         ConfigError: for another transfer.
@@ -183,19 +174,8 @@ class WeightSender:
         if self._channel is None:
             with in_files(named_weights, self._folder) as folder:
                 self._on_all("receive_files", {"folder": str(folder)}).result()
-        else:
-            self._broadcast(self._channel, named_weights)
-
-    def close(self) -> None:
-        """Leave the servers."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-
-    def _on_all(self, method: str, arguments: dict[str, Any]) -> Future[list[Any]]:
-        return self._servers.tell_workers(method, [arguments] * len(self._servers.urls))
-
-    def _broadcast(self, channel: Channel, named_weights: Weights) -> None:
+            return
+        channel = self._channel
         taken = self._on_all("receive_broadcast", {})
         # Where a server has died, NCCL would wait for it: its connection, which has broken, ends the wait.
         taken.add_done_callback(lambda future: channel.close() if future.exception() else None)
@@ -208,6 +188,15 @@ class WeightSender:
             raise RolloutError(f"the weights could not be broadcast: {error}") from error
         taken.result()
 
+    def close(self) -> None:
+        """Leave the servers."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _on_all(self, method: str, arguments: dict[str, Any]) -> Future[list[Any]]:
+        return self._servers.call_workers(method, [arguments] * len(self._servers.urls))
+
     def _join(self) -> Channel | None:
         """Make a group with all workers; None if there is to be none."""
         devices = [worker["device"] for workers in self._on_all("describe", {}).result() for worker in workers]
@@ -219,7 +208,7 @@ class WeightSender:
         first_ranks = list(itertools.accumulate(sizes[:-1], initial=1))
         store = open_store(own_address(self._servers.urls))
         group = {"host": store.host, "port": store.port, "size": 1 + sum(sizes), "backend": "nccl" if nccl else "gloo"}
-        joined = self._servers.tell_workers("join_trainer", [{**group, "first_rank": rank} for rank in first_ranks])
+        joined = self._servers.call_workers("join_trainer", [{**group, "first_rank": rank} for rank in first_ranks])
         try:
             channel = Channel(store, 0, group["size"], group["backend"])
             joined.result()
@@ -234,11 +223,7 @@ class WeightSender:
 
 @contextmanager
 def in_files(named_weights: Weights, folder: str | Path | None) -> Iterator[Path]:
-    """Write weights to a new folder, and remove it afterwards.
-
-    Args:
-        named_weights: all weights.
-        folder: where to make the folder; None for this machine's memory, or its disk where that is not a file system.
+    """Write weights to a new folder in `folder` or this machine's memory, and remove it afterwards.
 
     Raises:
         RolloutError: if they cannot be written.
