@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from functools import partial
 from itertools import chain
 from typing import Any, SupportsFloat
@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.rollout.env_threads import Worker
 from agent_gym.transcript import plain_action
 
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
@@ -87,8 +88,8 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         except ValueError:
             known = ", ".join(repr(mode.value) for mode in AutoresetMode)
             raise ConfigError(f"autoreset_mode is {autoreset_mode!r}; known: {known}") from None
-        # Slot k lives in thread k modulo their number; each of these pools is one thread.
-        self._threads = [ThreadPoolExecutor(1, "agent-gym-slots") for _ in range(min(workers, len(env_fns)))]
+        # Slot k lives in thread k modulo their number.
+        self._threads = [Worker("agent-gym-slots") for _ in range(min(workers, len(env_fns)))]
         makers = [lambda slot=slot: self._run(lambda slot: env_fns[slot](), [slot])[0] for slot in range(len(env_fns))]
         try:
             super().__init__(makers, autoreset_mode=mode)
@@ -182,7 +183,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
     def _end_threads(self) -> None:
         for thread in self._threads:
-            thread.shutdown(wait=False)
+            thread.close()
 
     def _run(self, function: Callable[[int], Any], slots: Sequence[int]) -> list[Any]:
         """Call the function for each slot, in the slot's thread; all calls end before the first error is raised."""

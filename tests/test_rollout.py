@@ -271,9 +271,17 @@ def test_a_prompt_over_the_budget_is_a_failure_and_not_a_wrong_answer(tokenizer:
         roll(tokenizer, counting(2), budget=Budget(max_tokens=5))
 
 
-def test_a_hung_thread_does_not_keep_the_process_alive() -> None:
-    code = "import time; from agent_gym.rollout.env_threads import Worker; Worker('w').submit(lambda: time.sleep(60))"
-    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from agent_gym.rollout.env_threads import Worker; Worker('w').submit(time.sleep, 60)",
+        "from agent_gym.vector import TextVectorEnv; hang = lambda: time.sleep(60); "
+        "threading.Thread(target=TextVectorEnv, args=([hang],), kwargs={'workers': 1}, daemon=True).start(); "
+        "time.sleep(1)",
+    ],
+)
+def test_a_hung_thread_does_not_keep_the_process_alive(code: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import threading, time; {code}"], timeout=30, check=True)
 
 
 @pytest.mark.parametrize("bad", [{"max_turn_tokens": 0}, {"max_tokens": -1}, {"max_turns": 0}, {"max_seconds": 0.0}])

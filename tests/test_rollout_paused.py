@@ -148,18 +148,6 @@ def test_an_environment_that_hangs_over_a_pause_is_given_up_when_its_time_is_ove
     runner.close()
 
 
-def test_two_rollouts_take_turns_with_one_engine(tokenizer: Any) -> None:
-    runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, max_live=8)
-    rollout = Rollout(runner)
-    paused = rollout.add(counting(8))
-    rollout.play(1.0, until=lambda: True)
-    others = runner.run(counting(5))  # an evaluation, say
-    assert len(others) == 5 and all(not episode.failure for episode in others)
-    rollout.play(1.0)
-    assert all(episode.terminated or episode.truncated for episode in paused)
-    runner.close()
-
-
 # A stop string across an interruption.
 
 

@@ -82,6 +82,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -91,6 +92,8 @@ class Worker:
 
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         """Call a function in the thread; the future has what it returns or raises."""
+        if self._closed:
+            raise RuntimeError("the thread of this environment has ended: it was closed")
         future: Future[Result] = Future()
 
         def job() -> None:
@@ -108,6 +111,7 @@ class Worker:
 
     def close(self) -> None:
         """Let the thread end after the jobs that it has."""
+        self._closed = True
         self._jobs.put(None)
 
     def join(self, timeout: float | None = None) -> bool:
