@@ -183,8 +183,8 @@ def test_summaries_are_steps_of_their_own(
                 assert REQUEST in asked
             elif k and kinds[k - 1] == "summary":
                 shown = tokenizer.decode(request.prompt_ids)
-                said = episode.steps[k - 1].action.rpartition("</think>")[2].strip()
-                assert f"{SUMMARY_HEADING}\n{said}" in shown if said else SUMMARY_HEADING not in shown
+                summary = episode.steps[k - 1].action.rpartition("</think>")[2].strip()
+                assert f"{SUMMARY_HEADING}\n{summary}" in shown if summary else SUMMARY_HEADING not in shown
                 assert f"{OBSERVATION_HEADING}\n{episode.steps[k - 2].observation}" in shown
         roles = [message["role"] for message in episode.messages]
         assert roles.count("assistant") == len(kinds)

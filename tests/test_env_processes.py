@@ -29,7 +29,7 @@ def specs_of(env_id: str, n: int, **kwargs: Any) -> list[EpisodeSpec]:
     return [EpisodeSpec(env_id, kwargs, seed=100 + i) for i in range(n)]
 
 
-def told(episodes: list[Episode]) -> list[Any]:
+def outcomes(episodes: list[Episode]) -> list[Any]:
     """Everything that does not depend on the clock."""
     return [
         (
@@ -55,7 +55,7 @@ def test_episodes_are_those_of_threads(env_id: str, tokenizer: Any) -> None:
     there = roll(tokenizer, specs, budget=budget, env_processes=2)
     here = roll(tokenizer, specs, budget=budget)
     assert all(episode.failure is None for episode in there), [episode.failure for episode in there]
-    assert told(there) == told(here)
+    assert outcomes(there) == outcomes(here)
     for episode in there:
         check_episode(episode, tokenizer)
 
@@ -63,10 +63,10 @@ def test_episodes_are_those_of_threads(env_id: str, tokenizer: Any) -> None:
 def test_a_context_that_asks_the_environment_is_answered(tokenizer: Any) -> None:
     specs = counting(2)
     there, here = (roll(tokenizer, specs, context="rebuild", env_processes=n) for n in (1, 0))
-    assert told(there) == told(here)
+    assert outcomes(there) == outcomes(here)
 
 
-def test_the_users_mistake_is_told_as_ever(tokenizer: Any) -> None:
+def test_the_users_mistake_is_reported_as_ever(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="unknown split"):
         roll(tokenizer, [EpisodeSpec("AgentR1/GSM8K-v0", split="nope")], env_processes=1)
     with pytest.raises(ConfigError, match="env_processes is -1"):

@@ -27,7 +27,7 @@ from agent_gym.vector import SlotFailure, TextVectorEnv
 
 
 class ThreadBoundEnv(ToolEnv):
-    """Looks things up in SQLite, whose connections belong to one thread, and notes the thread of everything it does."""
+    """Looks things up in SQLite, whose connections belong to one thread, and logs the thread of everything it does."""
 
     reward_weights: ClassVar[dict[str, float]] = {"answer": 1.0}
     seen: ClassVar[dict[int, list[tuple[str, int]]]] = {}
@@ -40,14 +40,14 @@ class ThreadBoundEnv(ToolEnv):
         self.db.execute("create table numbers (n int)")
         self.crash, self.hold = crash, hold
         super().__init__({"train": range(1000)}, tools=[tool(self.look)], **kwargs)
-        self.note("make")
+        self.log("make")
 
-    def note(self, what: str) -> None:
+    def log(self, what: str) -> None:
         with self.lock:
             self.seen.setdefault(id(self), []).append((what, threading.get_ident()))
 
     def begin(self, task: Any) -> str:
-        self.note("reset")
+        self.log("reset")
         if self.hold:
             self.started.set()
             assert self.gate.wait(30)
@@ -58,7 +58,7 @@ class ThreadBoundEnv(ToolEnv):
 
     def look(self) -> str | ToolResult:
         """Look the number up."""
-        self.note("step")
+        self.log("step")
         if self.crash == self.task:
             raise RuntimeError("crashed")
         try:
@@ -71,12 +71,12 @@ class ThreadBoundEnv(ToolEnv):
         return Reply(terms={"answer": float(right)}, terminated=True, success=right)
 
     def expert_action(self) -> str:
-        self.note("expert")
+        self.log("expert")
         (number,) = self.db.execute("select n from numbers").fetchone()
         return self.parser.render("look", {}) if self.turn < 2 else str(number)
 
     def close(self) -> None:
-        self.note("close")
+        self.log("close")
         self.db.close()
 
 
@@ -233,11 +233,11 @@ def test_a_silent_environment_is_named_on_stderr(
     specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 1.3, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
     act = lambda episode: "on" if not episode.turns else "stop"  # noqa: E731
     roll(tokenizer, specs, act, env_processes=processes)
-    said = [line for line in capsys.readouterr().err.splitlines() if "has not answered" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "has not answered" in line]
     wanted = (
         r"agent-gym: Toy/Waiting-v0, task train/[12], seed 9: step 0 has not answered for [\d.]+ s, since \d\d:\d\d:"
     )
-    (first, *_) = [line for line in said if re.match(wanted, line)]
+    (first, *_) = [line for line in lines if re.match(wanted, line)]
     # In one process they have their turns one after the other.
     assert processes or "(1 more like it)" in first
     assert "no max_seconds is set" in first

@@ -52,7 +52,7 @@ class Stuck(Exception):
 
 
 class MyEnv(TextEnv):
-    """Fails in one of several ways, for the tasks that it is told."""
+    """Fails in one of several ways, for the tasks that it is given."""
 
     reward_weights = {"a": 1.0}
 

@@ -24,7 +24,7 @@ def encode(text: str) -> list[int]:
     [
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 5, "temperature": -1.0}, "temperature"),
-        ({"max_tokens": 5, "temperature": 0.001}, "0.01"),  # vLLM would sample at 0.01 and not say so
+        ({"max_tokens": 5, "temperature": 0.001}, "0.01"),  # vLLM would sample at 0.01 instead
         ({"max_tokens": 5, "temperature": float("nan")}, "nan"),
         ({"max_tokens": 5, "stop": "</answer>"}, "tuple"),  # a bare string would be nine one-letter stops
         ({"max_tokens": 5, "stop": ("",)}, "stop"),

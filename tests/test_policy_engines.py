@@ -229,11 +229,11 @@ def test_sleep_and_wake_do_no_harm(subject: Subject) -> None:
     assert [g.token_ids for g in before.values()] == [g.token_ids for g in after.values()]
 
 
-def test_a_watcher_is_told_of_each_token_and_can_end_the_turn(subject: Subject) -> None:
+def test_a_watcher_hears_each_token_and_can_end_the_turn(subject: Subject) -> None:
     watched: dict[int, list[int]] = {i: [] for i in range(3)}
     requests = [dataclasses.replace(r, on_token=watched[r.id].append) for r in make_requests(3, max_tokens=6)]
-    beside = make_requests(5, max_tokens=6)[3:]
-    finished = run(subject.policy, [*requests, *beside])
+    others = make_requests(5, max_tokens=6)[3:]
+    finished = run(subject.policy, [*requests, *others])
     assert watched == {i: finished[i].token_ids for i in range(3)}
     assert {i: g.token_ids for i, g in finished.items()} == {
         i: g.token_ids for i, g in run(subject.policy, make_requests(5, max_tokens=6)).items()

@@ -196,8 +196,8 @@ def test_eval_at_an_endpoint_of_texts(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(records) == 3 and {record["policy"] for record in records} == {"m"}
     chats = [content for path, content, _ in server.asked if path.endswith("/chat/completions")]
     assert "calculator" in chats[0]["messages"][0]["content"], "the tools stand in the system prompt"
-    nobody = f"http://127.0.0.1:{free_port()}/v1"
-    assert f"no model server at {nobody}" in complaint(capsys, "eval", GSM8K, "--endpoint", nobody)
+    missing = f"http://127.0.0.1:{free_port()}/v1"
+    assert f"no model server at {missing}" in complaint(capsys, "eval", GSM8K, "--endpoint", missing)
 
 
 # Streams.

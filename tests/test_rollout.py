@@ -41,7 +41,7 @@ def test_results_come_in_the_order_of_the_specs(tokenizer: Any) -> None:
 
 def test_inline_answers_and_stop_strings(tokenizer: Any) -> None:
     """The turn stops behind the stop string, so that the answer continues the same turn."""
-    episodes = roll(tokenizer, counting(2, "Toy/Inline-v0"), lambda episode: "a<b></go> never said")
+    episodes = roll(tokenizer, counting(2, "Toy/Inline-v0"), lambda episode: "a<b></go> never heard")
     for episode in episodes:
         check_episode(episode, tokenizer)
         assert episode.stop == ("</go>",) and episode.truncation == "turns"

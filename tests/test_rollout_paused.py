@@ -61,7 +61,7 @@ def play(runner: Runner, specs: Any, every: int = 3) -> tuple[list[Episode], int
 
 @pytest.mark.parametrize("context", ["append", "window:1"])
 @pytest.mark.parametrize("env_id", ["Toy/Counting-v0", "Toy/Inline-v0"])
-@pytest.mark.parametrize("writer", [Writer, SlowWriter], ids=["told", "not told"])
+@pytest.mark.parametrize("writer", [Writer, SlowWriter], ids=["interrupted", "aborted"])
 def test_interrupted_episodes_are_those_of_an_undisturbed_rollout(
     tokenizer: Any, writer: Any, env_id: str, context: str
 ) -> None:

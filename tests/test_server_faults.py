@@ -1,4 +1,4 @@
-"""A model server is killed while two ranks train: both stop, say why, and go on with another server as if never.
+"""A model server is killed while two ranks train: both stop, name the cause, and go on with another server as if never.
 
 Where in a step the server dies is drawn from a seed; AGENT_GYM_TEST_SEED tries others.
 """
@@ -122,10 +122,10 @@ def undisturbed() -> tuple[Any, dict[str, Any]]:
 def test_killed(healthy: str, when: str, transfer: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with model_server(Path(model_folder()), tmp_path / "log.txt", context=256) as (url, process):
-        told = in_ranks(doomed, 2, str(folder), url, process.pid, when, transfer, SEED, timeout_s=600)
-    killed_at = told[0][1]
+        stopped = in_ranks(doomed, 2, str(folder), url, process.pid, when, transfer, SEED, timeout_s=600)
+    killed_at = stopped[0][1]
     assert killed_at is not None
-    for message, _, stopped_at in told:
+    for message, _, stopped_at in stopped:
         assert "cannot be reached" in message and "--resume_from_checkpoint" in message
         assert stopped_at - killed_at < 60, "seconds; a wait for the server would last for minutes"
     assert message.startswith("process 0 failed") or when == "rollout", "rank 1 says whose failure it was"

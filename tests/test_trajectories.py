@@ -82,7 +82,7 @@ def test_hostile_text_can_be_written(tokenizer: Any, tmp_path: Path) -> None:
     saved = [to_record(episode, tokenizer) for episode in made]
     write_trajectories(tmp_path / "t.jsonl", saved)
     assert list(read_trajectories(tmp_path / "t.jsonl")) == saved
-    lone = {**saved[0], "note": "\ud800"}  # for example in an environment's own metrics or errors
+    lone = {**saved[0], "extra": "\ud800"}  # for example in an environment's own metrics or errors
     write_trajectories(tmp_path / "t.jsonl", [lone])
     assert list(read_trajectories(tmp_path / "t.jsonl")) == [lone]
 
@@ -190,10 +190,10 @@ def test_of_a_damaged_file_the_good_records_are_read(records: list[dict[str, Any
     good = [record for record in records if record["failure"] is None]
     content, bad = damaged(good)
     (tmp_path / "t.jsonl").write_bytes(content)
-    told: list[str] = []
-    assert list(read_trajectories(tmp_path / "t.jsonl", left_out=told.append)) == json.loads(json.dumps(good[:3]))
-    assert f"{len(bad)} lines are left out, 3 read: line {min(bad)}: not UTF-8 text" in told[0]
-    assert f"and {len(bad) - 10} more" in told[0] and len(told) == 1
+    warned: list[str] = []
+    assert list(read_trajectories(tmp_path / "t.jsonl", left_out=warned.append)) == json.loads(json.dumps(good[:3]))
+    assert f"{len(bad)} lines are left out, 3 read: line {min(bad)}: not UTF-8 text" in warned[0]
+    assert f"and {len(bad) - 10} more" in warned[0] and len(warned) == 1
     numbers = [number for number, _, found in scan_trajectories(tmp_path / "t.jsonl") if isinstance(found, str)]
     assert set(numbers) == bad
     with pytest.warns(UserWarning, match="lines are left out"):
@@ -223,11 +223,11 @@ def test_every_command_reads_what_is_whole_in_a_damaged_file(
         assert f"{path}: {len(bad)} lines are left out, 3 read" in capsys.readouterr().err
     assert len(list(read_trajectories(tmp_path / "again.jsonl"))) == 3
     (tmp_path / "bad.jsonl").write_bytes(b"\xff\xfe\n")
-    for words, said in (
+    for words, message in (
         (["view", str(empty)], f"{empty} holds no episodes"),
         (["compare", str(other), str(empty)], f"{empty} holds no episodes"),
         (["rescore", str(empty)], f"{empty} holds no episodes"),
         (["export", "trajectories", str(empty), str(tmp_path / "none")], f"{empty} holds no episodes"),
         (["view", str(tmp_path / "bad.jsonl")], "line 1: not UTF-8 text"),
     ):
-        assert said in complaint(capsys, *words)
+        assert message in complaint(capsys, *words)

@@ -102,13 +102,13 @@ def test_an_image_token_that_is_sampled_ends_the_turn(subject: Subject) -> None:
     finished = run(subject.policy, requests)
     mine = [r for r in requests if finished[r.id].token_ids[-1] == vision.token_id]
     assert mine, "no request sampled an image token; make the test longer"
-    assert all(vision.token_id not in said.token_ids[:-1] for said in finished.values())
+    assert all(vision.token_id not in generation.token_ids[:-1] for generation in finished.values())
     assert {finished[r.id].finish_reason for r in mine} == {"stop"}
     assert largest_gap(subject.model, renderer, mine, finished) <= TOLERANCE
-    request, said = mine[0], finished[mine[0].id]
+    request, generation = mine[0], finished[mine[0].id]
     answer = [{"role": renderer.observation_role, "content": parts("see", noise(56, 56))}]
-    reply = renderer.reply(said.token_ids, answer)
-    ids = [*request.prompt_ids, *said.token_ids, *reply]
+    reply = renderer.reply(generation.token_ids, answer)
+    ids = [*request.prompt_ids, *generation.token_ids, *reply]
     offset = len(ids) - len(reply)
     shown = [*request.images, *(one.moved(offset) for one in vision.place(reply, answer))]
     following = Request(1000, vision.readable(ids, shown), SamplingParams(8, seed=0), images=shown)

@@ -76,18 +76,18 @@ def test_the_maze_is_solved_by_its_expert_and_every_image_is_in_the_row() -> Non
 @given(st.lists(st.sampled_from([PAD, "<|vision_start|>", "<|image", "_pad|>", "Qxbreakx", "<image>", "é", " "])))
 @settings(max_examples=25, deadline=None)
 def test_image_tokens_in_what_the_world_says_are_words(pieces: list[str]) -> None:
-    """As many image tokens as the images have, and to the letter what was said."""
-    eyes, said = renderer(), "".join(pieces)
+    """As many image tokens as the images have, and to the letter the words."""
+    eyes, words = renderer(), "".join(pieces)
     assert eyes.vision is not None
     image = noise(56, 28)
-    for text in (parts(said, image, said), parts(image, said)):
+    for text in (parts(words, image, words), parts(image, words)):
         messages = [{"role": "user", "content": text}]
         for ids in (eyes.prompt(messages), eyes.reply([5], messages), eyes.reply([2], messages, final=True)):
             assert ids.count(eyes.vision.token_id) == 2
             ((_, start, stop),) = eyes.vision.place(ids, messages)
             assert stop - start == 2
-            assert said in eyes.tokenizer.decode(ids)
-    plain = [{"role": "user", "content": said}]
+            assert words in eyes.tokenizer.decode(ids)
+    plain = [{"role": "user", "content": words}]
     assert eyes.vision.token_id not in eyes.prompt(plain) and eyes.vision.place(eyes.prompt(plain), plain) == []
 
 

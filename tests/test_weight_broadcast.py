@@ -75,8 +75,8 @@ def test_the_meeting_point_listens_at_its_own_address_only() -> None:
     socket.create_connection(("127.0.0.1", store.port), 5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", store.port), 5)
-    reach_store("127.0.0.1", store.port).set("word", "said")
-    assert store.get("word") == b"said"
+    reach_store("127.0.0.1", store.port).set("word", "hello")
+    assert store.get("word") == b"hello"
 
 
 def gathered(fail: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -107,14 +107,14 @@ def test_a_receiver_that_dies_is_an_error_of_the_sender(group: Any, monkeypatch:
 
 
 class Described:
-    """Servers that say where they are, and refuse to meet."""
+    """Servers that report where they are, and refuse to meet."""
 
     def __init__(self, device: str) -> None:
         self.urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
-        self.device, self.told = device, []  # type: ignore[var-annotated]
+        self.device, self.calls = device, []  # type: ignore[var-annotated]
 
     def call_workers(self, method: str, arguments: Any) -> Future[list[Any]]:
-        self.told.append((method, list(arguments)))
+        self.calls.append((method, list(arguments)))
         answer: Future[list[Any]] = Future()
         if method == "join_trainer":
             answer.set_exception(RolloutError("no group"))
@@ -127,7 +127,7 @@ class Described:
 
 
 @pytest.mark.parametrize(
-    ("transfer", "device", "cuda", "folder", "told"),
+    ("transfer", "device", "cuda", "folder", "calls"),
     [
         ("auto", "cpu", True, None, ["describe", "receive_files"]),
         ("auto", "cuda", False, None, ["describe", "receive_files"]),
@@ -137,7 +137,7 @@ class Described:
     ],
 )
 def test_the_way_is_chosen_by_where_both_are(
-    transfer: str, device: str, cuda: bool, folder: str | None, told: list[str], monkeypatch: Any, tmp_path: Any
+    transfer: str, device: str, cuda: bool, folder: str | None, calls: list[str], monkeypatch: Any, tmp_path: Any
 ) -> None:
     def no_group(*arguments: Any) -> None:
         raise RuntimeError("no group")
@@ -146,17 +146,17 @@ def test_the_way_is_chosen_by_where_both_are(
     monkeypatch.setattr(weights, "Channel", no_group)
     servers = Described(device)
     sender = WeightSender(servers, transfer, tmp_path if folder else None)
-    if "join_trainer" in told:
+    if "join_trainer" in calls:
         with pytest.warns(UserWarning, match="weights go through files, because a broadcast is not possible: no group"):
             sender.send([("w", torch.ones(1))])
-        [first, second] = dict(servers.told)["join_trainer"]
+        [first, second] = dict(servers.calls)["join_trainer"]
         assert first["backend"] == "nccl" and first["size"] == second["size"] == 7
         assert (first["first_rank"], second["first_rank"]) == (1, 3)
     else:
         sender.send([("w", torch.ones(1))])
-    assert [method for method, _ in servers.told] == told
+    assert [method for method, _ in servers.calls] == calls
     sender.send([("w", torch.ones(1))])
-    assert [method for method, _ in servers.told] == [*told, "receive_files"], "the choice is made once"
+    assert [method for method, _ in servers.calls] == [*calls, "receive_files"], "the choice is made once"
 
 
 def test_who_wants_a_broadcast_is_told_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

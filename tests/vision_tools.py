@@ -93,10 +93,10 @@ def largest_gap(model: Any, renderer: ChatRenderer, requests: Sequence[Request],
     """Largest |logprob of the engine - logprob of a plain forward| over all sampled tokens."""
     gaps = []
     for request in requests:
-        said = finished[request.id]
-        logprobs = plain_logprobs(model, renderer, request.prompt_ids + said.token_ids, request.images)
-        at = torch.arange(len(said.token_ids)) + len(request.prompt_ids) - 1
-        gaps.append((logprobs[at, torch.tensor(said.token_ids)] - torch.tensor(said.logprobs)).abs())
+        generation = finished[request.id]
+        logprobs = plain_logprobs(model, renderer, request.prompt_ids + generation.token_ids, request.images)
+        at = torch.arange(len(generation.token_ids)) + len(request.prompt_ids) - 1
+        gaps.append((logprobs[at, torch.tensor(generation.token_ids)] - torch.tensor(generation.logprobs)).abs())
     return torch.cat(gaps).max().item()
 
 
@@ -111,14 +111,14 @@ class PicturesEnv(TextEnv):
 
     def begin(self, task: Any) -> Any:
         self.task = int(task)
-        return self.said(f"task {self.task % 5} ")
+        return self.shown(f"task {self.task % 5} ")
 
     def respond(self, action: str) -> Reply:
         letters = sum(letter in "abcdefghijklm" for letter in action.lower()) / max(1, len(action))
         over = self.turn >= self.task % 3
-        return Reply(self.said("go "), terms={"letters": letters}, terminated=over, success=letters > 0.3)
+        return Reply(self.shown("go "), terms={"letters": letters}, terminated=over, success=letters > 0.3)
 
-    def said(self, text: str) -> Any:
+    def shown(self, text: str) -> Any:
         rng = np.random.default_rng([self.task, self.turn])
         sizes = 28 * rng.integers(1, 4, (int(rng.integers(0, 3)), 2))
         return parts(text, *(noise(h, w, seed=self.task) for h, w in sizes.tolist()), "!")

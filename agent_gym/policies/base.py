@@ -35,7 +35,7 @@ class SamplingParams:
         max_tokens: most tokens to sample, at least 1. The policy's context may end the turn earlier.
         temperature: divides the logits; 0 takes the most likely token. Otherwise at least `MIN_TEMPERATURE`.
         stop: strings that end the turn once the text of the new tokens contains one of them.
-        seed: from 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs beside the request. None takes
+        seed: from 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs at the same time. None takes
             the next seed of the policy's own stream, so the tokens depend on the order of the requests.
     """
 

@@ -139,7 +139,7 @@ class OpenAIPolicy:
             episode: Any = request.episode
             if episode is None or len(episode.rows) > 1 or episode.asked != "act":
                 raise ConfigError("a server of texts gets the whole conversation: give --context append")
-            # No stop strings: they would be missing in the answer, which then would not say which of them it was.
+            # No stop strings: they would be missing in the answer, which then would not show which of them it was.
             return {**content, "messages": chat_messages(episode.messages)}
         further = {
             "return_token_ids": True,

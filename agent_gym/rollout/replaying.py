@@ -24,7 +24,7 @@ class Replay:
 
     Attributes:
         record: the record with the scores of today: rewards and their terms, success, metrics, how it ended.
-        world: where the world said something else than then.
+        world: where the world answered otherwise than then.
         scores: where it scored otherwise.
     """
 
@@ -62,10 +62,10 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
 
     compare(again.world, "task", info["task_id"], record["task_id"])
     # Only the user's words: the system prompt may describe tools where the recording model's template did not.
-    said = recorded_messages(record)
-    question = next((described([message]) for message in said if message["role"] == "user"), None)
+    messages = recorded_messages(record)
+    question = next((described([message]) for message in messages if message["role"] == "user"), None)
     compare(again.world, "opening", described(info["messages"][-1:]), question)
-    shown = _answered_images(said)
+    shown = _answered_images(messages)
     total, ended, success = 0.0, False, False
     terms: dict[str, float] = {}
     acts = [step for step in steps if step.get("kind", "act") == "act"]

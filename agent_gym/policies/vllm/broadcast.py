@@ -1,13 +1,13 @@
 """Weights on their way from the trainer to servers, from memory to memory: NCCL between GPUs, gloo otherwise.
 
-Rank 0 of the trainer and all workers of all servers form a process group of their own, beside those of trainer and
+Rank 0 of the trainer and all workers of all servers form a process group of their own, apart from those of trainer and
 servers. Weights travel in buckets, so that a large model needs many times fewer messages than it has weights, and no
 more memory than a bucket on either side:
 
     length of the header | header: [[name, dtype, shape], ...] | the bytes of these weights, one after the other
 
 A header of length 0 says that all has been sent. vLLM's own engines for this (`vllm.distributed.weight_transfer`) want
-all shapes before the first weight is gathered, take no weights on CPUs, and do not say when a weight has not come.
+all shapes before the first weight is gathered, take no weights on CPUs, and do not report when a weight has not come.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class VLLMPolicy:
         self._eos_token_ids = sorted(eos_token_ids)
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: set[int] = set()
-        self._shown: dict[int, list[int]] = {}  # prompts with images, until vLLM has said what it made of them
+        self._shown: dict[int, list[int]] = {}  # prompts with images, until vLLM has answered what it made of them
         self._watched: dict[int, tuple[Callable[[int], None], int]] = {}  # and how many tokens were passed on
         self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams

@@ -106,7 +106,7 @@ def _leave_process_group() -> None:
     if alive and _owns_process_group:
         cleanup_dist_env_and_memory()
         return
-    # vLLM's own groups stand beside the trainer's default group and are all that may go. They go even where the trainer
+    # vLLM's own groups are apart from the trainer's default group and are all that may go, even where the trainer
     # has ended the default group before: a later engine must not find them and take them for alive.
     for name, group in list(vars(parallel_state).items()):
         if isinstance(group, parallel_state.GroupCoordinator):
@@ -134,7 +134,7 @@ def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
 def eager() -> AbstractContextManager[None]:
     """Run compiled functions as plain Python.
 
-    vLLM compiles two helpers of its sampler even when it is told to be eager. On a CPU that costs half a minute at the
+    vLLM compiles two helpers of its sampler even when eager mode is set. On a CPU that costs half a minute at the
     first token, needs a C++ compiler on the user's machine, and gains nothing.
     """
     return torch.compiler.set_stance("force_eager")

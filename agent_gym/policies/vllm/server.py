@@ -131,7 +131,7 @@ class VLLMServerPolicy:
         """
         found = self._take()
         if any(generation.finish_reason == "abort" for generation in found):
-            raise RolloutError(f"a model server aborted a request that nobody asked it to; {', '.join(self._mine)}")
+            raise RolloutError(f"a model server aborted a request without being asked to; {', '.join(self._mine)}")
         return found
 
     def _take(self) -> list[Generation]:

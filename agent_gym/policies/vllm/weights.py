@@ -183,7 +183,7 @@ class WeightSender:
             channel.send(named_weights)
         except RuntimeError as error:
             self.close()
-            # A server that can say what happened knows more than the broken group.
+            # A server that can report what happened knows more than the broken group.
             taken.result()
             raise RolloutError(f"the weights could not be broadcast: {error}") from error
         taken.result()
