@@ -26,14 +26,7 @@ _SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
 class GeneratedRows(Sequence[Row]):
-    """Rows of a generator, made when they are asked for. A subclass defines `make`.
-
-    Args:
-        size: how many there are.
-
-    Raises:
-        ConfigError: for a size below one.
-    """
+    """Rows of a generator, `size` of them, each made when it is needed. A subclass defines `make`."""
 
     def __init__(self, size: int) -> None:
         if size < 1:
@@ -45,7 +38,7 @@ class GeneratedRows(Sequence[Row]):
         raise TypeError(f"{type(self).__name__} has to define make(index)")
 
     def has(self, index: int) -> bool:
-        """Say whether there is a row of this number, 0 or above."""
+        """Whether there is a row of this number, 0 or above."""
         return index < len(self)
 
     def __len__(self) -> int:
@@ -70,8 +63,8 @@ class GeneratedRows(Sequence[Row]):
 class DistinctRows(GeneratedRows):
     """Rows of a generator of which no two are the same to a policy: each is drawn until it is new.
 
-    They are drawn in their order, when they are first asked for, and kept. Row i is still the same at any size and in
-    any process, since it depends on those before it alone. A subclass defines `draw`.
+    They are drawn in their order, when first needed, and kept. Row i is the same at any size and in any process, since
+    it depends on those before it alone. A subclass defines `draw`.
 
     Args:
         size: how many there are at most. Where `TRIES` draws in a row find nothing new, the split ends before.
@@ -103,7 +96,7 @@ class DistinctRows(GeneratedRows):
         return {**self.__dict__, "_rows": [], "_seen": set()}
 
     def _drawn(self, wanted: int) -> int:
-        """Draw until there are so many rows, if there are, and return how many there are up to there."""
+        """Draw until there are so many rows, and return how many of them exist."""
         with _DRAWING:
             while self._key is not None and len(self._rows) < wanted:
                 tries = (self.draw(len(self._rows), attempt) for attempt in range(self.TRIES))

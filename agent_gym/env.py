@@ -257,7 +257,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return tasks[index], f"{split}/{index}"
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Let the policy say something and return what the world answers.
+        """Take the policy's turn and return what the world answers.
 
         Args:
             action: the policy's text; a `Sampled` also carries the ids it was sampled as.

@@ -1,8 +1,7 @@
-"""The errors of agent_gym, by whose fault they are.
+"""The errors of agent_gym, by whose fault they are: the user's (`ConfigError`) or the machinery's.
 
-The policy's mistakes (bad JSON, an unknown tool, a wrong answer) are not here: they are observations. What is
-here is either the user's (`ConfigError`) or the machinery's (`EnvFailure`, `RolloutError`), and the difference
-matters: a failed machine must never look like a wrong answer, because a reward of 0 teaches and a crash must not.
+The policy's mistakes (bad JSON, an unknown tool, a wrong answer) are observations. A failed machine must never look
+like a wrong answer, because a reward of 0 teaches and a crash must not.
 """
 
 from __future__ import annotations
@@ -56,15 +55,7 @@ def described(error: BaseException) -> str:
 
 
 def require(module: str, extra: str) -> Any:
-    """Import an optional package.
-
-    Args:
-        module: what to import.
-        extra: the extra of this package that brings it.
-
-    Raises:
-        ConfigError: that names the pip extra, if it is not installed.
-    """
+    """Import an optional package; a `ConfigError` names the pip extra that brings it, if it is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -72,13 +63,7 @@ def require(module: str, extra: str) -> Any:
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a setting that counts something as an int.
-
-    Args:
-        name: of the setting.
-        value: an integer of Python or numpy.
-        least: the smallest that is allowed.
-        most: the largest, None where there is none.
+    """Return a setting that counts something, an integer of Python or numpy from `least` to `most`, as an int.
 
     Raises:
         ConfigError: for anything else, which names the value and what is allowed.
@@ -94,7 +79,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
 
 
 def unknown_arguments(made: type, given: Iterable[str]) -> str:
-    """Say which arguments a class does not take, which it does, and which were perhaps meant.
+    """Name the arguments that a class does not take, those it takes, and those that were perhaps meant.
 
     Args:
         made: a class whose constructors hand on what they do not know as `**kwargs`.
@@ -118,16 +103,10 @@ def unknown_arguments(made: type, given: Iterable[str]) -> str:
 
 
 def plain_number(value: Any, what: str, where: str, most: float = sys.float_info.max) -> float:
-    """Return a number of Python, numpy or torch as a float.
-
-    Args:
-        value: the number; an array or tensor must have no dimensions.
-        what: its name, for the message.
-        where: environment and task, for the message.
-        most: the largest size that is allowed.
+    """Return a number of Python, numpy or torch (without dimensions) as a float.
 
     Raises:
-        EnvFailure: if no finite float can be made of it, or it is too large. The world gave it, not the policy.
+        EnvFailure: if it is no finite number, or its size is above `most`; `what` and `where` name it.
     """
     number = value if isinstance(value, float) else _as_float(value)
     if abs(number) <= most:  # NaN is not
@@ -161,11 +140,7 @@ def shown(value: Any) -> str:
 
 @contextmanager
 def writing(path: str | Path, cure: str = "name another file") -> Iterator[None]:
-    """Turn what the operating system has against writing somewhere into one line.
-
-    Args:
-        path: the file or folder that is being written.
-        cure: what helps where it cannot be written at all.
+    """Turn an error of the operating system while a file or folder is written into one line.
 
     Raises:
         AgentGymError: if the disk is full.

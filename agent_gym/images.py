@@ -105,13 +105,7 @@ class Image:
 
 
 class Shown(NamedTuple):
-    """An image where it stands in a sequence of tokens.
-
-    Attributes:
-        image: what is shown.
-        start: position of its first token.
-        stop: position behind its last token.
-    """
+    """An image in a sequence of tokens: from its first position to the one behind its last."""
 
     image: Image
     start: int

@@ -29,8 +29,8 @@ _CLOSED_ANSWERS = ("yes", "no", "noanswer")
 def final_answer(text: str) -> str | None:
     """Return the final answer that a turn states, or None.
 
-    It is the content of the last `<answer>...</answer>`, else the rest of the line after the last `####`, which is
-    how GSM8K ends its own solutions (arXiv:2110.14168).
+    The content of the last `<answer>...</answer>`, else the rest of the line after the last `####`, with which GSM8K
+    ends its own solutions (arXiv:2110.14168).
     """
     if tagged := _tagged(text):
         return tagged[-1].strip()
@@ -45,12 +45,8 @@ def tagged_answer(text: str) -> str | None:
 
 
 def _tagged(text: str) -> list[str]:
-    """What stands between tags, in which no tag stands.
-
-    In one walk over the text: `<answer>(.*?)</answer>` takes minutes over a megabyte of opening tags, which is one
-    action that a policy may well write, and a possessive group, which would not, finds nothing in Python before 3.11.5
-    (its issue 106052).
-    """
+    # One walk over the text: `<answer>(.*?)</answer>` takes minutes over a megabyte of opening tags, and a possessive
+    # group, which would not, finds nothing in Python before 3.11.5 (its issue 106052).
     found = []
     closed = text.split(_CLOSE)
     closed.pop()
@@ -77,7 +73,7 @@ def boxed_format(text: str) -> float:
 
 
 def _boxes(text: str) -> list[tuple[int, int]]:
-    """Where the contents of closed boxes are; one walk over the text, however many of them are left open."""
+    # One walk over the text, however many boxes are left open.
     found: list[tuple[int, int]] = []
     opened: list[int] = []
     for match in _BRACE.finditer(text):
@@ -94,10 +90,9 @@ def _boxes(text: str) -> list[tuple[int, int]]:
 
 
 def parse_number(text: str) -> Fraction | int | None:
-    """Read the one number of a short answer: "72", "72.0", "$1,200", "-3", "18 dollars", "20%" (as 20).
+    """Read the one number of a short answer ("72.0", "$1,200", "18 dollars", "20%" as 20), exactly.
 
-    Returns:
-        The exact value, or None if there is no number, more than one, or far too much text for an answer.
+    None if there is no number, more than one, or more than 256 characters.
     """
     if len(text) > _MAX_ANSWER_CHARS:
         return None

@@ -79,7 +79,7 @@ def plain_action(action: Any) -> str:
     if not isinstance(action, str):
         raise TypeError(
             f"an action is the policy's text, a str, but step got {shown(action)}; decode token ids and bytes first, "
-            "or hand ids over beside their text as agent_gym.Sampled"
+            "or hand ids over with their text as agent_gym.Sampled"
         )
     return str.encode(action, "utf-8", "replace").decode()
 

@@ -37,9 +37,9 @@ class SlotFailure(EnvFailure):
     """Environments of a vector environment broke; the others did their step, and `result` has it.
 
     Attributes:
-        slots: slot number to what was raised there.
+        slots: slot number to the error raised there.
         result: what `step` or `reset` would have returned. A broken slot has the observation "" and, of a step, the
-            reward NaN, and it is truncated: like any episode that ended, it is reset where autoreset would do so.
+            reward NaN, and it is truncated: it is reset where autoreset would do so.
     """
 
     def __init__(self, slots: Mapping[int, Exception], result: tuple[Any, ...]) -> None:

@@ -45,7 +45,7 @@ def mcp_tools(
 
     Args:
         server: an address (http:// or https://), or a command line, as a text or as a list of words.
-        env: environment variables of the command, beside PATH, HOME and the like. It gets no others of this process.
+        env: environment variables of the command, added to PATH, HOME and the like. It gets no others of this process.
         timeout_s: seconds that one call may take.
 
     Raises:

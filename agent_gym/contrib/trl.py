@@ -85,7 +85,7 @@ class _Environment:
 
     def _turn(self, text: str) -> str:
         if self._over:
-            raise ValueError("the episode is over")  # this is how TRL's environments say so
+            raise ValueError("the episode is over")  # as TRL's environments signal it
         observation, reward, terminated, truncated, _ = self._env.step(text)
         self._total += float(reward)
         self._over = terminated or truncated

@@ -10,8 +10,8 @@ r"""Programs in what a policy wrote: `<code>` blocks as in ReTool (arXiv:2504.11
 The rules, where ReTool's evaluation and verl's recipe have one they are theirs:
 
 - A turn stops at `</code>`. One that does not, because the engine did not stop it or cut it off, counts as closed.
-- Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). In a rollout
-  there is one block, because the turn stops behind it. Tool calls all run, in their order (verl).
+- Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). Tool calls
+  all run, in their order (verl).
 - The fence inside of `<code>` may be missing. A fence without `<code>` is a program if it says that it is Python and no
   `\boxed{}` follows: an answer may show the program that it comes from.
 - Where a turn holds both blocks and tool calls, whichever it opens first is meant: programs may print the other one.

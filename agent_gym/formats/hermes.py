@@ -21,10 +21,7 @@ class HermesParser:
     in_templates = True
 
     def __init__(self) -> None:
-        """Take pydantic's reader: three times as fast as Python's, and without NaN and halves of surrogate pairs.
-
-        It is imported here since many a command that imports this module parses nothing.
-        """
+        # Three times as fast as Python's reader; not imported above, since many commands parse nothing.
         from pydantic_core import from_json
 
         self._from_json = from_json
@@ -72,11 +69,7 @@ class HermesParser:
 
 
 def _unfit(value: Any) -> str | None:
-    """Say what keeps an argument from being written, copied and sent on as JSON again, if anything does.
-
-    The reader takes numbers that overflow to infinity, and nesting that is too deep for pickle; either would break a
-    file or a pipe much later.
-    """
+    """Name what would break a file or pipe later: the reader takes infinite numbers, and nesting too deep for pickle."""
     level = [value]
     for _ in range(_MAX_DEPTH + 1):  # the last one for what stands in the innermost brackets
         if any(isinstance(node, float) and math.isinf(node) for node in level):
@@ -89,7 +82,7 @@ def _unfit(value: Any) -> str | None:
 
 
 def _problem(text: str, limit: int = 80) -> str:
-    """Say what keeps a text from being JSON in the words of Python's reader, which are the better known ones."""
+    """Explain why a text is no JSON, in the words of Python's reader, which models and people know better."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")

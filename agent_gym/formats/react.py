@@ -4,16 +4,15 @@
     Action: Search[Tobila]
     Observation: [1] Tobila: Tobila is a film directed by Nuvi Roga.
 
-The paper has no rules for what a model writes beside that, so these are ours:
+The paper has no rules for other text of a model, so these are ours:
 
 - An action stands at the beginning of a line, after `Action:` or `Action 3:` or, if its name is known, without it
-  (`click[Buy Now]`). In the middle of a line it is only spoken of. Case does not matter.
+  (`click[Buy Now]`). In the middle of a line it is no action. Case does not matter.
 - Its argument ends at the bracket that closes it, so that it may hold brackets in pairs; where they are not in pairs,
   at the last closing bracket of the line. What follows on the line is not looked at.
-- All actions of a turn are run, in their order. Who wants one at a time sets `max_calls_per_turn=1`.
-- The world writes the observations: a turn ends at `Observation:`, which is the stop string, and whatever a policy
-  wrote after one was made up and is not read.
-- `Finish[answer]` calls nothing. So a turn that only finishes is the answer, as any turn without a call is.
+- All actions of a turn are run, in their order.
+- The world writes the observations: a turn ends at `Observation:`, the stop string, and what follows one is not read.
+- `Finish[answer]` calls nothing: a turn that only finishes is the answer.
 """
 
 from __future__ import annotations
@@ -76,11 +75,7 @@ class ReActParser:
         return f"Action: {self._write(name, arguments[self.arguments[name]])}"
 
     def render_answer(self, text: str) -> str:
-        """Write the action that states the answer.
-
-        Raises:
-            ConfigError: if there is none.
-        """
+        """Write the action that states the answer; `ConfigError` if there is none."""
         if self.finish is None:
             raise ConfigError("this ReActParser was made with finish=None, so that no action states an answer")
         return f"Action: {self._write(self.finish, text)}"

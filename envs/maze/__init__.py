@@ -1,1 +1,1 @@
-"""Small mazes, seen and not told."""
+"""Small mazes, seen in images."""
