@@ -69,7 +69,7 @@ class HermesParser:
 
 
 def _unfit(value: Any) -> str | None:
-    """Name what would break a file or pipe later: the reader takes infinite numbers, and nesting too deep for pickle."""
+    """Name what would break a file or pipe later: the reader takes infinite numbers and nesting too deep for pickle."""
     level = [value]
     for _ in range(_MAX_DEPTH + 1):  # the last one for what stands in the innermost brackets
         if any(isinstance(node, float) and math.isinf(node) for node in level):
