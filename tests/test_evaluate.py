@@ -133,7 +133,7 @@ def test_a_mean_over_single_attempts_has_the_textbook_interval() -> None:
     found = mean(VALUES, [1] * 5)
     assert found == Measure(pytest.approx(3.9), pytest.approx(3.9 - half), pytest.approx(3.9 + half))
     assert mean(VALUES, [1] * 5, least=2.0).low == 2.0
-    assert mean([3.0] * 5, [1] * 5) == Measure(3.0, None, None), "no spread tells nothing about the error"
+    assert mean([3.0] * 5, [1] * 5) == Measure(3.0, None, None), "no spread shows nothing of the error"
     assert mean([3.0], [1]) == Measure(3.0, None, None)
 
 
@@ -154,7 +154,7 @@ def test_independent_attempts_count_in_full() -> None:
     # Every task half solved is more even than chance; attempts are never worth more than they are many.
     even = share([1.0] * 50, [2] * 50, 100)
     assert (even.low, even.high) == wilson_interval(50, 100)
-    # Without a failure nothing tells attempts of a task apart, so each task counts once.
+    # Without a failure nothing shows how attempts of a task differ, so each task counts once.
     assert share([8.0] * 50, [8] * 50, 400).low == wilson_interval(50, 50)[0]
 
 

@@ -193,7 +193,7 @@ def test_other_weights_and_arguments(played: Path, tmp_path: Path, capsys: pytes
     assert found["now"]["episode/success"] == found["stored"]["episode/success"]
     new = records_of(output)
     assert all(record["spec"]["env_kwargs"]["reward_weights"] == {"format": 0.5} for record in new)
-    assert main(["rescore", str(output)]) == 0, "the new file holds what it says"
+    assert main(["rescore", str(output)]) == 0, "the new file is consistent"
     assert "no reward term ['formt']" in complaint(capsys, "rescore", str(played), "--reward_weights", '{"formt": 1}')
     # With fewer turns the world itself is another.
     assert main(["rescore", str(played), "--env_kwargs", '{"max_turns": 1}']) == 1
@@ -235,7 +235,7 @@ def test_files_are_compared_on_what_they_share(
     write_trajectories(files[0], expert)
     write_trajectories(files[1], other)
     (found,) = run(capsys, "compare", *files)
-    assert (found["a"], found["b"]) == ("expert in a", "expert in b"), "told apart by their files"
+    assert (found["a"], found["b"]) == ("expert in a", "expert in b"), "named by their files"
     assert (found["paired"], found["only_a"], found["only_b"]) == (4, 2, 2)
     success = found["measures"]["episode/success"]
     assert success["test"] == "mcnemar" and success["p"] == 2 / 2**4 and success["high"] < 0

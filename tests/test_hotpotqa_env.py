@@ -30,7 +30,7 @@ CONTEXT = [
 ]
 TASK = {
     "question": "In which city was the director of the film Tobila born?",
-    "answer": "Zanzibarrow",  # deliberately not what the paragraphs say: it occurs nowhere unless it leaks
+    "answer": "Zanzibarrow",  # deliberately in no paragraph: it occurs nowhere unless it leaks
     "supporting_facts": [["Tobila", 0], ["Nuvi Roga", 0]],
     "context": CONTEXT,
 }
@@ -51,7 +51,7 @@ def play(env: Any, *actions: str, task: Any = TASK) -> list[tuple[Any, ...]]:
 
 
 class Recorder:
-    """A retriever that notes what it is asked and finds the same documents for everything."""
+    """A retriever that keeps what it is asked and finds the same documents for everything."""
 
     def __init__(self, documents: Sequence[Document] = ()) -> None:
         self.documents = list(documents)

@@ -217,7 +217,7 @@ class Fixed:
 
 
 def test_an_engine_of_ones_own(tmp_path: Path) -> None:
-    engine = Fixed(Document("1810.2", "", "what it says itself does not count"))
+    engine = Fixed(Document("1810.2", "", "its own text does not count"))
     assert isinstance(engine, Retriever)
     env = make(data=write(tmp_path, queries=QUERIES), retriever=engine, top_k=4)
     env.reset(seed=0, options={"index": 0})

@@ -210,12 +210,12 @@ def test_expert_finishes_in_the_turns_it_has(max_turns: int, top_k: int) -> None
 
 
 def test_expert_without_a_plan() -> None:
-    """On data that only says which papers are asked for, it follows citations, and else searches for titles."""
+    """On data that only has which papers are asked for, it follows citations, and else searches for titles."""
     env = make(top_k=1)
     env.reset(seed=0, options={"task": {**TASK, "papers": ["p4", "p6"]}})
-    said = []
-    while not said or not said[-1].startswith("<answer>"):
-        said.append(env.expert_action())
-        *_, info = env.step(said[-1])
-    assert info["is_success"] and said[0] == search(TASK["question"]).strip()
-    assert sum('"expand"' in action for action in said) >= 1 and any("Unrelated work" in action for action in said)
+    actions = []
+    while not actions or not actions[-1].startswith("<answer>"):
+        actions.append(env.expert_action())
+        *_, info = env.step(actions[-1])
+    assert info["is_success"] and actions[0] == search(TASK["question"]).strip()
+    assert sum('"expand"' in one for one in actions) >= 1 and any("Unrelated work" in one for one in actions)

@@ -77,7 +77,7 @@ def test_a_block_that_the_policy_left_open_is_closed_by_the_world() -> None:
 
 
 def test_mistakes_are_observations() -> None:
-    for action, said in (
+    for action, error in (
         ("<code></code>", "Error: the program is empty"),
         (call("1").replace("code_interpreter", "rm"), "Error: unknown tool 'rm'"),
         (HermesParser().render("code_interpreter", {"code": 5}), "Error: code_interpreter takes one argument"),
@@ -87,7 +87,7 @@ def test_mistakes_are_observations() -> None:
     ):
         for env_id in IDS:
             observation, reward, terminated, *_, info = play(make(env_id), action)[0]
-            assert said in observation and said in info["error"]
+            assert error in observation and error in info["error"]
             assert (reward, terminated) == (0.0, False)
 
 
@@ -279,7 +279,7 @@ def test_a_session_that_ran_into_a_limit_starts_anew() -> None:
 
 def test_the_interpreter_is_never_the_policys(tokenizer: Any) -> None:
     """One assistant turn holds it all, and the mask knows who wrote what."""
-    actions = ["<code>\nprint(6*7)\n</code> and what I would say next", "<code>\nprint(1", WRONG]
+    actions = ["<code>\nprint(6*7)\n</code> and what comes next", "<code>\nprint(1", WRONG]
     runner = Runner(scripted(tokenizer, lambda episode: actions[len(episode.steps)]), tokenizer, workers=1)
     (episode,) = runner.run([EpisodeSpec(IDS[0], {}, index=0)])
     runner.close()

@@ -23,7 +23,7 @@ class EvalResult:
         tasks: how many tasks the finished ones are of.
         attempts: the most finished episodes that one task has, K in avg@K.
         measures: by name, as in `episode_values`; further `reward`, `episode/seconds`, `tool/<name>/latency` per call,
-            and `pass@k` for k = 2, 4, 8, ..., K. statistics.py says how the intervals are made.
+            and `pass@k` for k = 2, 4, 8, ..., K. statistics.py has the intervals.
         categories: the same for the tasks of one kind: field of `Episode.categories`, its value, the result.
         failures: why episodes failed, a line for each kind, as in `failure_summary`.
     """
@@ -117,7 +117,7 @@ def _measures(tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:
         measures[name] = share(sums, counts, sum(counts)) if name in SHARES else mean(sums, counts, least=least)
     most = max(counts)
     for k in sorted({1 << i for i in range(1, most.bit_length())} | {most} - {1}):
-        # A task with too few attempts, because some failed, cannot tell what k would have reached.
+        # A task with too few attempts, because some failed, does not show what k would have reached.
         solved = [pass_at_k(n, int(c), k) for n, c in zip(counts, values["episode/success"], strict=True) if n >= k]
         measures[f"pass@{k}"] = share(solved, [1] * len(solved), sum(n for n in counts if n >= k))
     for name, spent in sum_by_task(tasks, call_seconds).items():

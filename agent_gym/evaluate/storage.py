@@ -30,8 +30,7 @@ class EpisodeFile:
             the machinery are taken out, to be played again.
 
     Attributes:
-        asked: how many episodes are to be in it, of the policies and environments that have begun.
-        finished: how many of these are.
+        asked, finished: how many episodes of the policies and environments that have begun are to be in it, and are.
 
     Raises:
         ConfigError: if the file has content and is not to be resumed, is no such file, is being written by another

@@ -100,7 +100,7 @@ def _embedded(levels: tuple[str, ...]) -> Splits:
 def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Row]]:
     """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
-    A file is one split, which its name says. A folder holds `train.json` and so on, or files under their official
+    A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official
     names, such as hotpot_dev_distractor_v1.json or musique_ans_v1.0_train.jsonl. Those for the full wiki come without
     the gold paragraphs and are passed over, and so are test files, whose answers are not public.
 

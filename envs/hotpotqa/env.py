@@ -29,7 +29,7 @@ READ = (
 DIRECT = "Answer the question. Think about it, then write the answer as briefly as possible in <answer></answer>."
 
 # One example, since instructions alone leave open how a thought should help. Its places do not exist, so that it
-# answers nobody's question.
+# answers no question.
 REACT = """\
 Answer the question by searching, one step after the other. One search is rarely enough: search for what the question \
 names, then for what you find. Make the answer as brief as possible. An example, for the question "In which country \

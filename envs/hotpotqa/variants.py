@@ -115,7 +115,7 @@ class MultiHopQAEnv(HotpotQAEnv):
 
     ## Arguments
     - `data`: "embedded" (default), a file, folder or hub name of one of the three data sets, or a list of such. Each
-      split mixes what the sources have of it, evenly over its length. The form of a row says which data set it is of.
+      split mixes what the sources have of it, evenly over its length. The form of a row shows its data set.
     - `max_turns`: 8, since there are up to four paragraphs to find.
     - everything else `HotpotQAEnv` takes, except `levels`.
 

@@ -24,9 +24,9 @@ class PaperSearchEnv(ToolEnv):
 
     ## Description
     Each episode is one question such as "Which papers apply Tobila to Dorema?". A search finds some of the papers;
-    others do not say what they use and only cite it, so that they are found along citations. The policy searches and
+    others do not name what they use and only cite it, so that they are found along citations. The policy searches and
     expands as often as its turns allow, several times per turn if it likes, and then lists the papers. A turn without a
-    tool call is the answer, whatever it says.
+    tool call is the answer.
 
     ## Observation
     `reset` returns the question (after the system prompt, if there is one). A search is answered by up to `top_k`
@@ -84,7 +84,7 @@ class PaperSearchEnv(ToolEnv):
     over 80 fields of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers
     per search the question itself finds 28% of the papers asked for, and never all; two names and their citations lead
     to all. AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa;
-    they need a dump of the papers beside them.
+    they need a dump of the papers.
 
     ## References
     He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of its recipe in
@@ -162,7 +162,7 @@ class PaperSearchEnv(ToolEnv):
         """Search for what the question names, follow the citations, then list the papers.
 
         Args:
-            style: "default", or "direct" to say "unknown" at once: made-up ids would teach a policy to make up ids.
+            style: "default", or "direct" to answer "unknown" at once: made-up ids would teach a policy to make up ids.
         """
         if style not in ("default", "direct"):
             raise ConfigError(f"the paper search expert has no style {style!r}; known: default, direct")

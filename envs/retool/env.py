@@ -133,7 +133,7 @@ class ReToolEnv(ToolEnv):
 
     ## Description
     Each episode is one problem. The policy may run programs as often as its turns allow and then states the answer. A
-    turn without a program is the final answer, whatever it says. Programs run in a sandbox (`agent_gym.sandbox`): they
+    turn without a program is the final answer. Programs run in a sandbox (`agent_gym.sandbox`): they
     compute and print, and can reach no file, network or other process.
 
     ## Observation
@@ -148,8 +148,8 @@ class ReToolEnv(ToolEnv):
     ## Action
     Free text. A program as `<code>...</code>` with or without a ```python fence inside, as a ```python fence, or as the
     tool call `{"name": "code_interpreter", "arguments": {"code": "..."}}` in Hermes form; the system prompt shows the
-    first (inline) or the last (chat). Inline, a turn stops at `</code>`. `agent_gym/formats/code.py` says which program
-    is meant where a turn holds several. The answer in `\boxed{}`, of which the last counts.
+    first (inline) or the last (chat). Inline, a turn stops at `</code>`. Where a turn holds several
+    programs, `agent_gym/formats/code.py` decides which is meant. The answer in `\boxed{}`, of which the last counts.
 
     ## Reward
     - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where

@@ -2,7 +2,7 @@
 
 A row has the fields of HotpotQA's distractor setting (arXiv:1809.09600): `_id`, `question`, `answer`, `type`, `level`,
 `supporting_facts` as [title, sentence] pairs, and a `context` of ten [title, sentences] paragraphs, the gold ones among
-those that a word search for the question would put first. `world` says in which world it is to be searched.
+those that a word search for the question would put first. `world` is the number of the world to search.
 
 | level | type | asks | example |
 |---|---|---|---|
@@ -234,7 +234,7 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, l
     corpus = [{"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents]
     queries: list[dict[str, Any]] = []
     for split, rows in splits.items():
-        # In the corpus of all worlds together a title is still unique, so that the row need not say which is its own.
+        # In the corpus of all worlds together a title is still unique, so that the row needs no world.
         plain = [{key: value for key, value in row.items() if key != "world"} for row in rows]
         (folder / f"{split}.json").write_text(json.dumps(plain), encoding="utf-8")
         queries += [{"_id": row["_id"], "text": row["question"], "metadata": {}} for row in rows]

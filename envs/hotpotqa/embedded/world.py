@@ -3,7 +3,7 @@
 There are many small worlds instead of a large one. In an experiment with one world of 7,600 paragraphs a small model
 learned its names by heart (reward .72 in training, .25 in another world); with 80 worlds of 405 it learned to search.
 
-A world depends on its number alone, whatever the process or the hash seed, and takes some milliseconds to make.
+A world depends on its number alone, and takes some milliseconds to make.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class World:
                 }
                 sentences = tuple(wording.format(**words) for wording in wordings)
                 self.entities[title] = Entity(title, kind, facts, stated_in, sentences)
-        # The encyclopedia is in no order, or the place of a document would tell its kind.
+        # The encyclopedia is in no order, or the place of a document would show its kind.
         order = list(self.entities)
         rng.shuffle(order)
         self.entities = {title: self.entities[title] for title in order}

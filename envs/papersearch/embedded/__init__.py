@@ -1,6 +1,6 @@
 """Questions about invented fields of research: the data an environment has before anything is downloaded.
 
-A row has `query_id`, the `question`, and in `papers` the ids of all papers that it asks for. Beside them stand its
+A row has `query_id`, the `question`, and in `papers` the ids of all papers that it asks for. It has also its
 `type`, the `field` in which it is to be searched, and what its expert does: `searches` are the names that the question
 gives, `expands` the papers that introduced what they name.
 
@@ -20,7 +20,7 @@ same.
 A field has four topics with methods, tasks and data, and some two hundred papers that cite each other. There are many
 small fields instead of a large one: a policy that meets the same names again and again learns the names and not how to
 search. A field depends on its number alone. What is cited is older by a year at least. A paper that applies a method
-may leave out its name: "an earlier method". Then only the citation tells which one is meant.
+may leave out its name: "an earlier method". Then only the citation shows which one is meant.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Field:
         rng = random.Random(f"papers/{number}")
         self._namer = Namer(number, rng)
         drafts = [draft for _ in range(TOPICS) for draft in self._topic(rng)]
-        rng.shuffle(drafts)  # or the order within a year would tell the kinds of papers apart
+        rng.shuffle(drafts)  # or the order within a year would show the kinds of papers
         self.drafts = sorted(drafts, key=lambda draft: draft.year)
         for i, draft in enumerate(self.drafts):
             draft.id = f"w{number}-{i}"
@@ -156,7 +156,7 @@ def _write(draft: Draft, authors: Sequence[str], rng: random.Random) -> Paper:
             words["parent"] = rng.choice(WORDING["veiled"]["method"])
     title = rng.choice(titles).format(**words)
     abstract = "".join(rng.choice(wordings).format(**words) for wordings in WORDING["abstracts"][kind])
-    # Oldest first: the order in which they were drawn would say which is the method and which the task.
+    # Oldest first: the order in which they were drawn would show which is the method and which the task.
     references = tuple(sorted((cited.id for cited in draft.cites), key=lambda i: int(i.partition("-")[2])))
     return Paper(draft.id, title, abstract, draft.year, references, tuple(authors))
 
@@ -255,7 +255,7 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES) -
     columns = ("title", "abstract", "year", "authors", "references")
     files = {"papers": [{"paper_id": p.id, **{name: getattr(p, name) for name in columns}} for p in papers]}
     for split, rows in splits.items():
-        # An id is unique over all fields, so that the row need not say which is its own.
+        # An id is unique over all fields, so that the row needs no field.
         files[split] = [{key: value for key, value in row.items() if key != "field"} for row in rows]
     for name, lines in files.items():
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")

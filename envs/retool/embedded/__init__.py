@@ -1,15 +1,14 @@
 """Problems made on the spot, of a kind in which a program helps: the data there is before anything is downloaded.
 
-Problem i of a split depends on the split and on i alone (and on the level and the kinds, if they are chosen), whatever
-the process or the platform. The kinds and their answers are in kinds.py, the sentences, and which split may use
-which, in wording.txt.
+Problem i of a split depends on the split and on i alone (and on the level and the kinds, if they are chosen). The kinds
+and their answers are in kinds.py, the sentences, and which split may use which, in wording.txt.
 
-A hash of a problem's kind and numbers, in any order, says which splits may ask it: six tenths of all numbers are for
+A hash of a problem's kind and numbers, in any order, decides which splits may ask it: six tenths of all numbers are for
 training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
 `SPLITS` has what each split uses.
 
-Left out on purpose: proofs, geometry, and whatever needs an idea before it needs a program. These problems are for
-learning to use an interpreter; how well a policy does at mathematics only real problems can tell.
+Left out on purpose: proofs, geometry, and what needs an idea before it needs a program. These problems are for
+learning to use an interpreter; how well a policy does at mathematics only real problems can show.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The kinds of generated problems: divisors, remainders, digits and sums; counting, equations and searching.
 
-Each answer comes from a formula or another algorithm than the program beside it, which mostly tries everything. A test
+Each answer comes from a formula or another algorithm than its program, which mostly tries everything. A test
 runs the programs, so that a slip in either shows.
 """
 
