@@ -24,6 +24,7 @@ from agent_gym.errors import EnvFailure, RolloutError  # noqa: E402
 from agent_gym.evaluate import episode_metrics  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, step_of, training_episode  # noqa: E402
+from agent_gym.trainers.credit import Timeline  # noqa: E402
 from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
 from agent_gym.trainers.metrics import over_rows  # noqa: E402
 from agent_gym.trainers.sft import sft_dataset  # noqa: E402
@@ -315,6 +316,7 @@ def test_a_critic_is_asked_behind_the_worlds_last_turn(tmp_path: Path) -> None:
         assert n == len(episode.rows[-1].token_ids) and not batch["action_mask"][i].any()
         rows = (batch["episode_of"] == batch["episode_of"][i]).nonzero().view(-1)
         assert rows.max() == i and len(rows) == len(episode.rows) == 2
+        assert Timeline(batch, len(played)).last_row[batch["episode_of"][i]] == i  # whose value the episode ends with
 
 
 def test_the_renderer_sees_the_whole_turn(tokenizer: Any) -> None:
