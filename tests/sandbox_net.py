@@ -9,10 +9,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from agent_gym.sandbox import Limits, LocalSandbox, SandboxUnavailable
 
 ROOT = Path(__file__).resolve().parents[1]
 _UNSHARE = ["unshare", "--pid", "--mount", "--net", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
@@ -23,6 +27,19 @@ _LOOPBACK_UP = (
     "import fcntl, socket, struct; "
     "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh', b'lo', 0x41))"  # SIOCSIFFLAGS: up and running
 )
+
+
+@contextmanager
+def opened(limits: Limits | None = None, **settings: Any) -> Iterator[LocalSandbox]:
+    """A sandbox of this machine; skips where there can be none."""
+    try:
+        sandbox = LocalSandbox(limits, **settings)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    try:
+        yield sandbox
+    finally:
+        sandbox.close()
 
 
 def judged(

@@ -1,4 +1,4 @@
-"""The server over real connections, its client, and clients and servers that others wrote."""
+"""The sandbox server over real connections, its client, and servers that others wrote."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from cli_tools import complaint
+from sandbox_net import opened
 from search_tools import running
 
 from agent_gym.errors import ConfigError
-from agent_gym.sandbox import Limits, LocalSandbox, RemoteSandbox, Sandbox, SandboxError, SandboxUnavailable
+from agent_gym.sandbox import Limits, RemoteSandbox, Sandbox, SandboxError
 from agent_gym.serve.services import SandboxServer, bind
 
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128, output_bytes=2000, written_bytes=50_000)
@@ -29,12 +29,8 @@ LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128, output_bytes=200
 
 @pytest.fixture(scope="module")
 def local():
-    try:
-        sandbox = LocalSandbox(LIMITS, servers=1)
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    yield sandbox
-    sandbox.close()
+    with opened(LIMITS, servers=1) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
@@ -76,25 +72,16 @@ def ask(server, path, body=None):
         "print(1)\0",
     ],
 )
-def test_far_and_near_say_the_same(code, local, remote):
+def test_far_and_near_agree(code, local, remote):
     far, near = remote.run(code), local.run(code)
-    assert (far.status, far.stdout, far.stderr, far.exit_code) == (
-        near.status,
-        near.stdout,
-        near.stderr,
-        near.exit_code,
-    )
-    assert far.truncated == near.truncated and far.cpu_seconds > 0
+    assert replace(far, cpu_seconds=0) == replace(near, cpu_seconds=0) and far.cpu_seconds > 0
 
 
 def test_seeds_and_input_arrive(local, remote):
+    assert remote.run("print('\ud800')").status in ("ok", "error"), "a surrogate in the program is no failure of ours"
     code = "import random; print(random.random(), input())"
     assert remote.run(code, seed=5, stdin="in").stdout == local.run(code, seed=5, stdin="in").stdout
     assert remote.run(code, seed=6, stdin="in").stdout != local.run(code, seed=5, stdin="in").stdout
-
-
-def test_a_surrogate_in_the_program_is_no_failure_of_ours(remote):
-    assert remote.run("print('\ud800')").status in ("ok", "error")
 
 
 def test_it_is_a_sandbox_without_sessions(remote):
@@ -104,16 +91,9 @@ def test_it_is_a_sandbox_without_sessions(remote):
         remote.session()
 
 
-def test_many_at_once_over_few_connections(server, remote):
-    with ThreadPoolExecutor(32) as pool:
-        found = list(pool.map(lambda i: remote.run(f"print({i})").stdout, range(64)))
-    assert found == [f"{i}\n" for i in range(64)]
-    assert len(server._server.server_state.connections) <= 33
-
-
 def test_requests_can_only_tighten_the_limits(server):
-    def limited(code, **asked):
-        return ask(server, "/run_code", {"code": code, **asked})[1]["agent_gym"]
+    def limited(code, **wanted):
+        return ask(server, "/run_code", {"code": code, **wanted})[1]["agent_gym"]
 
     assert limited("import time; time.sleep(60)", run_timeout=0.3)["status"] == "wall_limit"
     spent = limited("while True: pass", run_timeout=1000)
@@ -138,10 +118,8 @@ def test_the_protocol_of_sandboxfusion(server):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
-        (b"{", "not valid JSON"),
-        ([], "must be an object"),
         ({}, "code must be a text"),
         ({"code": 5}, "code must be a text"),
         ({"code": "", "stdin": 5}, "stdin"),
@@ -152,19 +130,16 @@ def test_the_protocol_of_sandboxfusion(server):
         ({"code": "", "run_timeout": "1"}, "run_timeout is '1'"),
         ({"code": "", "memory_limit_MB": 3}, "memory_mb is 3"),
         (b'{"code": "", "memory_limit_MB": 1e400}', "memory_limit_MB is inf"),
-        (b'{"code": "", "memory_limit_MB": NaN}', "memory_limit_MB is nan"),
-        (b'{"code": "", "memory_limit_MB": -Infinity}', "memory_limit_MB is -inf"),
         ({"code": "", "memory_limit_MB": -2}, "memory_limit_MB is -2"),
         ({"code": "", "memory_limit_MB": True}, "memory_limit_MB is True"),
-        (b'{"code": "", "run_timeout": 1e400}', "run_timeout is inf"),
         (b'{"code": "", "run_timeout": NaN}', "run_timeout is nan"),
         ({"code": "", "run_timeout": -0.5}, "run_timeout is -0.5"),
         (b'{"code": "", "cpu_limit_s": NaN}', "cpu_limit_s is nan"),
     ],
 )
-def test_what_clients_get_wrong_is_told(server, body, said):
+def test_what_clients_get_wrong_is_named(server, body, message):
     status, content = ask(server, "/run_code", body)
-    assert status == 400 and said in content["detail"]
+    assert status == 400 and message in content["detail"]
 
 
 def test_health(server):
@@ -236,16 +211,11 @@ def answer(status, /, **result):
     ],
 )
 def test_answers_of_a_sandboxfusion(given, status, exit_code):
-    with playing(given) as (sandbox, requests):
-        done = sandbox.run("x", stdin="in")
+    with playing(given, answer("Success", stdout="x" * 10_000)) as (sandbox, requests):
+        done, long = sandbox.run("x", stdin="in"), sandbox.run("x")
     assert (done.status, done.exit_code, done.stdout) == (status, exit_code, "out\ufffd")
+    assert long.truncated and len(long.stdout) < 2100
     assert requests[0].items() >= {"code": "x", "language": "python", "run_timeout": 2, "stdin": "in"}.items()
-
-
-def test_long_answers_are_cut():
-    with playing(answer("Success", stdout="x" * 10_000)) as (sandbox, _):
-        done = sandbox.run("x")
-    assert done.truncated and len(done.stdout) < 2100
 
 
 @pytest.mark.parametrize(
@@ -277,54 +247,38 @@ def test_a_program_whose_server_was_lost_is_run_again_but_not_for_ever():
         assert len(requests) == 3
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_busy_server_is_asked_again(status):
-    with playing((status, {}), answer("Success")) as (sandbox, requests):
+def test_a_busy_server_is_tried_again():
+    with playing((429, {}), (503, {}), answer("Success")) as (sandbox, requests):
         assert sandbox.run("x").succeeded
-        assert len(requests) == 2
-
-
-def test_a_server_that_is_not_there():
-    with bind(port=0) as nobody:
-        sandbox = RemoteSandbox(f"http://127.0.0.1:{nobody.getsockname()[1]}", retries=1)
-        with pytest.raises(SandboxError, match=r"tried 2 times; start one with `agent-gym serve sandbox`"):
-            sandbox.run("x")
-
-
-def test_addresses_that_are_none():
-    for url in ("host:80", "ftp://host", "http://", "http://host:port"):
-        with pytest.raises(ConfigError, match="http://127"):
-            RemoteSandbox(url)
-    with pytest.raises(ConfigError, match="at least 1"):
-        RemoteSandbox("http://x", concurrency=0)
+        assert len(requests) == 3
 
 
 # The command.
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_end(end, local):
+def test_the_command_serves_until_a_signal_ends_it(end, local):
     words = ["-m", "agent_gym", "serve", "sandbox", "--port", "0", "--slots", "2", "--cpu_seconds", "0.3"]
     process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
-        said = process.stderr.readline()
-        assert said.startswith("running programs at http://127.0.0.1:"), said + process.stderr.read()
-        sandbox = RemoteSandbox(said.split()[-1])
+        line = process.stderr.readline()
+        assert line.startswith("running programs at http://127.0.0.1:"), line + process.stderr.read()
+        sandbox = RemoteSandbox(line.split()[-1])
         assert sandbox.run("print(1)").stdout == "1\n"
         assert sandbox.run("while True: pass").status == "cpu_limit"
-        started = time.monotonic()
         process.send_signal(end)
-        assert process.wait(60) == 0
-        assert "stopped" in process.stderr.read() and time.monotonic() - started < 30
+        assert process.wait(60) == 0 and "stopped" in process.stderr.read()
     finally:
         process.kill()
         process.wait()
         process.stderr.close()
 
 
-def test_the_command_tells_what_is_wrong(capsys):
+def test_the_command_names_what_is_wrong(capsys):
     assert "invalid choice: 'files'" in complaint(capsys, "serve", "files")
     assert "--corpus" in complaint(capsys, "serve", "search")
+    with pytest.raises(ConfigError, match="at least 1"):
+        RemoteSandbox("http://x", concurrency=0)
     assert "cpu_seconds is 0.0" in complaint(capsys, "serve", "sandbox", "--cpu_seconds", "0")
     assert "invalid choice: 'walls'" in complaint(capsys, "serve", "sandbox", "--waive", "walls")
     assert "unknown argument '--corpus'" in complaint(capsys, "serve", "sandbox", "--corpus", "x")

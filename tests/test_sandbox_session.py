@@ -9,20 +9,17 @@ import time
 
 import pytest
 from process_tools import held
+from sandbox_net import opened
 
-from agent_gym.sandbox import Limits, LocalSandbox, SandboxError, SandboxUnavailable
+from agent_gym.sandbox import Limits, SandboxError
 
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128)
 
 
 @pytest.fixture(scope="module")
 def sandbox():
-    try:
-        made = LocalSandbox(LIMITS, servers=1)
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    yield made
-    made.close()
+    with opened(LIMITS, servers=1) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture
@@ -43,8 +40,6 @@ def test_names_stay_and_last_expressions_are_shown(session):
     ("code", "printed"),
     [
         ("for i in range(2):\n    print(i)", "0\n1\n"),
-        ("x = 5", ""),
-        ("import math", ""),
         ("total = 0\ntotal += 1", ""),
         ("max(\n1,\n2\n)", "2\n"),
         ("1 + 1  # two", "2\n"),
@@ -89,12 +84,6 @@ def test_errors_name_the_call_and_its_lines(session):
     assert session.run("y").stdout == "3\n", "an error loses no names"
 
 
-def test_sys_exit_ends_the_call(session):
-    session.run("x = 1")
-    assert session.run("import sys; sys.exit(4)").exit_code == 4
-    assert session.run("x").stdout == "1\n"
-
-
 def test_every_call_has_the_whole_limit(session):
     """0.3 s of CPU time each are more than the limit together, and less one by one."""
     spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
@@ -103,23 +92,28 @@ def test_every_call_has_the_whole_limit(session):
         assert done.status == "ok" and 0.25 < done.cpu_seconds < 0.5
 
 
-def test_a_limit_ends_the_session(sandbox):
-    for code, status in (("while True: pass", "cpu_limit"), ("import time; time.sleep(60)", "wall_limit")):
-        with sandbox.session() as session:
-            assert session.run("x = 1").succeeded
-            assert session.run(f"print('before')\n{code}").status == status
-            over = session.run("x")
-            assert over.status == "killed" and "over" in over.stderr
+def test_an_exit_and_full_memory_end_the_call_only(session):
+    session.run("x = 1")
+    assert session.run("import sys; sys.exit(4)").exit_code == 4
+    assert session.run("y = bytearray(1 << 30)").status == "memory_limit"
+    assert session.run("x").stdout == "1\n"
 
 
-def test_a_crash_ends_the_session(session):
-    assert session.run("import os; os.abort()").exit_code == -signal.SIGABRT
-    assert session.run("1").status == "killed"
-
-
-def test_memory_that_is_full_ends_the_call_only(session):
-    assert session.run("x = bytearray(1 << 30)").status == "memory_limit"
-    assert session.run("1 + 1").stdout == "2\n"
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("while True: pass", "cpu_limit"),
+        ("import time; time.sleep(60)", "wall_limit"),
+        ("import os; os.abort()", "killed"),
+        # Half an answer is none.
+        ("import os, time; os.write(3, b'1234'); time.sleep(60)", "wall_limit"),
+    ],
+)
+def test_a_limit_or_a_crash_ends_the_session(session, code, status):
+    assert session.run("x = 1").succeeded
+    assert session.run(f"print('before')\n{code}").status == status
+    over = session.run("x")
+    assert over.status == "killed" and "over" in over.stderr
 
 
 def test_sessions_know_nothing_of_each_other(sandbox):
@@ -162,17 +156,15 @@ def test_an_answer_without_the_token_is_found_at_once(sandbox):
             assert session.run("1").status == "killed"
 
 
-def test_a_forged_answer_is_found_when_the_real_one_comes(sandbox):
+@pytest.mark.parametrize("then", ["", "while True: pass"])
+def test_a_forged_answer_is_found_when_the_real_one_comes(sandbox, then):
     with sandbox.session() as session:
-        assert session.run(FORGE).succeeded
+        assert session.run(FORGE + then).succeeded
         done = session.run("print('next')")
-        assert done.status == "killed" and "control socket" in done.stderr and done.stdout == ""
-
-
-def test_a_forged_answer_of_a_program_that_goes_on_gains_nothing(sandbox):
-    with sandbox.session() as session:
-        assert session.run(FORGE + "while True: pass").succeeded
-        assert session.run("print('next')").status == "cpu_limit"
+        if then:
+            assert done.status == "cpu_limit", "a program that goes on gains nothing"
+        else:
+            assert done.status == "killed" and "control socket" in done.stderr and done.stdout == ""
 
 
 # A thread that a call leaves behind reads the next one before the machinery does, and makes up its result.
@@ -203,11 +195,6 @@ def test_what_a_session_runs_makes_up_nothing_of_others(sandbox):
         with sandbox.session() as after:
             assert after.run("print('asked')").stdout == "asked\n"
     assert sandbox.server().alive
-
-
-def test_half_an_answer_is_none(sandbox):
-    with sandbox.session() as session:
-        assert session.run("import os, time; os.write(3, b'1234'); time.sleep(60)").status == "wall_limit"
 
 
 def test_closing_the_control_socket_ends_the_session(sandbox):

@@ -33,19 +33,7 @@ DOCUMENTS = [
     Document("5", "Copy", "The Moon orbits the Earth."),
     Document("6", "Copy", "The Moon orbits the Earth."),
 ]
-HOSTILE = [
-    "",
-    " ",
-    "\x00\x1b[31m",
-    "the of and",
-    "!?",
-    "zyxw",
-    "\udcff",
-    "e\u0301",
-    "a" * 10_000,
-    "moon " * 2000,
-    "\U0001f600" * 10_000,
-]
+HOSTILE = ["", "\x00\x1b[31m", "the of and", "!?", "zyxw", "\udcff", "e\u0301", "a" * 10_000, "moon " * 2000]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +73,8 @@ def test_scores_are_those_of_the_formula(engine, query):
 def test_what_is_found(engine):
     found = engine.search(["Apollo 8", "Apollo 9", "coffees", "CAFE\u0301", "\uff2dOON"], 1)
     assert [ids(hits) for hits in found] == [["0"], ["1"], ["4"], ["4"], ["2"]]
-    assert isinstance(engine, Retriever)
+    assert isinstance(engine, Retriever) and copy.deepcopy(engine) is engine
+    assert pickle.loads(pickle.dumps(engine)).search(["moon"], 3) == engine.search(["moon"], 3)
 
 
 def test_equal_scores_are_ordered_by_place(engine):
@@ -105,7 +94,7 @@ def test_no_query_breaks_it(engine, query):
         assert hits == []
 
 
-def test_no_queries_and_wrong_arguments(engine):
+def test_no_queries_and_wrong_arguments(engine, monkeypatch):
     assert engine.search([], 3) == []
     for k in (0, -1, 1.5, True):
         with pytest.raises(ConfigError, match="k is"):
@@ -120,6 +109,9 @@ def test_no_queries_and_wrong_arguments(engine):
     for documents in ([], DOCUMENTS[3:3], [Document("0", "the", "of !?")]):
         with pytest.raises(ConfigError, match="holds a word"):
             BM25Retriever(documents)
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    with pytest.raises(ConfigError, match=r"pip install 'agent-gym\[search\]'"):
+        BM25Retriever(DOCUMENTS)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, -1.0]), max_size=400), st.integers(1, 6), st.randoms())
@@ -138,11 +130,6 @@ def test_compiled_and_not_give_the_same(engine, monkeypatch, tmp_path):
     assert compiled.search(queries, 5) == engine.search(queries, 5)
     compiled.save(tmp_path / "bm25")
     assert BM25Retriever.load(tmp_path / "bm25", DOCUMENTS).search(queries, 5) == engine.search(queries, 5)
-
-
-def test_copies_share_and_pickles_search(engine):
-    assert copy.deepcopy(engine) is engine
-    assert pickle.loads(pickle.dumps(engine)).search(["moon"], 3) == engine.search(["moon"], 3)
 
 
 def test_what_was_saved_is_loaded(engine, tmp_path):
@@ -184,9 +171,3 @@ def test_an_index_that_does_not_fit_is_refused(engine, tmp_path):
                 BM25Retriever.load(folder, DOCUMENTS)
         (folder / name).write_bytes(whole)
     BM25Retriever.load(folder, DOCUMENTS)
-
-
-def test_a_missing_package_is_told_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(ConfigError, match=r"pip install 'agent-gym\[search\]'"):
-        BM25Retriever(DOCUMENTS)

@@ -49,29 +49,6 @@ def undisturbed(tmp_path_factory):
     return contents(folder)
 
 
-def kill_again_and_again(folder: Path, kills: int, expected: dict[str, bytes]) -> None:
-    """Kill builds after random times; whenever one comes through, compare it, lose most of its work and go on."""
-    rng, killed = random.Random(0), 0
-    while killed < kills:
-        process = start(folder, seconds=0.03)
-        try:
-            process.wait(rng.uniform(0.2, 0.7))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            killed += 1
-        if process.wait() == 0:
-            assert contents(folder) == expected
-            (folder / MANIFEST).unlink()
-            for path in rng.sample(sorted((folder / "vectors").glob("*.npy")), 10):
-                path.unlink()
-    assert start(folder).wait() == 0
-    assert contents(folder) == expected
-
-
-def test_a_build_that_is_killed_at_random_ends_with_the_same_bytes(tmp_path, undisturbed):
-    kill_again_and_again(tmp_path, 4, undisturbed)
-
-
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 6, 17])
 @pytest.mark.parametrize("complete", [False, True], ids=["encoding", "indexing"])
 def test_a_build_that_is_killed_between_two_files_ends_with_the_same_bytes(tmp_path, undisturbed, call, complete):
@@ -101,20 +78,40 @@ def test_two_builds_are_equal(tmp_path, kind):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_what_is_there_is_not_made_again(tmp_path):
-    encoder = HashEncoder()
-    build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    encoder.batches.clear()
-    build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
-    assert encoder.batches == [1, 1]  # the probe
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+def test_a_build_that_is_killed_at_random_ends_with_the_same_bytes(tmp_path, undisturbed):
+    """Whenever a build comes through, compare it, lose most of its work and go on."""
+    rng, killed = random.Random(0), 0
+    while killed < 4:
+        process = start(tmp_path, seconds=0.03)
+        try:
+            process.wait(rng.uniform(0.2, 0.7))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            killed += 1
+        if process.wait() == 0:
+            assert contents(tmp_path) == undisturbed
+            (tmp_path / MANIFEST).unlink()
+            for path in rng.sample(sorted((tmp_path / "vectors").glob("*.npy")), 10):
+                path.unlink()
+    assert start(tmp_path).wait() == 0
+    assert contents(tmp_path) == undisturbed
 
 
-def test_a_damaged_file_of_vectors_is_made_again_and_only_that(tmp_path):
-    encoder = HashEncoder()
+def test_what_is_there_is_not_made_again_and_what_is_damaged_is(tmp_path):
+    encoder = HashEncoder(name="BAAI/hash")
     build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
     expected = contents(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    encoder = HashEncoder(name="./models/hash")  # the same model, moved
+    assert build_index(DOCUMENTS, encoder, tmp_path, shard_size=16).origin.encoder.name == "BAAI/hash"
+    assert encoder.batches == [1, 1]  # the probe
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    (tmp_path / "flat.faiss").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"flat.faiss has 0 bytes.*build_index with the same arguments"):
+        DenseRetriever(DOCUMENTS, tmp_path, encoder)
+    encoder.batches.clear()
+    build_index(DOCUMENTS, encoder, tmp_path)
+    assert encoder.batches == [1, 1] and contents(tmp_path) == expected
     shards = sorted((tmp_path / "vectors").glob("*.npy"))
     shards[1].write_bytes(shards[1].read_bytes()[:-1])
     shards[3].write_bytes(b"\0" * len(shards[3].read_bytes()))
@@ -124,17 +121,6 @@ def test_a_damaged_file_of_vectors_is_made_again_and_only_that(tmp_path):
     build_index(DOCUMENTS, encoder, tmp_path)
     assert encoder.batches == [1, 1, 16, 16, 16]
     assert contents(tmp_path) == expected
-
-
-def test_a_damaged_index_is_made_again_from_the_vectors(tmp_path):
-    build_index(DOCUMENTS, HashEncoder(), tmp_path)
-    expected = contents(tmp_path)
-    (tmp_path / "flat.faiss").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"flat.faiss has 0 bytes.*build_index with the same arguments"):
-        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
-    encoder = HashEncoder()
-    build_index(DOCUMENTS, encoder, tmp_path)
-    assert encoder.batches == [1, 1] and contents(tmp_path) == expected
 
 
 def test_another_kind_is_built_from_the_same_vectors(tmp_path, monkeypatch):
@@ -154,14 +140,9 @@ def test_another_kind_is_built_from_the_same_vectors(tmp_path, monkeypatch):
     assert encoder.batches == [1, 1]
     assert [path.name for path in tmp_path.glob("*.faiss*")] == ["sq8.faiss"]
     assert DenseRetriever(DOCUMENTS, tmp_path, encoder).manifest.index == "sq8"
-
-
-def test_vectors_may_be_deleted_afterwards(tmp_path):
-    build_index(DOCUMENTS, HashEncoder(), tmp_path)
-    shutil.rmtree(tmp_path / "vectors")
-    encoder = HashEncoder()
+    shutil.rmtree(tmp_path / "vectors")  # which may be deleted afterwards
     assert DenseRetriever(DOCUMENTS, tmp_path, encoder).search(["Arlen glass"], 1)[0]
-    build_index(DOCUMENTS, encoder, tmp_path)
+    build_index(DOCUMENTS, encoder, tmp_path, kind="sq8")
     assert max(encoder.batches) == 1 and not (tmp_path / "vectors").exists()
 
 
@@ -185,29 +166,29 @@ def test_a_folder_belongs_to_one_corpus_and_one_encoder(tmp_path, finished, docu
     assert contents(tmp_path) == before
 
 
-def test_a_moved_model_is_the_same_model(tmp_path):
-    build_index(DOCUMENTS, HashEncoder(name="BAAI/hash"), tmp_path)
-    assert build_index(DOCUMENTS, HashEncoder(name="./models/hash"), tmp_path).origin.encoder.name == "BAAI/hash"
-
-
 def test_a_corpus_on_disk(tmp_path):
     corpus = Corpus.build(tmp_path / "corpus", DOCUMENTS)
     manifest = build_index(corpus, HashEncoder(), tmp_path / "index")
     assert manifest.origin.corpus == corpus.checksum
+    written = json.loads((tmp_path / "index" / MANIFEST).read_text())
+    assert (written["kind"], written["format"], written["index"]) == ("index", 1, "flat")
+    assert written["parameters"]["factory"] == "Flat" and "inner product" in written["metric"]
     assert build_index(DOCUMENTS, HashEncoder(), tmp_path / "index") == manifest  # the same documents as a list
     hits = DenseRetriever(corpus, tmp_path / "index", HashEncoder()).search([DOCUMENTS[7].text], 1)[0]
     assert hits[0].document == DOCUMENTS[7]
 
 
-def test_large_files_are_read_and_encoded_in_pieces(tmp_path, monkeypatch):
+def test_large_files_are_read_and_encoded_in_pieces(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(build, "_ENCODE_AT_ONCE", 30)
     monkeypatch.setattr(build, "ADD_AT_ONCE", 70)
     encoder = HashEncoder()
-    build_index(DOCUMENTS, encoder, tmp_path / "pieces", shard_size=90)
+    build_index(DOCUMENTS, encoder, tmp_path / "pieces", shard_size=90, progress=True)
+    assert "encoding: 100%" in (shown := capfd.readouterr().err) and "indexing (flat): 100%" in shown
     assert encoder.batches == [1, 1, 30, 30, 30, 30, 30, 30, 20]
     monkeypatch.undo()
     build_index(DOCUMENTS, HashEncoder(), tmp_path / "whole", shard_size=90)
     assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
+    assert capfd.readouterr().err == ""
 
 
 def _build_and_wait(folder, started):
@@ -236,13 +217,6 @@ def test_two_processes_do_not_build_in_one_folder(tmp_path):
     build_index(DOCUMENTS, HashEncoder(), tmp_path)  # the lock went with the process
 
 
-def test_progress(tmp_path, capfd):
-    build_index(DOCUMENTS, HashEncoder(), tmp_path / "one", progress=True)
-    assert "encoding: 100%" in (shown := capfd.readouterr().err) and "indexing (flat): 100%" in shown
-    build_index(DOCUMENTS, HashEncoder(), tmp_path / "two")
-    assert capfd.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -269,12 +243,3 @@ def test_an_encoder_that_returns_no_numbers(tmp_path):
     with pytest.raises(EnvFailure, match="NaN"):
         build_index(DOCUMENTS, Broken(), tmp_path)
     assert not list((tmp_path / "vectors").glob("*.npy"))
-
-
-def test_a_manifest_says_what_an_index_is(tmp_path):
-    build_index(DOCUMENTS, HashEncoder(), tmp_path, kind="ivf_sq8")
-    written = json.loads((tmp_path / MANIFEST).read_text())
-    assert written["kind"] == "index" and written["format"] == 1 and written["index"] == "ivf_sq8"
-    assert written["parameters"]["factory"] == "IVF5,SQ8" and "inner product" in written["metric"]
-    assert written["origin"]["count"] == COUNT and written["origin"]["encoder"]["dimension"] == DIMENSION
-    assert written["file"]["bytes"] == (tmp_path / "ivf_sq8.faiss").stat().st_size

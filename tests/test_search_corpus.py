@@ -47,32 +47,11 @@ def test_what_was_written_is_read(tmp_path_factory, written):
     assert [corpus[i] for i in range(-len(expected), 0)] == expected
     assert corpus[1:] == expected[1:]
     assert checksum(written) == corpus.checksum == checksum(Corpus(folder))
-
-
-def test_positions_outside_are_index_errors(tmp_path):
-    corpus = Corpus.build(tmp_path, THREE)
-    for position in (3, -4):
-        with pytest.raises(IndexError, match="of 3"):
+    for position in (len(expected), -len(expected) - 1):
+        with pytest.raises(IndexError, match=f"of {len(expected)}"):
             corpus[position]
-    assert corpus[np.int64(1)] == THREE[1]
-
-
-def test_copies_and_pickles_are_the_same_files(tmp_path):
-    corpus = Corpus.build(tmp_path, THREE)
-    assert copy.deepcopy(corpus) is corpus
-    assert list(pickle.loads(pickle.dumps(corpus))) == THREE
-
-
-def test_what_a_killed_build_left_is_written_anew(tmp_path):
-    Corpus.build(tmp_path / "whole", THREE)
-    other = [Document("x", "", "of another corpus"), *THREE]
-    for left in (THREE[:1], THREE, other):
-        folder = tmp_path / str(len(left))
-        Corpus.build(folder, left)
-        (folder / "corpus.json").unlink()
-        (folder / "corpus.jsonl").rename(folder / "corpus.jsonl.partial")
-        Corpus.build(folder, THREE)
-        assert bytes_of(folder) == bytes_of(tmp_path / "whole")
+    assert corpus[np.int64(0)] == expected[0]
+    assert copy.deepcopy(corpus) is corpus and list(pickle.loads(pickle.dumps(corpus))) == expected
 
 
 @pytest.mark.parametrize("left", [["offsets.npy"], ["corpus.jsonl"], ["corpus.jsonl", "offsets.npy"]])
@@ -81,6 +60,7 @@ def test_a_build_killed_between_its_renames_begins_again(tmp_path, left):
     whole = bytes_of(tmp_path)
     for name in whole.keys() - set(left):
         (tmp_path / name).unlink()
+    (tmp_path / "corpus.jsonl.partial").write_text("of another corpus, and longer than this one\n" * 20)
     with pytest.raises(ConfigError, match="holds no corpus"):
         Corpus(tmp_path)
     Corpus.build(tmp_path, THREE)
@@ -141,7 +121,7 @@ def test_damaged_files_are_refused(tmp_path, name):
     Corpus.build(tmp_path, THREE)
     whole = (tmp_path / name).read_bytes()
     flipped = whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]
-    for damaged in (b"", whole[:-3], whole + b"\n{", flipped):
+    for damaged in (b"", whole + b"\n{", flipped):
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(ConfigError, match=f"{name}.*build the corpus again"):
             Corpus(tmp_path)

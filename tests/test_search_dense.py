@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slow_build import HashEncoder
 from tiny_encoder import make_documents, make_tiny_encoder
@@ -56,14 +56,19 @@ def retriever(folder):
     return DenseRetriever(DOCUMENTS, folder, HashEncoder())
 
 
-def test_it_finds_the_nearest(retriever):
+def test_it_finds_the_nearest_and_so_do_its_copies(retriever):
     assert isinstance(retriever, Retriever)
     queries = [document.text for document in DOCUMENTS[:50]]
     expected, scores = nearest(HashEncoder(), queries, DOCUMENTS, 5)
-    for hits, documents, row in zip(retriever.search(queries, 5), expected, scores, strict=True):
+    found = retriever.search(queries, 5)
+    for hits, documents, row in zip(found, expected, scores, strict=True):
         assert [hit.document for hit in hits] == documents
         np.testing.assert_allclose([hit.score for hit in hits], row, atol=1e-5)
         assert all(type(hit.score) is float for hit in hits)
+    assert copy.deepcopy(retriever) is retriever
+    sent = pickle.dumps(retriever)
+    assert len(sent) < 200_000
+    assert pickle.loads(sent).search(queries, 5) == found
 
 
 def test_real_encoders_end_to_end(tmp_path):
@@ -85,14 +90,8 @@ def test_real_encoders_end_to_end(tmp_path):
             assert len(retriever.search([query], 3)[0]) == (3 if "x" in query or "b" in query else 0)
 
 
-def test_queries_in_which_nothing_can_be_searched_for_find_nothing(retriever):
-    nothing = ["", " ", "\n\t\r", "\x00\x01\x1f\x7f", "?!", "\u200b", "\ud83d"]
-    found = retriever.search([*nothing, "Arlen"], 2)
-    assert [len(hits) for hits in found] == [0] * len(nothing) + [2]
-    assert retriever.search([], 2) == [] and retriever.search(nothing, 2) == [[]] * len(nothing)
-
-
 @settings(max_examples=40)
+@example(["", "\n\t\r", "\x00\x01\x1f\x7f", "?!", "\u200b", "\ud83d", "Arlen"], 2)
 @given(st.lists(st.text(st.characters(), max_size=40), max_size=5), st.integers(1, 400))
 def test_any_query_gets_an_answer(retriever, queries, k):
     found = retriever.search(queries, k)
@@ -112,11 +111,9 @@ def test_equal_scores_come_in_the_order_of_the_corpus(tmp_path, kind, k):
     retriever = build(tmp_path, documents, kind=kind)
     hits = retriever.search(["Same glass bells of Arlen", "cheese"], k)[0]
     assert [hit.document for hit in hits][: len(copies)] == list(copies.values())[:k]
-
-
-def test_a_corpus_of_one_text_ends_the_search_for_ties(tmp_path):
-    documents = [Document(str(n), "", "all the same") for n in range(3000)]
-    assert [hit.document.id for hit in build(tmp_path, documents).search(["same"], 3)[0]] == ["0", "1", "2"]
+    if (kind, k) == ("flat", 3):  # the search for ties ends in a corpus of one text, too
+        same = [Document(str(n), "", "all the same") for n in range(3000)]
+        assert [hit.document.id for hit in build(tmp_path / "same", same).search(["same"], 3)[0]] == ["0", "1", "2"]
 
 
 class Watched(HashEncoder):
@@ -145,13 +142,6 @@ def test_threads_get_the_answers_of_one_thread_and_share_the_encoder(tmp_path, k
         sys.setswitchinterval(switch)
     for ours, theirs in zip(found, expected * 4, strict=True):
         assert [[hit.document for hit in hits] for hits in ours] == [[hit.document for hit in hits] for hits in theirs]
-
-
-def test_copies_share_the_index_and_pickles_open_it_again(retriever):
-    assert copy.deepcopy(retriever) is retriever
-    sent = pickle.dumps(retriever)
-    assert len(sent) < 200_000
-    assert pickle.loads(sent).search(["Arlen glass"], 3) == retriever.search(["Arlen glass"], 3)
 
 
 FORK = """
@@ -205,7 +195,7 @@ def test_effort_is_passed_on(tmp_path):
         DenseRetriever(DOCUMENTS, tmp_path, HashEncoder(), ef=3)
 
 
-def test_a_broken_encoder_is_nobodys_wrong_answer(folder):
+def test_a_broken_encoder_is_a_failure_and_no_answer(folder):
     class Broken(HashEncoder):
         def encode_queries(self, queries):
             if queries == ["boom"]:
@@ -264,47 +254,39 @@ def test_a_damaged_index_is_never_searched(tmp_path_factory, folder, data):
         ({"file": {"bytes": "9", "sha256": ""}}, "flat.faiss has .* was written with 9"),
         ({"surprise": 1}, "cannot be read at 'surprise'"),
         ({"origin": None}, "cannot be read at 'origin'"),
+        ("", f"{MANIFEST}.*delete it and build the index again"),
+        ('{"kind": "index"', f"{MANIFEST}.*delete it and build the index again"),
+        ("[]", f"{MANIFEST}.*delete it and build the index again"),
+        (None, "holds no index .*build_index"),
     ],
 )
 def test_manifests_that_are_refused(folder, tmp_path, change, message):
-    content = json.loads((folder / MANIFEST).read_text()) | change
-    (tmp_path / MANIFEST).write_text(json.dumps(content))
+    if isinstance(change, dict):
+        change = json.dumps(json.loads((folder / MANIFEST).read_text()) | change)
+    if change is not None:
+        (tmp_path / MANIFEST).write_text(change)
     (tmp_path / "flat.faiss").write_bytes((folder / "flat.faiss").read_bytes())
     with pytest.raises(ConfigError, match=message):
         DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
 
 
-def test_files_that_are_not_there_or_half_there(folder, tmp_path):
-    with pytest.raises(ConfigError, match="holds no index .*build_index"):
-        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
-    text = (folder / MANIFEST).read_text()
-    for part in ("", text[: len(text) // 2], "[]", "\x00"):
-        (tmp_path / MANIFEST).write_text(part)
-        with pytest.raises(ConfigError, match=f"{MANIFEST}.*delete it and build the index again"):
-            DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
-    (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(ConfigError, match="flat.faiss is missing"):
-        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
-
-
-def test_an_index_that_is_another_one_than_its_manifest_says(folder, tmp_path):
-    """Both files whole, and not of one build: the number of vectors gives it away."""
+def test_files_that_are_not_of_one_build(folder, tmp_path):
+    """Both files whole, and the number of vectors gives it away."""
     build(tmp_path, DOCUMENTS[:100])
     other = json.loads((tmp_path / MANIFEST).read_text())
     mixed = json.loads((folder / MANIFEST).read_text()) | {"file": other["file"]}
     (tmp_path / MANIFEST).write_text(json.dumps(mixed))
     with pytest.raises(ConfigError, match="holds 100 vectors of 32 numbers, and its manifest says 300 of 32"):
         DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
+    (tmp_path / "flat.faiss").unlink()
+    with pytest.raises(ConfigError, match="flat.faiss is missing"):
+        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
 
 
 def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    for make in (
-        lambda: DenseRetriever(DOCUMENTS, folder, HashEncoder()),
-        lambda: build(folder.parent / "no", DOCUMENTS),
-    ):
-        with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[search\]"):
-            make()
+    with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[search\]"):
+        DenseRetriever(DOCUMENTS, folder, HashEncoder())
 
 
 def test_search_needs_none_of_its_optional_packages_to_be_imported():

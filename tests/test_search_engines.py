@@ -1,11 +1,14 @@
-"""Engines around engines: fusion adds up reciprocal ranks and nothing else, a cache changes how often is asked only."""
+"""Engines around engines: a fusion of reciprocal ranks, a cache, and a batcher for many threads."""
 
 from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 import os
 import pickle
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import lru_cache
@@ -17,7 +20,9 @@ from search_tools import CountingRetriever, expected
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document, Hit, Retriever
-from agent_gym.search.engines import CachedRetriever, HybridRetriever, fuse
+from agent_gym.search.engines import CachedRetriever, HybridRetriever, MicroBatcher, fuse
+
+LONG = 60.0  # seconds that no test waits for: a batch that is not full by then means that one of them hangs
 
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), min_size=1, max_size=4)
 
@@ -38,6 +43,36 @@ class Fixed:
         return [hits(self.ids[:k]) for _ in queries]
 
 
+@pytest.mark.parametrize("wrapped", [MicroBatcher, CachedRetriever, lambda engine: HybridRetriever([engine])])
+def test_copies_share_and_pickles_search(wrapped):
+    engine = wrapped(CountingRetriever())
+    assert isinstance(engine, Retriever)
+    assert copy.deepcopy(engine) is engine
+    assert ids(pickle.loads(pickle.dumps(engine)).search(["a"], 1)[0]) == ["a/0"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MicroBatcher(Fixed(), max_batch=0), "at least 1 query and 0 seconds"),
+        (lambda: MicroBatcher(Fixed(), max_wait_s=-1), "at least 1 query and 0 seconds"),
+        (lambda: MicroBatcher(Fixed(), max_wait_s=math.nan), "at least 1 query and 0 seconds"),
+        (lambda: CachedRetriever(Fixed(), 0), "size is 0"),
+        (lambda: CachedRetriever(Fixed()).search("a", 1), "write"),
+        (lambda: HybridRetriever([]), "no retrievers"),
+        (lambda: HybridRetriever([Fixed()], k_constant=-1), "k_constant is"),
+        (lambda: HybridRetriever([Fixed()], k_constant=math.inf), "k_constant is"),
+        (lambda: HybridRetriever([Fixed()]).search(["x"], 0), "k is 0"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# Fusion.
+
+
 def test_the_example_by_hand():
     found = fuse([hits("abc"), hits("cd")])
     assert ids(found) == ["c", "a", "b", "d"]
@@ -46,9 +81,9 @@ def test_the_example_by_hand():
     assert ids(fuse([hits("cd"), hits("abc")])) == ["c", "a", "d", "b"]
 
 
-@given(rankings, st.integers(0, 100))
-def test_sums_are_exact_and_ordered(given, k_constant):
-    found = fuse([hits(ranking) for ranking in given], k_constant)
+@given(rankings, st.integers(0, 100), st.permutations(range(4)), st.randoms())
+def test_sums_are_exact_and_ordered_and_only_ranks_count(given, k_constant, order, random):
+    found = fuse([hits(ranking, [random.random() for _ in ranking]) for ranking in given], k_constant)
     sums = {
         id: sum(Fraction(1, k_constant + ranking.index(id) + 1) for ranking in given if id in ranking)
         for id in {id for ranking in given for id in ranking}
@@ -56,32 +91,16 @@ def test_sums_are_exact_and_ordered(given, k_constant):
     assert sorted(ids(found)) == sorted(sums)
     assert all(hit.score == pytest.approx(float(sums[hit.document.id]), rel=1e-15) for hit in found)
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
+    # The order of the engines decides between equal sums only.
+    other = fuse([hits(given[i]) for i in order if i < len(given)], k_constant)
+    assert {hit.document.id: hit.score for hit in found} == {hit.document.id: hit.score for hit in other}
 
 
-@given(rankings, st.randoms())
-def test_only_ranks_count(given, random):
-    with_scores = [hits(ranking, [random.random() for _ in ranking]) for ranking in given]
-    assert fuse(with_scores) == fuse([hits(ranking) for ranking in given])
-
-
-@given(rankings, st.permutations(range(4)))
-def test_the_order_of_the_engines_changes_ties_only(given, order):
-    shuffled = [given[i] for i in order if i < len(given)]
-    one, other = fuse([hits(r) for r in given]), fuse([hits(r) for r in shuffled])
-    assert {hit.document.id: hit.score for hit in one} == {hit.document.id: hit.score for hit in other}
-    assert [hit.score for hit in one] == [hit.score for hit in other]
-
-
-def test_search_asks_deeper_than_it_answers():
+def test_engines_are_asked_once_for_all_queries_and_deeper_than_it_answers():
     # "d" is outside the first two of both engines, and first when they are put together.
     engine = HybridRetriever([Fixed("a", "b", "d"), Fixed("e", "f", "d")])
-    assert isinstance(engine, Retriever)
     assert [ids(found) for found in engine.search(["x", "y"], 2)] == [["d", "a"]] * 2
     assert engine.search([], 2) == []
-    assert copy.deepcopy(engine) is engine
-
-
-def test_engines_are_called_once_for_all_queries():
     engines = [CountingRetriever(), CountingRetriever()]
     HybridRetriever(engines).search(["x", "y"], 3)
     assert [engine.calls for engine in engines] == [[(["x", "y"], 50)]] * 2
@@ -89,26 +108,7 @@ def test_engines_are_called_once_for_all_queries():
     assert engines[0].calls[-1] == (["x"], 70)
 
 
-def test_wrong_arguments_and_broken_engines():
-    with pytest.raises(ConfigError, match="no retrievers"):
-        HybridRetriever([])
-    for constant in (-1, math.inf, math.nan):
-        with pytest.raises(ConfigError, match="k_constant is"):
-            HybridRetriever([Fixed()], k_constant=constant)
-    with pytest.raises(ConfigError, match="k is 0"):
-        HybridRetriever([Fixed("a")]).search(["x"], 0)
-    with pytest.raises(EnvFailure, match="broke"):
-        HybridRetriever([Fixed("a"), CountingRetriever()]).search(["fail"], 1)
-
-
-calls = st.lists(st.tuples(st.lists(st.sampled_from("abcdef"), max_size=6), st.integers(1, 2)), max_size=30)
-
-
-@given(calls, st.integers(1, 8))
-def test_what_is_found_is_what_the_engine_finds(given, size):
-    cache = CachedRetriever(CountingRetriever(), size)
-    for queries, k in given:
-        assert cache.search(queries, k) == [expected(query, k) for query in queries]
+# The cache.
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 2)), max_size=60), st.integers(1, 8))
@@ -117,8 +117,7 @@ def test_what_is_kept_are_the_last_ones_used(given, size):
     cache = CachedRetriever(engine, size)
     reference = lru_cache(size)(expected)
     for query, k in given:
-        cache.search([query], k)
-        reference(query, k)
+        assert cache.search([query], k) == [reference(query, k)]
     assert len(engine.asked) == reference.cache_info().misses
 
 
@@ -129,13 +128,18 @@ def test_only_what_is_missing_goes_on_and_once():
     cache.search(["b", "d", "c", "d"], 1)
     assert engine.calls == [(["a", "b", "c"], 1), (["d"], 1)]
     cache.search(["d", "c"], 1)
-    assert len(engine.calls) == 2, "nothing is missing, nobody is asked"
+    assert len(engine.calls) == 2, "nothing is missing, no engine is called"
     cache.search(["d"], 2)
     assert engine.calls[-1] == (["d"], 2)
 
 
-def test_a_result_that_is_changed_is_changed_for_nobody_else():
-    cache = CachedRetriever(CountingRetriever(), 5)
+def test_failures_are_not_kept_and_changed_results_change_no_other():
+    engine = CountingRetriever()
+    cache = CachedRetriever(engine, 5)
+    for _ in range(2):
+        with pytest.raises(EnvFailure, match="broke"):
+            cache.search(["a", "fail"], 1)
+    assert engine.asked == ["a", "fail"] * 2
     for _ in range(2):
         found = cache.search(["a", "a"], 2)
         found[0].clear()
@@ -143,26 +147,16 @@ def test_a_result_that_is_changed_is_changed_for_nobody_else():
     assert cache.search(["a"], 2) == [expected("a", 2)]
 
 
-def test_failures_are_not_kept():
-    engine = CountingRetriever()
-    cache = CachedRetriever(engine, 5)
-    for _ in range(2):
-        with pytest.raises(EnvFailure, match="broke"):
-            cache.search(["a", "fail"], 1)
-    assert engine.asked == ["a", "fail"] * 2
-
-
-def test_many_threads():
+def test_many_threads_share_a_cache():
     class Engine:
         def search(self, queries, k):
             return [expected(query, k) for query in queries]
 
     cache = CachedRetriever(Engine(), 20)
-    asked = [[str((n * i) % 31) for i in range(7)] for n in range(2000)]
+    queries = [[str((n * i) % 31) for i in range(7)] for n in range(2000)]
     with ThreadPoolExecutor(64) as pool:
-        assert list(pool.map(lambda queries: cache.search(queries, 2), asked)) == [
-            [expected(query, 2) for query in queries] for queries in asked
-        ]
+        found = list(pool.map(lambda some: cache.search(some, 2), queries))
+    assert found == [[expected(query, 2) for query in some] for some in queries]
 
 
 def test_a_fork_in_the_middle_of_a_change_leaves_a_cache_that_works():
@@ -175,16 +169,138 @@ def test_a_fork_in_the_middle_of_a_change_leaves_a_cache_that_works():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_copies_share_and_pickles_work():
-    cache = CachedRetriever(CountingRetriever(), 5)
-    assert isinstance(cache, Retriever)
-    assert copy.deepcopy(cache) is cache
-    assert pickle.loads(pickle.dumps(cache)).search(["a"], 1) == [expected("a", 1)]
+# The batcher.
 
 
-def test_wrong_arguments_of_a_cache():
-    with pytest.raises(ConfigError, match="size is 0"):
-        CachedRetriever(CountingRetriever(), 0)
-    for queries, k in ((["a"], 0), ("a", 1)):
-        with pytest.raises(ConfigError):
-            CachedRetriever(CountingRetriever(), 1).search(queries, k)
+def together(callers, call):
+    """Call from as many threads, which all begin at the same moment, and return the results or exceptions."""
+    begin = threading.Barrier(callers)
+
+    def one(n):
+        begin.wait()
+        try:
+            return call(n)
+        except BaseException as error:
+            return error
+
+    with ThreadPoolExecutor(callers) as pool:
+        return list(pool.map(one, range(callers), timeout=LONG))
+
+
+def test_hundreds_of_threads_get_their_own_results():
+    engine = CountingRetriever()
+    batcher = MicroBatcher(engine, max_batch=64, max_wait_s=0.05)
+    results = together(300, lambda n: [batcher.search([f"{n}-{i}"], 2) for i in range(10)])
+    assert results == [[[expected(f"{n}-{i}", 2)] for i in range(10)] for n in range(300)]
+    assert sorted(engine.asked) == sorted(f"{n}-{i}" for n in range(300) for i in range(10))
+    assert max(len(queries) for queries, _ in engine.calls) <= 64
+    assert len(engine.calls) < 1500, "at least two queries per call, on average"
+
+
+def test_a_full_batch_does_not_wait_and_each_k_has_its_own():
+    engine = CountingRetriever()
+    batcher = MicroBatcher(engine, max_batch=8, max_wait_s=LONG)
+    assert together(32, lambda n: batcher.search([str(n)], 1)) == [[expected(str(n), 1)] for n in range(32)]
+    assert [len(queries) for queries, _ in engine.calls] == [8] * 4
+    found = together(16, lambda n: batcher.search([str(n)], 1 + n % 2))
+    assert found == [[expected(str(n), 1 + n % 2)] for n in range(16)]
+    assert sorted(k for _, k in engine.calls[4:]) == [1, 2]
+
+
+def test_equal_queries_are_searched_for_once():
+    engine = CountingRetriever()
+    batcher = MicroBatcher(engine, max_batch=16, max_wait_s=LONG)
+    results = together(16, lambda n: batcher.search([f"group {n % 2}"], 3))
+    assert results == [[expected(f"group {n % 2}", 3)] for n in range(16)]
+    assert sorted(engine.asked) == ["group 0", "group 1"]
+    results[0][0].clear()
+    assert results[2] == [expected("group 0", 3)], "no list is another caller's"
+
+
+def test_batches_of_callers_are_joined_and_split():
+    engine = CountingRetriever()
+    batcher = MicroBatcher(engine, max_batch=4, max_wait_s=0)
+    assert batcher.search([str(n) for n in range(10)], 1) == [expected(str(n), 1) for n in range(10)]
+    assert [len(queries) for queries, _ in engine.calls] == [4, 4, 2]
+    assert batcher.search([], 1) == []
+    results = together(40, lambda n: batcher.search([f"{n}a", f"{n}b", f"{n}c"], 1))
+    assert results == [[expected(f"{n}{letter}", 1) for letter in "abc"] for n in range(40)]
+
+
+def test_a_failure_reaches_every_caller_of_its_batch_and_no_other():
+    class Short:
+        def search(self, queries, k):
+            return [expected(query, k) for query in queries[1:]]
+
+    batcher = MicroBatcher(CountingRetriever(), max_batch=10, max_wait_s=LONG)
+    failed = together(10, lambda n: batcher.search(["fail" if n == 7 else str(n)], 1))
+    assert [(type(error), str(error)) for error in failed] == [(EnvFailure, "the engine broke")] * 10
+    assert together(10, lambda n: batcher.search([str(n)], 1)) == [[expected(str(n), 1)] for n in range(10)]
+    short = MicroBatcher(Short(), max_batch=3, max_wait_s=LONG)
+    assert all(isinstance(error, ValueError) for error in together(3, lambda n: short.search([str(n)], 1)))
+
+
+def test_a_caller_with_wrong_arguments_fails_alone():
+    batcher = MicroBatcher(CountingRetriever(), max_batch=9, max_wait_s=LONG)
+    wrong = {0: (["a"], 0), 1: ("a", 1), 2: ([None], 1)}
+    results = together(12, lambda n: batcher.search(*wrong.get(n, ([str(n)], 1))))
+    assert all(isinstance(result, ConfigError) for result in results[:3])
+    assert results[3:] == [[expected(str(n), 1)] for n in range(3, 12)]
+
+
+def test_an_interrupt_stops_one_thread_and_fails_the_others():
+    class Interrupted:
+        def search(self, queries, k):
+            raise KeyboardInterrupt
+
+    batcher = MicroBatcher(Interrupted(), max_batch=2, max_wait_s=LONG)
+    caught = together(2, lambda n: batcher.search([str(n)], 1))
+    assert sorted(type(error).__name__ for error in caught) == ["EnvFailure", "KeyboardInterrupt"]
+
+
+def test_a_forked_process_has_batches_of_its_own():
+    """The parent forks while a caller holds the engine; the child must not wait for it."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def search(self, queries, k):
+            if queries == ["slow"]:
+                inside.set()
+                go_on.wait(LONG)
+            return [expected(query, k) for query in queries]
+
+    batcher = MicroBatcher(Slow(), max_batch=2, max_wait_s=0)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(batcher.search, ["slow"], 1)
+        assert inside.wait(LONG)
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        child = context.Process(target=lambda: results.put(batcher.search(["child"], 1)))
+        child.start()
+        assert results.get(timeout=LONG) == [expected("child", 1)]
+        child.join(LONG)
+        go_on.set()
+        assert slow.result(LONG) == [expected("slow", 1)]
+
+
+def test_callers_that_come_again_meet_in_one_batch():
+    """Two halves that each wait for the other's search would stay halves for ever."""
+    inside = threading.Event()
+
+    class Engine(CountingRetriever):
+        def search(self, queries, k):
+            found = super().search(queries, k)
+            if len(self.calls) == 1:
+                inside.set()
+                second.join(0.8)  # long past its own wait, if it does not wait for the engine first
+            return found
+
+    engine = Engine()
+    batcher = MicroBatcher(engine, max_batch=2, max_wait_s=0.5)
+    second = threading.Thread(target=lambda: inside.wait(LONG) and batcher.search(["second"], 1))
+    second.start()
+    batcher.search(["first"], 1)
+    time.sleep(0.1)
+    batcher.search(["first again"], 1)
+    second.join(LONG)
+    assert [sorted(queries) for queries, _ in engine.calls] == [["first"], ["first again", "second"]]

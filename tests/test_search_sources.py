@@ -59,7 +59,7 @@ def test_parquet_is_read_with_other_column_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"_id": "2", "text": "x"', "not valid JSON"),
         ('["2", "x"]', "must be an object"),
@@ -72,21 +72,21 @@ def test_parquet_is_read_with_other_column_names(tmp_path):
         ('{"_id": "2", "text": "\udcff"}', "not valid JSON"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path, line, said):
+def test_what_is_wrong_is_named_with_its_line(tmp_path, line, message):
     (tmp_path / "c.jsonl").write_bytes(
         LINES.splitlines()[0].encode() + b"\n\n" + line.encode("utf-8", "surrogateescape") + b"\n"
     )
-    message = complaint(read_documents(tmp_path / "c.jsonl"))
-    assert message.startswith(f"{tmp_path / 'c.jsonl'}, line 3: ") and said in message
+    raised = complaint(read_documents(tmp_path / "c.jsonl"))
+    assert raised.startswith(f"{tmp_path / 'c.jsonl'}, line 3: ") and message in raised
 
 
-def test_an_id_that_occurs_twice_is_told_with_both_lines(tmp_path):
+def test_an_id_that_occurs_twice_is_named_with_both_lines(tmp_path):
     (tmp_path / "c.jsonl").write_text(LINES + "\n" + LINES)
     with pytest.raises(ConfigError, match=r"c\.jsonl, line 5: the id '1' is also that of .*c\.jsonl, line 1$"):
         Corpus.build(tmp_path / "corpus", open_source(tmp_path / "c.jsonl"))
 
 
-def test_a_file_that_breaks_off_is_told_with_what_was_read_last(tmp_path):
+def test_a_file_that_breaks_off_is_named_with_what_was_read_last(tmp_path):
     lines = "".join(json.dumps({"_id": str(n), "text": os.urandom(50).hex()}) + "\n" for n in range(1000))
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-2000])
     assert "c.jsonl.gz, after line " in complaint(read_documents(tmp_path / "c.jsonl.gz"))
@@ -97,7 +97,7 @@ def test_a_file_that_breaks_off_is_told_with_what_was_read_last(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", ": must hold a JSON list"),
         ('{"data": []}', ": must hold a JSON list"),
@@ -107,18 +107,9 @@ def test_a_file_that_breaks_off_is_told_with_what_was_read_last(tmp_path):
         ('[{"_id": "1", "text": ""}, {"_id": "2"}]', ", example 1: no column 'text'"),
     ],
 )
-def test_what_is_wrong_in_a_list_is_told_with_its_example(tmp_path, text, said):
+def test_what_is_wrong_in_a_list_is_named_with_its_example(tmp_path, text, message):
     (tmp_path / "c.json").write_text(text)
-    message = complaint(read_documents(tmp_path / "c.json"))
-    assert message.startswith(f"{tmp_path / 'c.json'}{said}")
-
-
-def test_lists_longer_than_a_piece_are_read_whole(tmp_path):
-    rows = [
-        {"_id": str(n), "title": "", "text": "é" * length} for n, length in enumerate([3, 700_000, 5, 2_500_000, 0, 7])
-    ]
-    (tmp_path / "c.json").write_text(json.dumps(rows, ensure_ascii=False))
-    assert list(read_documents(tmp_path / "c.json")) == [Document(**{"id": r.pop("_id"), **r}) for r in rows]
+    assert complaint(read_documents(tmp_path / "c.json")).startswith(f"{tmp_path / 'c.json'}{message}")
 
 
 def test_files_that_are_not_there_or_not_known(tmp_path):
@@ -143,10 +134,7 @@ def test_a_data_set_of_the_hub_is_read_by_its_split(monkeypatch):
     assert "split corpus, row 0: no column 'body'" in complaint(read_dataset("BeIR/hotpotqa", text="body"))
     with pytest.raises(ConfigError, match="split is 'test'; it must be one of corpus"):
         read_dataset("BeIR/hotpotqa", split="test")
-
-
-def test_a_data_set_that_cannot_be_reached_says_what_to_do():
-    pytest.importorskip("datasets")
+    monkeypatch.undo()
     with pytest.raises(ConfigError, match=r"cannot load the data set 'nobody/nothing'.*give a local"):
         open_source("nobody/nothing")
 
@@ -173,17 +161,7 @@ def test_the_paragraphs_of_questions_are_collected_once(tmp_path):
 
 @pytest.mark.parametrize(
     "context",
-    [
-        None,
-        "text",
-        [["A"]],
-        [["A", "text"]],
-        [["A", [1]]],
-        [[1, ["a"]]],
-        [["", ["a"]]],
-        {"title": ["A"], "sentences": []},
-        {},
-    ],
+    [None, "text", [["A"]], [["A", "text"]], [["A", [1]]], [["", ["a"]]], {"title": ["A"], "sentences": []}, {}],
 )
 def test_contexts_of_another_form_are_refused(context):
     assert "example 1: context must be [[title, [sentence, ...]], ...]" in complaint(
