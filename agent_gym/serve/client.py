@@ -6,8 +6,10 @@ import itertools
 import json
 import ssl
 import time
+from base64 import b64encode
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
 
@@ -61,9 +63,13 @@ class JsonClient:
         self._server, self._command = server, command
         self._retries, self._repeats = retries, repeats
         self._address = (parts._replace(path=path) if parts.path in ("", "/") else parts).geturl()
-        # One client per connection: threads that share a pool of httpx wait for its lock, and 64 of them pay five times
-        # the CPU for a request (measured with httpx 0.28).
-        self._idle: list[httpx.Client] = []
+        self._headers = {"Content-Type": "application/json"}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            self._headers["Authorization"] = f"Basic {b64encode(user).decode()}"
+        # A transport and no client, which takes three times the CPU for a request; and one per connection, because
+        # threads that share a pool wait for its lock, and 64 of them take five times the CPU (httpx 0.28).
+        self._idle: list[httpx.HTTPTransport] = []
 
     def post(self, content: Any, timeout_s: float) -> bytes:
         """Send JSON and return the body of the answer; wait so long for a connection, and for each piece of the answer.
@@ -73,11 +79,10 @@ class JsonClient:
         """
         import httpx
 
-        body, headers = json.dumps(content).encode(), {"Content-Type": "application/json"}
-        repeats = 0
+        body, repeats = json.dumps(content).encode(), 0
         for tries in itertools.count(1):
             try:
-                answer = self._send(content=body, headers=headers, timeout=timeout_s)
+                answer = self._send(body, timeout_s)
             except httpx.RequestError as error:
                 repeats += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 if tries > self._retries or repeats > self._repeats:
@@ -95,23 +100,29 @@ class JsonClient:
                 time.sleep(min(_BACKOFF_S * 2 ** (tries - 1), _LONGEST_PAUSE_S))
         raise AssertionError("the last try returns or raises")
 
-    def _send(self, **request: Any) -> httpx.Response:
+    def _send(self, body: bytes, timeout_s: float) -> httpx.Response:
         import httpx
 
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        request = httpx.Request(
+            "POST", self._address, headers=self._headers, content=body, extensions={"timeout": timeouts}
+        )
         try:
-            client = self._idle.pop()
+            transport = self._idle.pop()
         except IndexError:
-            # The certificates of the system; reading them takes a while, and plain HTTP needs none. No proxy.
-            verify = ssl.create_default_context() if self.url.startswith("https") else False
+            # The certificates of the system; reading them takes a while, and plain HTTP needs none.
+            verify = ssl.create_default_context() if self._address.startswith("https") else False
             limits = httpx.Limits(keepalive_expiry=_KEEP_S)
-            client = httpx.Client(verify=verify, limits=limits, timeout=None, trust_env=False)
+            transport = httpx.HTTPTransport(verify=verify, limits=limits, trust_env=False)
         try:
-            return client.post(self._address, **request)
+            with closing(transport.handle_request(request)) as answer:
+                answer.read()
+            return answer
         finally:
             if len(self._idle) < self._connections:
-                self._idle.append(client)
+                self._idle.append(transport)
             else:
-                client.close()
+                transport.close()
 
     def close(self) -> None:
         """Close the connections that no request uses."""
