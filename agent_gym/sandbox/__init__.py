@@ -1,14 +1,11 @@
 """Runs programs that a policy wrote: fast, the same every time, and where they can do no harm.
 
 This is written by hand because no library does it: bubblewrap and nsjail need namespaces, which Docker's default
-profile and restricted pods refuse, and take 15 to 90 ms where a fork takes 7 to 9; interpreters of the language are no
-boundary; a container takes hundreds of milliseconds.
+profile and restricted pods refuse, and take 15 to 90 ms where a fork takes 7 to 9; a container takes hundreds.
 
 The threat is a program that a policy was rewarded for: it may read answers, change the checker, reach the network, end
-the trainer, take all memory or forge output. What holds it is Linux: Landlock and namespaces for files and network, a
-list of system calls, the limits of processes, an identity of its own (agent_gym/sandbox/inside). The constructor of a
-`LocalSandbox` has a program try what it must not be able to do, and refuses where something succeeds. Not held: faults
-of the kernel in the calls that are allowed, what timing tells, and the names of files. docs/sandbox.md has more.
+the trainer, take all memory or forge output. What holds it is Linux (agent_gym/sandbox/inside). Not held: faults of the
+kernel in the calls that are allowed, what timing tells, and the names of files. docs/sandbox.md has more.
 """
 
 from __future__ import annotations
@@ -38,14 +35,10 @@ __all__ = [
 
 
 def make_sandbox(spec: str | Sandbox | None = None) -> Sandbox:
-    """Return the sandbox that a setting means.
-
-    Args:
-        spec: "local" or None for the shared one of this process, the address of a server ("http://host:8080") for a
-            `RemoteSandbox`, or a sandbox, which is returned as it is.
+    """Return the sandbox that a setting means: "local" or None for the shared one of this process, or an address.
 
     Raises:
-        ConfigError: for anything else; `SandboxUnavailable`, one of them, if this machine cannot hold programs.
+        ConfigError: for anything else but a sandbox; `SandboxUnavailable`, if this machine cannot hold programs.
     """
     if spec is None or spec == "local":
         return shared_sandbox()

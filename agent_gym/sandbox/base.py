@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError, EnvFailure
@@ -54,13 +54,9 @@ class Limits:
     written_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
-        for name, value, lowest in (
-            ("cpu_seconds", self.cpu_seconds, 0.05),
-            ("wall_seconds", self.wall_seconds, 0.05),
-            ("memory_mb", self.memory_mb, 16),
-            ("output_bytes", self.output_bytes, 256),
-            ("written_bytes", self.written_bytes, self.output_bytes),
-        ):
+        lowest_of = {"cpu_seconds": 0.05, "wall_seconds": 0.05, "memory_mb": 16, "output_bytes": 256}
+        for name, lowest in {**lowest_of, "written_bytes": self.output_bytes}.items():
+            value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
                 raise ConfigError(f"limit {name} is {value!r}; it must be a number of at least {lowest}")
 
@@ -68,12 +64,11 @@ class Limits:
         self, cpu_seconds: float | None = None, wall_seconds: float | None = None, memory_mb: int | None = None
     ) -> Limits:
         """Return these limits with some lowered; none is ever raised."""
-        return Limits(
-            min(self.cpu_seconds, cpu_seconds or self.cpu_seconds),
-            min(self.wall_seconds, wall_seconds or self.wall_seconds),
-            min(self.memory_mb, memory_mb or self.memory_mb),
-            self.output_bytes,
-            self.written_bytes,
+        return replace(
+            self,
+            cpu_seconds=min(self.cpu_seconds, cpu_seconds or self.cpu_seconds),
+            wall_seconds=min(self.wall_seconds, wall_seconds or self.wall_seconds),
+            memory_mb=min(self.memory_mb, memory_mb or self.memory_mb),
         )
 
 
@@ -105,16 +100,10 @@ class Execution:
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs Python programs that were not reviewed. Safe to call from several threads."""
+    """Runs Python programs that were not reviewed, as `LocalSandbox` does. Safe to call from several threads."""
 
-    def run(self, code: str, *, seed: int = 0) -> Execution:
-        """Run a program with nothing of earlier ones; see `LocalSandbox.run`."""
-        ...
+    def run(self, code: str, *, seed: int = 0) -> Execution: ...
 
-    def session(self, *, seed: int = 0) -> Session:
-        """Begin a session; see `Session`."""
-        ...
+    def session(self, *, seed: int = 0) -> Session: ...
 
-    def close(self) -> None:
-        """End what runs, and let go of processes and connections."""
-        ...
+    def close(self) -> None: ...

@@ -94,23 +94,18 @@ class RemoteSandbox(ForkSafe):
         raise ConfigError(f"a remote sandbox ({self.url}) has no sessions; use sandbox='local' for them")
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _read(self, answer: dict[str, Any], limits: Limits) -> Execution:
-        if answer["status"] == "SandboxError":
-            raise SandboxError(f"the sandbox server {self.url} failed: {str(answer.get('message'))[:500]}")
-        result = answer["run_result"]
-        if result["status"] == "Error":
+        result = answer.get("run_result")
+        if answer["status"] == "SandboxError" or result["status"] == "Error":
             raise SandboxError(f"the sandbox server {self.url} failed: {str(answer.get('message') or result)[:500]}")
         ours = answer.get("agent_gym")
         if ours is not None:
             return Execution(**ours)
         texts = [str(result.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr")]
         (stdout, less_out), (stderr, less_err) = (streams.shorten(text, limits.output_bytes) for text in texts)
-        seconds = float(result.get("execution_time") or 0.0)
-        if result["status"] == "TimeLimitExceeded":
-            return Execution("wall_limit", stdout, stderr, None, seconds, less_out or less_err)
-        code = int(result["return_code"])
-        status = streams.status_of(code, stderr)
-        return Execution(status, stdout, stderr, code, seconds, less_out or less_err)
+        late = result["status"] == "TimeLimitExceeded"
+        code = None if late else int(result["return_code"])
+        status = "wall_limit" if code is None else streams.status_of(code, stderr)
+        return Execution(status, stdout, stderr, code, float(result.get("execution_time") or 0), less_out or less_err)

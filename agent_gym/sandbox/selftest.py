@@ -73,12 +73,12 @@ print(json.dumps(results))
 
 
 def check(sandbox: LocalSandbox, landlock: bool) -> tuple[dict[str, bool], dict[str, str]]:
-    """Try everything once.
-
-    Returns:
-        For each of `PROPERTIES` whether it held, and for some that did not, why.
-    """
-    with _folder() as folder, socket.socket() as listener:
+    """Try everything once; return for each of `PROPERTIES` whether it held, and for some that did not, why."""
+    try:
+        place = tempfile.TemporaryDirectory(prefix="sandbox-")
+    except OSError:  # a read-only container
+        place = tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")
+    with place as folder, socket.socket() as listener:
         # Open to everybody, so that only the sandbox can be what refuses.
         os.chmod(folder, 0o777)
         canary = Path(folder).resolve() / "canary"
@@ -103,14 +103,5 @@ def check(sandbox: LocalSandbox, landlock: bool) -> tuple[dict[str, bool], dict[
         return enforced, dict.fromkeys(PROPERTIES, f"the test program ended with {done.status}: {done.stderr[-500:]}")
     enforced["fs_write"] = enforced["fs_write"] and untouched
     enforced["cpu"] = spinning.status == "cpu_limit"
-    reasons = {}
-    if not landlock:
-        reasons["fs_read"] = "neither Landlock nor namespaces of mounts can be used"
-    return enforced, reasons
-
-
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix="sandbox-")
-    except OSError:  # a read-only container
-        return tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")
+    reason = "neither Landlock nor namespaces of mounts can be used"
+    return enforced, {} if landlock else {"fs_read": reason}

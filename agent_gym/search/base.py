@@ -48,10 +48,6 @@ class Retriever(Protocol):
         Safe to call from several threads at once. The same queries give the same documents in the same order; equal
         scores are ordered by the document's place in the corpus (in a fusion: by its first engine's order).
 
-        Args:
-            queries: any texts, also empty or very long ones.
-            k: documents per query, at least 1.
-
         Returns:
             One list per query, best first, of at most k hits; fewer where the corpus has no more or nothing fits.
 

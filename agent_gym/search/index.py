@@ -32,12 +32,8 @@ from numpy.typing import NDArray
 from agent_gym.errors import ConfigError, require
 from agent_gym.search.encoder import Vectors, forked
 
-AUTO_FLAT = 200_000
-"""The most vectors for which `auto` scans them all on a CPU."""
-
-EXACT = ("flat", "sqfp16")
-"""The kinds that scan all vectors and can do so on a GPU."""
-
+AUTO_FLAT = 200_000  # the most vectors for which `auto` scans them all on a CPU
+EXACT = ("flat", "sqfp16")  # the kinds that scan all vectors, and can do so on a GPU
 _LINKS, _BUILD_EFFORT = 32, 64  # of HNSW
 _CENTROIDS = 256  # of product quantisation: what a byte can name
 _TRAINING_VECTORS = 65_536
@@ -192,21 +188,13 @@ class Searcher:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an index takes, in bytes: the layouts of FAISS 1.15, which the tests compare with real indexes.
-
-    Attributes:
-        kind: of index.
-        index: the file, and as much memory once all of it has been looked at (it is mapped, so processes share it).
-        vectors: the folder with the vectors it is built from, which may be deleted afterwards.
-        building: memory that training and adding take at most, the index included.
-        gpu: memory on a GPU for a search there; None for kinds that are searched on the CPU only.
-    """
+    """What an index takes, in bytes: the layouts of FAISS 1.15, which the tests compare with real indexes."""
 
     kind: str
-    index: int
-    vectors: int
-    building: int
-    gpu: int | None
+    index: int  # the file, and as much memory once all of it has been read (it is mapped, so processes share it)
+    vectors: int  # the folder with the vectors it is built from, which may be deleted afterwards
+    building: int  # memory that training and adding take at most, the index included
+    gpu: int | None  # memory on a GPU for a search there; None for kinds that are searched on the CPU only
 
 
 def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
