@@ -34,7 +34,7 @@ def refuse(calls: dict[str, int], error: int) -> None:
 
 
 def cap_landlock(version: int) -> None:
-    """Have fork servers find an older Landlock. Rights that it does not know are then asked of nobody, as there."""
+    """Have fork servers find an older Landlock. Rights that it does not know are then not handled, as there."""
     change(f"forkserver.kernel.landlock_abi = lambda known=forkserver.kernel.landlock_abi: min(known(), {version})")
 
 

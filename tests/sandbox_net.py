@@ -60,7 +60,7 @@ def in_net(script: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
     Args:
         script: its name. It reads JSON and prints lines of JSON.
-        settings: what it reads, beside `watched`, the folders that are the net's own.
+        settings: what it reads, with `watched`, the folders that are the net's own.
 
     Returns:
         The lines.

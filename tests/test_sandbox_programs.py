@@ -29,7 +29,7 @@ def sandbox():
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """What `python main.py` prints, by program; asked once for all sandboxes."""
+    """What `python main.py` prints, by program; run once for all sandboxes."""
     folder, known = tmp_path_factory.mktemp("plain"), {}
 
     def run(name):
@@ -101,14 +101,14 @@ def test_a_thousand_in_flight_are_all_right_and_nothing_leaks():
 
         assert crowd() == right  # what a thousand threads themselves cost this process, it has paid now
         servers = [server.pid for server in sandbox._pool]
-        everybody = ["self", *servers]
-        files, memory, threads = [*map(descriptors, everybody)], [*map(rss, everybody)], threading.active_count()
+        processes = ["self", *servers]
+        files, memory, threads = [*map(descriptors, processes)], [*map(rss, processes)], threading.active_count()
         assert crowd() == right
         assert [server.pid for server in sandbox._pool] == servers, "no fork server was lost on the way"
         assert [server.load for server in sandbox._pool] == [0, 0]
-        assert [*map(descriptors, everybody)] == files
+        assert [*map(descriptors, processes)] == files
         assert threading.active_count() == threads
-        grown = [now - before for now, before in zip(map(rss, everybody), memory, strict=True)]
+        grown = [now - before for now, before in zip(map(rss, processes), memory, strict=True)]
         # 1,024 of anything that is kept by mistake, be it one output's buffer of 64 KiB, is 64 MiB.
         assert all(by < limit for by, limit in zip(grown, [16 * MIB, 4 * MIB, 4 * MIB], strict=True)), grown
         for pid in servers:

@@ -189,12 +189,12 @@ def test_what_a_session_runs_makes_up_nothing_of_others(sandbox):
         before.run("x = 20")
         for _ in range(3):
             session.run(HIJACK)
-            session.run("print('asked')")
+            session.run("print('real')")
             assert sandbox.run("print(6 * 7)").stdout == "42\n"
             assert before.run("x += 1; x").succeeded
         assert before.run("x").stdout == "23\n"
         with sandbox.session() as after:
-            assert after.run("print('asked')").stdout == "asked\n"
+            assert after.run("print('real')").stdout == "real\n"
     assert sandbox.server().alive
 
 
@@ -222,7 +222,7 @@ def test_nothing_is_left_of_sessions(sandbox):
     until = time.monotonic() + 20
     while sandbox.server().load and time.monotonic() < until:
         time.sleep(0.02)
-    assert sandbox.server().load == 0, "sessions that nobody closed are ended when they are forgotten"
+    assert sandbox.server().load == 0, "sessions that were not closed are ended when they are forgotten"
     assert not held() - before
 
 

@@ -42,7 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The files of a build that nobody killed."""
+    """The files of a build that was not killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     done = start(folder)
     assert int(done.communicate()[0]) == COUNT + 2 and done.returncode == 0
@@ -109,7 +109,7 @@ def test_what_is_there_is_not_made_again_and_what_is_damaged_is(tmp_path):
     (tmp_path / "flat.faiss").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"flat.faiss has 0 bytes.*build_index with the same arguments"):
         DenseRetriever(DOCUMENTS, tmp_path, encoder)
-    encoder.batches.clear()
+    encoder = HashEncoder(name="BAAI/hash")
     build_index(DOCUMENTS, encoder, tmp_path)
     assert encoder.batches == [1, 1] and contents(tmp_path) == expected
     shards = sorted((tmp_path / "vectors").glob("*.npy"))

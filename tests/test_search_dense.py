@@ -105,7 +105,7 @@ def test_any_query_gets_an_answer(retriever, queries, k):
 @pytest.mark.parametrize("kind", ["flat", "sqfp16", "hnsw_sq8"])
 @pytest.mark.parametrize("k", [1, 3, 20, 70])
 def test_equal_scores_come_in_the_order_of_the_corpus(tmp_path, kind, k):
-    """60 copies among 300 others: more than k, and more than what is asked for beyond k at first."""
+    """60 copies among 300 others: more than k, and more than what is requested beyond k at first."""
     copies = {n: Document(f"copy{n}", "Same", "glass bells of Arlen") for n in range(5, 300, 5)}
     documents = [copies.get(n, document) for n, document in enumerate(DOCUMENTS)]
     retriever = build(tmp_path, documents, kind=kind)
@@ -187,7 +187,7 @@ def test_a_forked_process_searches_on(tmp_path, model):
 def test_effort_is_passed_on(tmp_path):
     build(tmp_path, kind="ivf_flat")
     opened = DenseRetriever(DOCUMENTS, tmp_path, HashEncoder(), nprobe=1)
-    # It reads one list, which holds fewer documents than are asked for: none of them is made up.
+    # It reads one list, which holds fewer documents than are requested: none of them is made up.
     hits = opened.search(["Arlen"], 300)[0]
     assert 0 < len(hits) < 300 and len({hit.document.id for hit in hits}) == len(hits)
     assert len(DenseRetriever(DOCUMENTS, tmp_path, HashEncoder()).search(["Arlen"], 300)[0]) == 300

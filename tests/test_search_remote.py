@@ -30,7 +30,6 @@ from agent_gym.serve.services import MAX_REQUEST_BYTES, SearchServer, bind
 
 DOCUMENTS = [Document("a", "Apollo 8", "To the Moon."), Document("b", "Apollo 9", "Around the Earth.")]
 TIMEOUT = 60
-text = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +38,9 @@ def no_pauses(monkeypatch):
 
 
 # The wire.
+
+
+text = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
 @given(st.builds(Document, text, text, text), st.floats(allow_nan=False, allow_infinity=False))
@@ -75,10 +77,8 @@ def answering(*answers):
 
     Yields its address, the requests so far, and a semaphore that counts the connections that it has closed.
     """
-    listener = bind(port=0)
+    listener, requests, hung_up = bind(port=0), [], threading.Semaphore(0)
     listener.listen()
-    requests = []
-    hung_up = threading.Semaphore(0)
 
     def serve():
         for answer in answers:
@@ -158,7 +158,6 @@ def test_broken_connections_are_tried_again_and_answers_are_not():
     "body",
     [
         "<html>",
-        "[]",
         '{"result": 3}',
         '{"result": []}',
         '{"result": [[], []]}',
@@ -202,8 +201,6 @@ def test_wrong_arguments():
     for wrong in ({"timeout_s": 0}, {"retries": -1}):
         with pytest.raises(ConfigError, match="above 0 seconds"):
             RemoteRetriever("http://localhost", **wrong)
-    with pytest.raises(ConfigError, match="k is 0"):
-        RemoteRetriever("http://localhost").search(["a"], 0)
 
 
 # The server.
@@ -248,8 +245,6 @@ def test_health_and_places_that_are_not_there(connection):
     assert ask(connection, None, "/health?x=1") == (200, {"status": "ok", "documents": 7})
     for body, path in ((None, "/"), (None, "/retrieve"), ({}, "/search"), ({}, "/health")):
         assert ask(connection, body, path) == (404, {"detail": "there are POST /retrieve, GET /health"})
-    connection.request("PUT", "/retrieve", b"{}")
-    assert connection.getresponse().status == 404
 
 
 @pytest.mark.parametrize(
@@ -259,7 +254,6 @@ def test_health_and_places_that_are_not_there(connection):
         (b'{"queries": ["\xff"]}', "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
         ([], "must be an object"),
-        ({}, "queries must be a list of texts"),
         ({"queries": "x"}, "queries must be a list of texts"),
         ({"queries": ["x", 1]}, "queries must be a list of texts"),
         ({"queries": ["x"], "topk": 0}, "topk is 0"),
@@ -406,10 +400,6 @@ def test_the_command_opens_a_dense_index_with_its_encoder(tmp_path):
 def test_the_command_names_what_is_wrong(capsys, tmp_path):
     Corpus.build(tmp_path / "corpus", DOCUMENTS)
     corpus = ("--corpus", str(tmp_path / "corpus"))
-    with bind(port=0) as listener:
-        listener.listen()
-        taken = str(listener.getsockname()[1])
-        assert "Address already in use" in complaint(capsys, "serve", "search", *corpus, "--port", taken)
     assert "no such file" in complaint(capsys, "serve", "search", "--corpus", str(tmp_path / "x.jsonl"), "--port", "0")
     assert "holds no index" in complaint(capsys, "serve", "search", *corpus, "--port", "0", "--index", str(tmp_path))
     assert "holds no corpus" in complaint(capsys, "serve", "search", "--corpus", str(tmp_path), "--port", "0")

@@ -5,7 +5,7 @@ profile and restricted pods refuse, and take 15 to 90 ms where a fork takes 7 to
 
 The threat is a program that a policy was rewarded for: it may read answers, change the checker, reach the network, end
 the trainer, take all memory or forge output. What holds it is Linux (agent_gym/sandbox/inside). Not held: faults of the
-kernel in the calls that are allowed, what timing tells, and the names of files. docs/sandbox.md has more.
+kernel in the calls that are allowed, what timing shows, and the names of files. docs/sandbox.md has more.
 """
 
 from __future__ import annotations

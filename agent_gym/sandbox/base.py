@@ -15,7 +15,7 @@ Status = Literal["ok", "error", "cpu_limit", "wall_limit", "memory_limit", "outp
 
 
 class SandboxError(EnvFailure):
-    """The sandbox itself failed: it never says anything about the program that it was to run."""
+    """The sandbox itself failed: that is no verdict on the program."""
 
 
 class SandboxUnavailable(ConfigError):

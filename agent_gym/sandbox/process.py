@@ -23,7 +23,7 @@ SLACK_S = 30.0  # by so much a fork server may be late with an answer before it 
 _START_S = 120.0  # to import sympy on a machine that is busy with something else
 _CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; del sys.path[0]; forkserver.main({1})"
 
-# What says where the interpreter and its libraries lie, if anything does. Programs do not see it.
+# Where the interpreter and its libraries lie, if anything names it. Programs do not see it.
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
 
 # Else all there is: nothing of the caller's, among which may be keys. Equal sets come out in equal order in all
@@ -220,7 +220,7 @@ _INSTALLED = ("site-packages", "dist-packages")  # the second is Debian's
 
 
 def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
-    """Find what programs may read: the standard library and the packages that were asked for.
+    """Find what programs may read: the standard library and the requested packages.
 
     The fork server adds the folders of the shared libraries that these load. Nothing else of the installation is
     readable. A folder site-packages also holds agent_gym with its generators of tasks and answers, and perhaps data

@@ -28,7 +28,7 @@ class RemoteSandbox(ForkSafe):
 
     Args:
         url: "http://host:8080", or with a path other than `/run_code`.
-        limits: sent with each program; the server may have lower ones. Of outputs no more is kept than they say.
+        limits: sent with each program; the server may have lower ones. Of outputs no more is kept than they allow.
         concurrency: requests at the same time; others wait here.
         retries: how often to try again when a connection cannot be made or the server is too busy, see `JsonClient`. A
             program whose server was lost is run again, twice at most. Anything that the server answers is final.
@@ -68,7 +68,7 @@ class RemoteSandbox(ForkSafe):
         """
         limits = limits or self.limits
         body = {
-            # Lone surrogates are refused by many readers of JSON; nothing that a program says may be our failure.
+            # Lone surrogates are refused by many readers of JSON; no text of a program may be our failure.
             "code": _LONE_SURROGATE.sub("\ufffd", code),
             "language": "python",
             "run_timeout": limits.wall_seconds,
@@ -97,7 +97,7 @@ class RemoteSandbox(ForkSafe):
         self._client.close()
 
     def _read(self, answer: dict[str, Any], limits: Limits) -> Execution:
-        result = answer.get("run_result")
+        result: dict[str, Any] = answer.get("run_result") or {}
         if answer["status"] == "SandboxError" or result["status"] == "Error":
             raise SandboxError(f"the sandbox server {self.url} failed: {str(answer.get('message') or result)[:500]}")
         ours = answer.get("agent_gym")

@@ -1,4 +1,4 @@
-"""The self-test: not what the kernel was asked for, but what a program meets."""
+"""The self-test: not what was requested of the kernel, but what a program meets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check(sandbox: LocalSandbox, landlock: bool) -> tuple[dict[str, bool], dict[
     except OSError:  # a read-only container
         place = tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")
     with place as folder, socket.socket() as listener:
-        # Open to everybody, so that only the sandbox can be what refuses.
+        # Open to all users, so that only the sandbox can be what refuses.
         os.chmod(folder, 0o777)
         canary = Path(folder).resolve() / "canary"
         canary.write_text("canary")

@@ -25,7 +25,7 @@ class Session:
     """Programs that share their names, like the cells of a notebook. Also a context that closes it. One call at a time.
 
     The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
-    limit or a crash the session is over: the names are lost, and further calls say so with the status "killed".
+    limit or a crash the session is over: the names are lost, and further calls return the status "killed".
 
     All calls are one trust domain: what one leaves behind, such as a thread or a changed builtin, can read a later
     call, keep it from running and make up its result. Other sessions and `Sandbox.run` are out of its reach. So no call

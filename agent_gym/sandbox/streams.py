@@ -89,7 +89,7 @@ def _clean(data: bytes) -> str:
 
 
 def judge(streams: Streams, ended: Exit, limits: Limits) -> Execution:
-    """Read the outputs and say how the program ended."""
+    """Read the outputs and judge how the program ended."""
     written = [os.pread(file, int(limits.written_bytes), 0) for file in (streams.stdout, streams.stderr)]
     full = any(len(data) >= limits.written_bytes for data in written)
     (stdout, less_out), (stderr, less_err) = (shorten(data, int(limits.output_bytes)) for data in written)

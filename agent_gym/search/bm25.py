@@ -179,7 +179,7 @@ def _library() -> Any:
 
 
 def _identity(corpus: Sequence[Document]) -> dict[str, Any]:
-    """What a manifest must say: an index belongs to one corpus and to one version of its libraries."""
+    """What a manifest must hold: an index belongs to one corpus and to one version of its libraries."""
     return {
         "kind": "bm25",
         "format": _FORMAT,

@@ -1,8 +1,8 @@
 """Build the index of a corpus: encode, train, add, and write the manifest last.
 
 Encoding is what takes hours, and it goes on where it stopped: its vectors are kept on disk (`VectorShards`). The
-manifest says of which corpus an index is, by which encoder (`Origin`), and which bytes, and all is compared when it is
-opened: an index of another corpus, or another encoder, would answer with the wrong documents and no error.
+manifest names the corpus, the encoder (`Origin`) and the bytes of an index, and all is compared when it is opened: an
+index of another corpus, or another encoder, would answer with the wrong documents and no error.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Manifest:
     kind: Literal["index"] = "index"
     format: Literal[1] = 1
     index: str
-    parameters: dict[str, str]  # what FAISS was told, and its version
+    parameters: dict[str, str]  # FAISS's description of the index, and its version
     metric: str = "inner product of vectors of length 1"
     origin: Origin
     file: dict[str, Any]  # `files.describe`

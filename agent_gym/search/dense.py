@@ -82,25 +82,25 @@ class DenseRetriever(ForkSafe):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         texts = checked(queries, k)
-        asked = [n for n, text in enumerate(texts) if any(map(str.isalnum, text))]
+        searchable = [n for n, text in enumerate(texts) if any(map(str.isalnum, text))]
         found: list[list[Hit]] = [[] for _ in texts]
-        if not asked:
+        if not searchable:
             return found
         try:
             with self._lock:  # tokenizers keep state, and two forward passes at once are slower than one after another
-                vectors = self.encoder.encode_queries([texts[n] for n in asked])
-            scores, places = self._nearest(checked_vectors(vectors, len(asked), self.encoder.spec), k)
+                vectors = self.encoder.encode_queries([texts[n] for n in searchable])
+            scores, places = self._nearest(checked_vectors(vectors, len(searchable), self.encoder.spec), k)
         except RuntimeError as error:  # of PyTorch and FAISS: out of memory, a lost GPU
             raise EnvFailure(f"the search in {self.folder} broke: {error}") from error
-        for n, row, where in zip(asked, scores.tolist(), places.tolist(), strict=True):
+        for n, row, where in zip(searchable, scores.tolist(), places.tolist(), strict=True):
             found[n] = [Hit(self.corpus[p], score) for score, p in zip(row, where, strict=True) if p >= 0]
         return found
 
     def _nearest(self, vectors: Vectors, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Scores and positions, best first; equal scores by position.
 
-        An index orders equal scores by accident, so where the k-th score goes on beyond what it returned, it is asked
-        for more. Up to a bound, for a corpus of one text.
+        An index orders equal scores by accident, so where the k-th score goes on beyond what it returned, more
+        are requested. Up to a bound, for a corpus of one text.
         """
         count = self.manifest.origin.count
         k = min(k, count)

@@ -1,12 +1,12 @@
-"""Encoders: texts in, unit vectors out, so that an inner product says how well a passage fits a query.
+"""Encoders: texts in, unit vectors out, so that an inner product measures how well a passage fits a query.
 
 What decides an encoder's vectors is written down with every index (`EncoderSpec`), and so is what it did to two fixed
 texts (`probe`): a folder can be moved or trained further, and vectors of two models cannot be compared.
 
 bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only if it is
-asked as it was trained. The bge models want an instruction before queries, none before passages, and the vector of the
+used as it was trained. The bge models want an instruction before queries, none before passages, and the vector of the
 first token; e5 wants "query: " and "passage: " and the mean over the tokens. The wrong ones raise no error and cost
-several points of recall, so they follow from the name, and what a model's own files say comes first.
+several points of recall, so they follow from the name, and a model's own files come first.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _ModelEncoder:
         try:
             dimension, pooling, max_length, own = self._load(name, getattr(torch, dtype))
         except ConfigError:
-            raise  # a package is missing, and the message says which
+            raise  # a package is missing, and the message names it
         except (OSError, ValueError) as error:  # the loaders raise one or the other for the same missing model
             raise ConfigError(
                 f"cannot load the encoder {name!r} ({type(error).__name__}: {str(error).splitlines()[0]}). If this "

@@ -33,8 +33,8 @@ from agent_gym.search.index import EXACT
 from agent_gym.search.sources import documents_of
 from agent_gym.serve.client import RETRIES, JsonClient
 
-# How far down each engine is asked. A document that both rank 40th beats one that a single engine ranks first only by
-# a constant larger than the paper's, so that deeper ranks change little but their own order.
+# How many hits of each engine are fused. A document that both rank 40th beats one that a single engine ranks first only
+# by a constant larger than the paper's, so that deeper ranks change little but their own order.
 _DEPTH = 50
 
 _MAX_QUERIES = 64  # of a request

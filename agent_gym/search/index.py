@@ -201,7 +201,7 @@ def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
     """Compute what an index takes."""
     kind, d = choose_kind(kind, count, dimension), dimension
     ranges = 2 * 4 * d  # smallest and largest value of each of the numbers that become a byte
-    of_lists = lists(count) * (4 * d + 8)  # a centroid and a length each; a vector has a position beside its code
+    of_lists = lists(count) * (4 * d + 8)  # a centroid and a length each; a vector has a position and a code
     # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one in 32
     # squared on the next and so on; and each has an offset into the links and a number of levels.
     links = 4 * (2 * _LINKS + _LINKS / (_LINKS - 1)) + 8 + 4

@@ -197,7 +197,7 @@ def existing(path: str | Path) -> Path:
     if not path.is_file():
         raise ConfigError(f"no such file: {str(path)!r}")
     if not path.name.endswith(SUFFIXES):
-        raise ConfigError(f"{path}: cannot tell what it holds; the name must end in {', '.join(SUFFIXES)}")
+        raise ConfigError(f"{path}: its name does not show what it holds; it must end in {', '.join(SUFFIXES)}")
     return path
 
 

@@ -52,7 +52,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
     namespaces, hidden = setup["namespaces"], setup["hidden"]
     if namespaces:
         _or_give_up(server, kernel.leave_network)
-    libraries = preload.libraries()  # of the interpreter; those of packages lie beside them
+    libraries = preload.libraries()  # of the interpreter; those of packages lie next to them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
     version = kernel.landlock_abi()
@@ -92,7 +92,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
 
 
 def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
-    """Take a step into namespaces, or end and tell the caller to do without.
+    """Take a step into namespaces, or end and report to the caller that it has to do without.
 
     Some systems let a process make them and refuse what it does next; there is no way back from that.
     """
@@ -110,7 +110,7 @@ def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
         if path in hidden and path not in readable:
             return
         if any(folder.startswith(path + "/") for folder in hidden):
-            rules.append((path, kernel.READ_DIR))  # rules reach all that is beneath, so this one tells names only
+            rules.append((path, kernel.READ_DIR))  # rules reach all that is beneath, so this one shows names only
             for entry in os.scandir(path):
                 visit(entry.path)
         else:

@@ -1,6 +1,6 @@
 """Which system calls a policy's program may make, and why: a filter for the kernel (seccomp-bpf), without libseccomp.
 
-It is a list of what is allowed: whatever the kernel has or will have beside it is answered with EPERM. That keeps out,
+It is a list of what is allowed: whatever else the kernel has or will have is answered with EPERM. That keeps out,
 without naming them, io_uring (which would do file and network work past any filter), ptrace, process_vm_readv,
 pidfd_getfd and kcmp (other processes), bpf, perf_event_open, userfaultfd, keyctl and add_key, memfd_create and
 memfd_secret (memory that no limit counts), shmget and msgget (memory that outlives the process), setrlimit, setuid and
