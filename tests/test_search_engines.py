@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from search_tools import CountingRetriever, expected
 
@@ -111,6 +111,7 @@ def test_engines_are_asked_once_for_all_queries_and_deeper_than_it_answers():
 # The cache.
 
 
+@example([(query, 1) for query in "abaca"], 2)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 2)), max_size=60), st.integers(1, 8))
 def test_what_is_kept_are_the_last_ones_used(given, size):
     engine = CountingRetriever()
