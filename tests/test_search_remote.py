@@ -37,9 +37,6 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
 
 
-# The wire.
-
-
 text = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
