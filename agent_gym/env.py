@@ -28,8 +28,9 @@ from agent_gym.chat import (
     is_content,
     text_of,
 )
-from agent_gym.errors import MAX_REWARD, ConfigError, EnvFailure, plain_number, shown, unknown_arguments, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
 from agent_gym.images import Content
+from agent_gym.rewards import MAX_REWARD, plain_number
 from agent_gym.spaces import Text
 from agent_gym.tools import ToolCall
 from agent_gym.transcript import PROMPT_STEP, Sampled, Transcript, plain_action

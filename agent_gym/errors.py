@@ -10,16 +10,11 @@ import difflib
 import errno
 import inspect
 import operator
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-MAX_REWARD = 1e15
-"""The largest size of a reward. Trainers sum squares of rewards in float32, which ends at 3.4e38: with a larger reward
-advantages become 0 or infinite without a warning."""
 
 
 class AgentGymError(Exception):
@@ -100,33 +95,6 @@ def unknown_arguments(made: type, given: Iterable[str]) -> str:
         near = difflib.get_close_matches(name, allowed, n=1)
         words.append(repr(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
     return f"{made.__name__} takes no argument {', '.join(words)}; allowed: {', '.join(allowed)}"
-
-
-def plain_number(value: Any, what: str, where: str, most: float = sys.float_info.max) -> float:
-    """Return a number of Python, numpy or torch (without dimensions) as a float.
-
-    Raises:
-        EnvFailure: if it is no finite number, or its size is above `most`; `what` and `where` name it.
-    """
-    number = value if isinstance(value, float) else _as_float(value)
-    if abs(number) <= most:  # NaN is not
-        return float(number)
-    allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
-    raise EnvFailure(f"{what} is {shown(value)} in {where}; it must be {allowed}")
-
-
-def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str, float]:
-    """Return numbers by name as floats in a new dict; see `plain_number`."""
-    return {name: plain_number(value, f"{what} {name!r}", where) for name, value in values.items()}
-
-
-def _as_float(value: Any) -> float:
-    """Return a number of any class as a float; NaN for what is no number."""
-    try:
-        plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
-        return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
-    except Exception:  # a class of its own may raise anything
-        return float("nan")
 
 
 def shown(value: Any) -> str:

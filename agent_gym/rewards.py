@@ -1,4 +1,4 @@
-"""Reward terms: pure functions from text to a number.
+"""Reward terms: pure functions from text to a number, and the check that a number can be paid.
 
 An environment sums weighted terms and reports each by name, so that a better answer and a better format are two
 curves. None of them sees the environment; each names its source.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, EnvFailure, shown
 
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
 _NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
@@ -24,6 +26,37 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _CLOSED_ANSWERS = ("yes", "no", "noanswer")
+
+MAX_REWARD = 1e15
+"""The largest size of a reward. Trainers sum squares of rewards in float32, which ends at 3.4e38: with a larger reward
+advantages become 0 or infinite without a warning."""
+
+
+def plain_number(value: Any, what: str, where: str, most: float = sys.float_info.max) -> float:
+    """Return a number of Python, numpy or torch (without dimensions) as a float.
+
+    Raises:
+        EnvFailure: if it is no finite number, or its size is above `most`; `what` and `where` name it.
+    """
+    number = value if isinstance(value, float) else _as_float(value)
+    if abs(number) <= most:  # NaN is not
+        return float(number)
+    allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
+    raise EnvFailure(f"{what} is {shown(value)} in {where}; it must be {allowed}")
+
+
+def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str, float]:
+    """Return numbers by name as floats in a new dict; see `plain_number`."""
+    return {name: plain_number(value, f"{what} {name!r}", where) for name, value in values.items()}
+
+
+def _as_float(value: Any) -> float:
+    """Return a number of any class as a float; NaN for what is no number."""
+    try:
+        plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
+        return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
+    except Exception:  # a class of its own may raise anything
+        return float("nan")
 
 
 def final_answer(text: str) -> str | None:

@@ -24,10 +24,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described, plain_number, shown, whole_number
-from agent_gym.formats.hermes import HermesParser
-from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match
-from agent_gym.tools import Parser, Tool, ToolCall, ToolResult, tool
+from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
+from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match, plain_number
+from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult, tool
 
 _WORD = re.compile(r"\w[\w'-]*")
 _MAX_WORDS = 3

@@ -12,7 +12,7 @@ from agent_gym import ConfigError
 from agent_gym.env import HISTORY_HEADING
 from agent_gym.envs.alfworld.data import load_game
 from agent_gym.envs.alfworld.world import World
-from agent_gym.formats.hermes import HermesParser
+from agent_gym.tools import HermesParser
 
 FORMS = {
     "tool": lambda command: HermesParser().render("env_step", {"command": command}),

@@ -17,7 +17,7 @@ from toy_envs import TwoToolEnv, WorldEnv, add
 
 from agent_gym import Reply, Sampled, action_mask
 from agent_gym.chat import ChatRenderer
-from agent_gym.formats.hermes import HermesParser
+from agent_gym.tools import HermesParser
 from agent_gym.transcript import check_tiling
 
 pytest.importorskip("trl")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_gym.formats.code import CodeParser
-from agent_gym.formats.hermes import HermesParser
-from agent_gym.tools import ToolCall
+from agent_gym.tools import HermesParser, ToolCall
 
 blocks = CodeParser("code_interpreter", "code")
 calls = CodeParser("code_interpreter", "code", blocks=False)

@@ -19,12 +19,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import agent_gym
 from agent_gym import Sampled, TextEnv
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.formats.react import ReActParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.images import images_of
 from agent_gym.registry import ENVS, EnvEntry
 from agent_gym.rewards import final_answer, parse_number
+from agent_gym.tools import HermesParser
 
 # Registration.
 

@@ -17,10 +17,10 @@ from toy_envs import CountingEnv
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, Sampled, TextEnv, Tool, ToolEnv, ToolResult
 from agent_gym.chat import ChatRenderer
-from agent_gym.errors import MAX_REWARD
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.policies import ScriptedPolicy
+from agent_gym.rewards import MAX_REWARD
 from agent_gym.rollout import EpisodeSpec, Runner
+from agent_gym.tools import HermesParser
 
 
 class Judged(TextEnv):

@@ -14,8 +14,8 @@ from contract import encoder_of, every_id, play
 
 from agent_gym import QuestionEnv, Reply, ToolEnv, tool
 from agent_gym.envs.webshop.env import WebShopEnv
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.testing import policy_texts, without_times
+from agent_gym.tools import HermesParser
 
 CALL = HermesParser().render
 

@@ -25,8 +25,8 @@ from agent_gym.evaluate.statistics import (
     share,
     student_quantile,
 )
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
+from agent_gym.tools import HermesParser
 
 GSM8K = "AgentR1/GSM8K-v0"
 VALUES = [1.0, 2.0, 4.0, 9.0, 3.5]

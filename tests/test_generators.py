@@ -37,7 +37,7 @@ class Generator(NamedTuple):
 
 GENERATORS = {
     "gsm8k": Generator(
-        gsm8k.generated, {"train": 7473, "validation": 500, "test": 1319}, "question answer", "question"
+        gsm8k.GeneratedProblems, {"train": 7473, "validation": 500, "test": 1319}, "question answer", "question"
     ),
     "hotpotqa": Generator(
         hotpotqa.GeneratedQuestions,
@@ -128,7 +128,7 @@ ANNOTATION = re.compile(r"(\S+) = <<([^=<>]+)=([^<>]+)>>(\S+)")
 @pytest.mark.parametrize("split", gsm8k.SPLITS)
 def test_the_arithmetic_of_gsm8k_is_right_and_starts_from_the_question(split: str) -> None:
     lengths = set()
-    for row in gsm8k.generated(split, 2000):
+    for row in gsm8k.GeneratedProblems(split, 2000):
         *worked, last = row["answer"].splitlines()
         known = {*re.findall(r"[0-9]+", row["question"]), "2"}  # "half" and "twice" mean 2 without a digit
         value = ""
@@ -157,7 +157,7 @@ def test_no_sentence_of_gsm8k_is_in_two_splits_and_their_words_are_known() -> No
     sentences: dict[str, set[str]] = {split: set() for split in gsm8k.SPLITS}
     words: dict[str, list[str]] = {split: [] for split in gsm8k.SPLITS}
     for split in gsm8k.SPLITS:
-        for row in gsm8k.generated(split, 4000):
+        for row in gsm8k.GeneratedProblems(split, 4000):
             sentences[split] |= skeletons(row["question"])
             words[split] += re.findall("[a-z]+", row["question"].lower())
     assert len(sentences["train"]) > 150 and len(sentences["validation"]) > 40 and len(sentences["test"]) > 60

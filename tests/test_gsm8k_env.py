@@ -11,7 +11,7 @@ import pytest
 
 from agent_gym import ConfigError
 from agent_gym.envs.gsm8k.env import annotated_steps, gold_answer
-from agent_gym.formats.hermes import HermesParser
+from agent_gym.tools import HermesParser
 
 ROW = {
     "question": "Ann has 48 eggs, eats half of them, and buys 24 more. How many is that?",

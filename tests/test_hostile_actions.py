@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_gym import Sampled, TextEnv
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.images import Image
+from agent_gym.tools import HermesParser
 from agent_gym.transcript import check_tiling
 
 CALL = HermesParser().render

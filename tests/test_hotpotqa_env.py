@@ -16,11 +16,11 @@ pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import Engines  # noqa: E402
+from agent_gym.tools import HermesParser  # noqa: E402
 
 CONTEXT = [
     ["Tobila", ["Tobila is a film directed by Nuvi Roga.", " It is set in Dorema."]],

@@ -18,11 +18,11 @@ from search_tools import serving  # noqa: E402
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.envs.papersearch.data import open_data  # noqa: E402
 from agent_gym.envs.papersearch.embedded import write_embedded  # noqa: E402
-from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
+from agent_gym.tools import HermesParser  # noqa: E402
 
 PAPERS: list[dict[str, Any]] = [
     {

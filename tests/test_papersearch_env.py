@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("bm25s")
 
 from agent_gym.envs.papersearch.tools import NO_CITATIONS, listed  # noqa: E402
-from agent_gym.formats.hermes import HermesParser  # noqa: E402
+from agent_gym.tools import HermesParser  # noqa: E402
 
 
 def paper(number: int, title: str, *references: int, abstract: str = "") -> dict[str, Any]:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.formats.tags import TagParser
-from agent_gym.tools import ToolCall, tool
+from agent_gym.tools import HermesParser, ToolCall, tool
 
 hermes = HermesParser()
 tags = TagParser({"search": "query", "code": "source"})

@@ -15,9 +15,9 @@ import test_hotpotqa_env as hotpotqa  # noqa: E402
 import test_papersearch_env as papersearch  # noqa: E402
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
-from agent_gym.formats.hermes import HermesParser  # noqa: E402
 from agent_gym.search import Hit  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402
+from agent_gym.tools import HermesParser  # noqa: E402
 
 
 def make(name: str, **kwargs: Any) -> Any:

@@ -15,9 +15,9 @@ from rollout_tools import scripted
 
 from agent_gym import ConfigError, EnvFailure
 from agent_gym.envs.retool.env import LOST, NO_OUTPUT, shown
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import EpisodeSpec, Runner
 from agent_gym.sandbox import Execution, Limits, LocalSandbox, SandboxError
+from agent_gym.tools import HermesParser
 
 IDS = ("AgentR1/ReTool-v0", "AgentR1/MathPython-v0")
 SLOW = "TimeoutError: the program took too much CPU time"

@@ -12,9 +12,8 @@ from pydantic import BaseModel
 from toy_envs import Recorder, TwoToolEnv, add
 
 from agent_gym import ConfigError, EnvFailure, ToolEnv, ToolResult, tool
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.formats.tags import TagParser
-from agent_gym.tools import Tool
+from agent_gym.tools import HermesParser, Tool
 
 call = HermesParser().render
 

@@ -13,7 +13,6 @@ from rollout_tools import counting, roll
 
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.rollout import (
     Budget,
     Episode,
@@ -24,6 +23,7 @@ from agent_gym.rollout import (
     to_record,
     write_trajectories,
 )
+from agent_gym.tools import HermesParser
 
 GSM8K = "AgentR1/GSM8K-v0"
 

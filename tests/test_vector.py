@@ -19,7 +19,7 @@ from toy_envs import CountingEnv, TwoToolEnv
 from vector_tools import assert_same
 
 from agent_gym import ConfigError, Reply, Sampled
-from agent_gym.formats.hermes import HermesParser
+from agent_gym.tools import HermesParser
 from agent_gym.vector import TextVectorEnv
 
 CALL = HermesParser().render

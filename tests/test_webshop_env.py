@@ -17,7 +17,7 @@ from agent_gym.envs.webshop.scoring import by_rule
 from agent_gym.envs.webshop.session import MODES, Session, observe
 from agent_gym.envs.webshop.store import open_shop
 from agent_gym.errors import ConfigError
-from agent_gym.formats.hermes import HermesParser
+from agent_gym.tools import HermesParser
 
 CALL = HermesParser().render
 

@@ -1,1 +1,1 @@
-"""The wire formats of tool calls: JSON (hermes), tags, ReAct, and code blocks. Each is an `agent_gym.tools.Parser`."""
+"""Wire formats of tool calls other than the default JSON: tags, ReAct, and code blocks; each is a `tools.Parser`."""

@@ -23,8 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_gym.formats.hermes import HermesParser
-from agent_gym.tools import ToolCall, ToolSchema
+from agent_gym.tools import HermesParser, ToolCall, ToolSchema
 
 _OPEN, _CLOSE, _CALL = "<code>", "</code>", "<tool_call>"
 _PYTHON = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*$", re.IGNORECASE | re.MULTILINE)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, get_args
 
 import gymnasium
 
-from agent_gym.errors import MAX_REWARD, EnvFailure, described, plain_number, plain_numbers
+from agent_gym.errors import EnvFailure, described
 from agent_gym.images import Shown
+from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.transcript import PROMPT_STEP, Source, Span, action_mask, check_tiling
 
 if TYPE_CHECKING:

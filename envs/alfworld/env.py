@@ -16,10 +16,9 @@ from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.world import COMMANDS, World
 from agent_gym.errors import ConfigError
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
+from agent_gym.tools import HermesParser, Parser, TextTool, ToolCall, ToolResult
 
 STYLES = ("default", "searching", "guessing", "direct")
 ENGINES = ("native", "textworld")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from agent_gym.data import Splits, load_splits
 from agent_gym.env import Reply
-from agent_gym.envs.gsm8k.embedded import generated
+from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.errors import ConfigError
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.tool_env import ToolEnv
@@ -147,7 +147,7 @@ class GSM8KEnv(ToolEnv):
 def problems(data: str) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", a path, or a hub name."""
     if data == "embedded":
-        return {split: generated(split, size) for split, size in EMBEDDED_SIZES.items()}
+        return {split: GeneratedProblems(split, size) for split, size in EMBEDDED_SIZES.items()}
     return load_splits(data, columns=("question", "answer"), config="main")
 
 

@@ -18,10 +18,9 @@ from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
 from agent_gym.envs.webshop.store import write_shop
 from agent_gym.errors import ConfigError, whole_number
-from agent_gym.formats.hermes import HermesParser
 from agent_gym.formats.react import ReActParser
 from agent_gym.tool_env import ToolEnv, random_words, words_of
-from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult, ToolSchema
+from agent_gym.tools import HermesParser, Parser, TextTool, ToolCall, ToolResult, ToolSchema
 
 if TYPE_CHECKING:
     from agent_gym.envs.webshop.page import ShopServer

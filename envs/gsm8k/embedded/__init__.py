@@ -12,11 +12,11 @@ within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
 
 from __future__ import annotations
 
-import functools
 import random
-import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import overload
 
 from agent_gym.data import Row
 
@@ -30,7 +30,6 @@ NAMES = (
 ITEMS = "apples beads books cards coins cups eggs hats keys nuts pears pens plums rocks shells stamps toys".split()
 WHEN = ("", "Then", "Later", "After that", "The next day", "In the evening", "On Friday", "A week later")
 BOXES = "bags baskets boxes crates jars trays".split()
-_MAKING = threading.Lock()  # or the threads of a rollout would all make the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +79,24 @@ _FOLLOWING = {
 }
 
 
-def generated(split: str, size: int) -> list[Row]:
-    """Return the first problems of a split, rows of `question` and `answer`; made once per process."""
-    with _MAKING:
-        return _generated(split, size)
+class GeneratedProblems(Sequence[Row]):
+    """The first `size` problems of a split, rows of `question` and `answer`, each made when it is needed."""
 
+    def __init__(self, split: str, size: int) -> None:
+        self.split, self.size = split, size
 
-@functools.cache
-def _generated(split: str, size: int) -> list[Row]:
-    return [problem(split, index)[0] for index in range(size)]
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        chosen = range(self.size)[index]
+        if isinstance(chosen, range):
+            return [problem(self.split, one)[0] for one in chosen]
+        return problem(self.split, chosen)[0]
 
 
 def problem(split: str, index: int) -> tuple[Row, list[str]]:
