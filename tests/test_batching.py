@@ -162,6 +162,9 @@ def test_every_episode_goes_whole_to_one_share(lengths: list[list[int]], n: int)
     assert sorted(episode.number for share in shares for episode in share) == list(range(len(episodes)))
     # Every process computes the division for itself, from episodes that may arrive in another order.
     assert balance(episodes[::-1], n) == shares
+    # Longest first leaves loads that differ by one episode at most (Graham, SIAM J. Appl. Math. 17, 1969).
+    loads = [sum(episode.n_tokens for episode in share) for share in shares]
+    assert max(loads) - min(loads) <= max([episode.n_tokens for episode in episodes], default=0)
 
 
 @given(

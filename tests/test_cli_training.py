@@ -187,7 +187,9 @@ def test_ppo_trains_on_a_mixture_evaluates_and_resumes(tiny_model: str, tmp_path
     state = json.loads((out / "checkpoint-2" / "trainer_state.json").read_text())
     evaluations = [entry for entry in state["log_history"] if "eval_success" in entry]
     assert [entry["step"] for entry in evaluations] == [1, 2]
+    trained = next(entry for entry in state["log_history"] if "reward" in entry)
     for env_id in BOTH:
+        assert {f"{env_id}/reward", f"{env_id}/episode/turns"} <= set(trained)
         assert {f"eval_{env_id}/reward", f"eval_{env_id}/episode/success"} <= set(evaluations[0])
     assert evaluations[0]["eval_episodes"] == 4
     for step in (0, 1):

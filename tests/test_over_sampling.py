@@ -72,6 +72,23 @@ def test_every_group_that_was_begun_is_in_one_batch_and_at_most_one_rollout_late
     assert late == 5 * 3 * 2, "three groups are carried over each time"
 
 
+def test_long_episodes_are_as_frequent_as_without_and_would_not_be_if_the_rest_were_dropped(tokenizer: Any) -> None:
+    def mean(episodes: list[Episode]) -> float:
+        return sum(episode.reward for episode in episodes) / len(episodes)
+
+    batches, begun = play(tokenizer, rollouts=8, batch=6, extra=4)
+    specs = [spec(group, member) for group in range(begun) for member in range(2)]
+    all_of_them = sum(map(worth, specs)) / len(specs)
+    assert mean([episode for batch in batches for episode in batch]) == pytest.approx(all_of_them, abs=1e-12)
+    # Dropping what is not done when a batch is full trains on the first batch of each rollout only.
+    kept = []
+    for first in range(0, 40, 10):
+        runner = Runner(SlowWriter(walk, scripted(tokenizer)._encode), tokenizer, workers=4)
+        kept += GroupsInPlay(runner).play(specs[2 * first : 2 * first + 20], [], 6, 1.0)
+        runner.close()
+    assert mean(kept) < 0.9 * sum(map(worth, specs[:80])) / 80
+
+
 # In a trainer.
 
 
