@@ -154,7 +154,7 @@ class _Connection:
     def words(self) -> str:
         """The end of the server's standard error, as the end of an error message."""
         text = self._stderr.decode(errors="replace").strip()
-        return f"; it said:\n{text}" if text else ""
+        return f"; its output:\n{text}" if text else ""
 
     def leave(self) -> None:
         """Leave, and wait for nothing: the garbage collector may call this in any thread."""
