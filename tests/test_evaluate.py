@@ -12,7 +12,7 @@ import pytest
 from rollout_tools import counting, roll, scripted
 
 from agent_gym import ConfigError
-from agent_gym.evaluate import EvalResult, episode_metrics, evaluate, make_specs, summarize, wilson_interval
+from agent_gym.evaluate import EvalResult, episode_values, evaluate, make_specs, summarize, wilson_interval
 from agent_gym.evaluate.statistics import (
     Measure,
     compare_means,
@@ -59,24 +59,22 @@ def test_summary_counts_but_does_not_average_failures(tokenizer: Any) -> None:
     assert nothing == EvalResult(0, 0) and (nothing.success, nothing.low, nothing.high) == (0.0, 0.0, 1.0)
 
 
-def test_metrics_are_means_per_episode_and_per_call(tokenizer: Any) -> None:
+def test_the_numbers_of_an_episode(tokenizer: Any) -> None:
     wrong = call("calculator", {"expression": "1/0"}) + call("fly", {}) + "<tool_call>{</tool_call>"
     texts = [[call("calculator", {"expression": "1+1"}) * 3, "<answer>0</answer>"], [wrong, "<answer>1</answer>"]]
     specs = [EpisodeSpec(GSM8K, {"max_turns": 2}, index=i) for i in range(2)]
-    episodes = roll(tokenizer, specs, lambda episode: texts[episode.spec.index][len(episode.steps)])
-    metrics = episode_metrics(episodes)
-    assert metrics["episode/turns"] == 2.0
-    assert metrics["episode/tokens"] == sum(episode.sampled_tokens for episode in episodes) / 2
-    assert metrics["episode/truncated"] == 0.0
-    assert metrics["tool/calculator/calls"] == 2.0 and metrics["tool/calculator/errors"] == 0.5
-    assert metrics["tool/invalid/calls"] == 1.0 and metrics["tool/invalid/errors"] == 1.0
-    assert metrics["episode/tool_calls"] == 3.0 and metrics["episode/parse_errors"] == 1.0
-    assert metrics["tool/calculator/latency"] > 0
-    assert metrics["reward/format"] == pytest.approx(0.1) and metrics["reward/call"] == 0.0
-    # A policy cannot invent metric names.
-    assert {name for name in metrics if name.startswith("tool/")} == {
-        f"tool/{name}/{what}" for name in ("calculator", "invalid") for what in ("calls", "errors", "latency")
-    }
+    good, bad = map(
+        episode_values, roll(tokenizer, specs, lambda episode: texts[episode.spec.index][len(episode.steps)])
+    )
+    assert good["episode/turns"] == bad["episode/turns"] == 2.0
+    assert good["episode/truncated"] == 0.0
+    assert (good["episode/tool_calls"], good["episode/parse_errors"]) == (3.0, 0.0)
+    assert (bad["episode/tool_calls"], bad["episode/parse_errors"]) == (3.0, 2.0)
+    assert good["reward/format"] == pytest.approx(0.1) and good["reward/call"] == 0.0
+    # A policy cannot invent names of metrics.
+    calls = {"tool/calculator/calls": 1.0, "tool/calculator/errors": 1.0}
+    calls |= {"tool/invalid/calls": 2.0, "tool/invalid/errors": 2.0}
+    assert {name: value for name, value in bad.items() if name.startswith("tool/")} == calls
 
 
 def test_specs_spread_over_the_split() -> None:

@@ -16,7 +16,7 @@ from test_hotpotqa_env import PROCESS, TASK, Recorder, play, search  # noqa: E40
 
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.envs.hotpotqa.scoring import REWARDS  # noqa: E402
-from agent_gym.evaluate import episode_metrics, make_specs  # noqa: E402
+from agent_gym.evaluate import episode_values, make_specs  # noqa: E402
 from agent_gym.search import Document  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402
 
@@ -156,7 +156,7 @@ def test_generation_stops_where_an_observation_begins(tokenizer: Any) -> None:
     for episode in episodes:
         assert [step.finish_reason for step in episode.steps] == ["stop_string"] * 2
         assert all(step.action.endswith("\nObservation:") and not step.error for step in episode.steps)
-    assert episode_metrics(episodes)["tool/search/calls"] == 2.0
+        assert episode_values(episode)["tool/search/calls"] == 2.0
 
 
 @pytest.mark.parametrize("env_id", IDS)

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer  # noqa: E402
 from agent_gym import Span  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import EnvFailure, RolloutError  # noqa: E402
-from agent_gym.evaluate import episode_metrics  # noqa: E402
+from agent_gym.evaluate import episode_values  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, step_of, training_episode  # noqa: E402
 from agent_gym.trainers.credit import Timeline  # noqa: E402
@@ -133,7 +133,7 @@ def test_every_reader_has_the_mask_that_the_environment_reported(
         mine = taken(episode, **case)
         flags = {(i, t) for i, row in enumerate(episode.rows) for t, flag in enumerate(row.action_mask) if flag}
         assert flags == mine
-        assert episode.sampled_tokens == len(mine) == episode_metrics([episode])["episode/tokens"]
+        assert episode.sampled_tokens == len(mine) == episode_values(episode)["episode/tokens"]
         assert {(i, t) for i, row in enumerate(episode.rows) for t, x in enumerate(row.logprobs) if x} == mine
         for k, step in enumerate(episode.steps):
             owned = sum((step.row, t) in mine for t in range(step.start, step.stop))

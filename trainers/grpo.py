@@ -31,11 +31,11 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.evaluate.results import call_seconds, episode_values
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
+from agent_gym.rollout.episode import call_seconds, episode_values
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, step_of, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
 from agent_gym.trainers.config import AgentGRPOConfig

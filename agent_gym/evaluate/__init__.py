@@ -19,14 +19,13 @@ from agent_gym.evaluate.statistics import Measure, pass_at_k, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
 from agent_gym.rollout import EpisodeSpec, Runner, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
-from agent_gym.rollout.episode import episode_metrics, episode_values
+from agent_gym.rollout.episode import episode_values
 
 __all__ = [
     "EpisodeFile",
     "EvalResult",
     "Measure",
     "by_task",
-    "episode_metrics",
     "episode_values",
     "evaluate",
     "make_specs",

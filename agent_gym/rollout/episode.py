@@ -335,13 +335,6 @@ def call_seconds(episode: Episode) -> dict[str, float]:
     return _sum_by_name({name: call["seconds"]} for name, call in _calls(episode))
 
 
-def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the means that training logs: of `episode_values`, and per call `tool/<name>/latency` in seconds."""
-    totals, seconds = _sum_by_name(map(episode_values, episodes)), _sum_by_name(map(call_seconds, episodes))
-    means = {name: value / len(episodes) for name, value in totals.items()}
-    return means | {f"tool/{name}/latency": value / totals[f"tool/{name}/calls"] for name, value in seconds.items()}
-
-
 def _sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for part in parts:
