@@ -350,7 +350,7 @@ class TextEnv(gymnasium.Env[str, str]):
             # A script or a person wrote this turn. Where the world answers inside the turn, sampling stops at a stop
             # string and no end of turn follows it.
             stopped = self.inline and text.endswith(tuple(self.stop))
-            sampled, logprobs = tuple(self.renderer.encode_action(text, closed=not stopped)), ()
+            sampled, logprobs = self.renderer.encode_action(text, closed=not stopped), []
         if terminated and not observation:
             return sampled, logprobs, ()
         if self.inline:

@@ -60,13 +60,13 @@ class Segment(NamedTuple):
 class Sampled(str):
     """An action with the ids that the policy sampled for it: a string, which passes through any wrapper."""
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    token_ids: list[int]
+    logprobs: list[float]
 
     def __new__(cls, text: str, token_ids: Sequence[int], logprobs: Sequence[float] = ()) -> Sampled:
         action = super().__new__(cls, text)
-        action.token_ids = tuple(token_ids)
-        action.logprobs = tuple(logprobs)
+        action.token_ids = list(token_ids)
+        action.logprobs = list(logprobs)
         return action
 
     def __getnewargs__(self) -> tuple[Any, ...]:

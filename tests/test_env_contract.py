@@ -226,7 +226,7 @@ def test_sampled_is_a_string_that_pickles() -> None:
     action = Sampled("hé", [1, 2], [-0.5, -1.0])
     assert action == "hé" and isinstance(action, str) and action in CountingEnv().action_space
     for copied in (pickle.loads(pickle.dumps(action)), copy.deepcopy(action)):
-        assert (copied, copied.token_ids, copied.logprobs) == ("hé", (1, 2), (-0.5, -1.0))
+        assert (copied, copied.token_ids, copied.logprobs) == ("hé", [1, 2], [-0.5, -1.0])
 
 
 def test_render_is_for_people() -> None:
