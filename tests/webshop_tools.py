@@ -1,4 +1,4 @@
-"""What the tests of WebShop share: the official small set, where it is on this machine, products, goals, and episodes."""
+"""What the tests of WebShop share: the official small set where there is one, products, goals, and episodes."""
 
 from __future__ import annotations
 
