@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
-from agent_gym.envs.alfworld.world import KNIVES, TOOLS, World
+from agent_gym.envs.alfworld.world import KNIVES, TOOLS, View, World
 
 TRACES = Path(__file__).parent / "data" / "alfworld_traces.json"
 
@@ -114,27 +115,30 @@ class Adventure:
                         return
 
 
-def replay(game: Game, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:
-    """Everything that the native engine answers to commands; `original` has to answer the same.
+def adventure(game: Game, rng: random.Random, length: int) -> list[str]:
+    return Adventure(game, rng, length).commands
 
-    Of each view the text itself, the admissible commands as a digest, and whether it is won.
-    """
+
+def replay(game: Game, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:
+    """Everything that the native engine answers to commands; `original` has to answer the same."""
     world = World(game)
     views = [world.view, *(world.step(command) for command in commands)]
     if original:
         original.check(views[0], game=game.data)
         for command, view in zip(commands, views[1:], strict=True):
             original.check(view, command=command)
-    return [[view.text, digest("\n".join(view.admissible)), view.won] for view in views]
+    return [fingerprint(view) for view in views]
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def fingerprint(view: View) -> list[Any]:
+    """A view in few characters: the text itself, the commands as a digest, and whether it is won."""
+    commands = hashlib.sha256("\n".join(view.admissible).encode()).hexdigest()[:16]
+    return [view.text, commands, view.won]
 
 
 def problem_digest(game: Game) -> str:
-    """Tells one generated game from another of the same name."""
-    return digest(game.data["pddl_problem"])
+    """Tell one generated game from another of the same name."""
+    return hashlib.sha256(game.data["pddl_problem"].encode()).hexdigest()[:16]
 
 
 OFFICIAL_GAMES = (
@@ -147,26 +151,33 @@ OFFICIAL_GAMES = (
 )
 
 
+def trace_games() -> Iterator[tuple[str, str | None]]:
+    """Yield what the traces are of: generated games of each type and split in both grammars, and official ones."""
+    for number in range(6):
+        yield f"embedded/{('train', 'valid_seen', 'valid_unseen')[number % 3]}/{number}", GRAMMARS[number % 2]
+        yield f"embedded/{('valid_unseen', 'train', 'valid_seen')[number % 3]}/{number + 6}", GRAMMARS[1 - number % 2]
+    for name in OFFICIAL_GAMES:
+        yield name, None
+
+
 def official_game(root: Path, task: str) -> Path:
     """The first trial of a task of valid_seen."""
     return min((root / "json_2.1.1" / "valid_seen" / task).glob("*/game.tw-pddl"))
 
 
 def record(root: Path) -> None:
-    """Let TextWorld play generated games of each type and split in both grammars, and official ones."""
-    splits, names = ("train", "valid_seen", "valid_unseen"), list[tuple[str, str | None]]()
-    for n in range(6):
-        names += [(f"embedded/{splits[n % 3]}/{n}", GRAMMARS[n % 2])]
-        names += [(f"embedded/{splits[(n + 2) % 3]}/{n + 6}", GRAMMARS[1 - n % 2])]
+    """Let TextWorld play and write down what it answers."""
     original, traces = TextWorld(), []
-    for number, (name, grammar) in enumerate([*names, *((name, None) for name in OFFICIAL_GAMES)]):
+    for number, (name, grammar) in enumerate(trace_games()):
         game = load_game(name if name.startswith("embedded/") else official_game(root, name), grammar)
-        commands = Adventure(game, random.Random(number), 20).commands
+        commands = adventure(game, random.Random(number), 20)
         said = replay(game, commands, original)
-        trace = {"game": name, "grammar": grammar, "problem": problem_digest(game), "commands": commands, "said": said}
-        traces.append(json.dumps(trace))
+        traces.append(
+            {"game": name, "grammar": grammar, "problem": problem_digest(game), "commands": commands, "said": said}
+        )
     original.close()
-    TRACES.write_text("[\n" + ",\n".join(traces) + "\n]\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(trace) for trace in traces)
+    TRACES.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

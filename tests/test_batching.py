@@ -1,19 +1,25 @@
-"""From episodes to tensors: whose each token is, what is kept of a row, how rows are shared out and padded."""
+"""From episodes to tensors: whose each token is, what is kept of a row, how rows are shared out, padded and packed."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
 
 from estimator_tools import make_row  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from trainer_tools import distance, make_trainer, model_folder, train, weights  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MambaConfig, Qwen2Config  # noqa: E402
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
+from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Step  # noqa: E402
 from agent_gym.trainers.batch import (  # noqa: E402
     WORLD,
@@ -21,10 +27,13 @@ from agent_gym.trainers.batch import (  # noqa: E402
     balance,
     collate,
     micro_batches,
+    pack,
     step_of,
     take,
     training_episode,
+    unpack,
 )
+from agent_gym.trainers.losses import loss_weights  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -62,29 +71,22 @@ LENGTHS = st.lists(TURNS.map(lambda turns: [("user", 2), ("agent", 1), *turns]),
 
 
 @given(LENGTHS, st.booleans())
-def test_each_token_knows_the_step_that_sampled_it(lengths: Any, truncated: bool) -> None:
+def test_each_token_knows_its_step_and_a_row_ends_with_its_last_one_unless_it_was_cut_off(
+    lengths: Any, truncated: bool
+) -> None:
     episode = make_episode(lengths, truncated=truncated)
     made = training_episode(episode, 5).rows
-    assert len(made) == len(episode.rows)
-    for row, training in zip(episode.rows, made, strict=True):
-        n = len(training.token_ids)
-        assert training.token_ids == row.token_ids[:n]
-        assert training.logprobs == row.logprobs[:n]
-        assert [k != WORLD for k in step_of(training)] == row.action_mask[:n]
-    for k, this in enumerate(episode.steps):
-        assert step_of(made[this.row])[this.start : this.stop] == [k] * (this.stop - this.start)
-
-
-@given(LENGTHS, st.booleans())
-def test_a_row_ends_with_its_last_sampled_token_unless_it_was_cut_off_there(lengths: Any, truncated: bool) -> None:
-    episode = make_episode(lengths, truncated=truncated)
-    made = training_episode(episode, 0).rows
     for i, (row, training) in enumerate(zip(episode.rows, made, strict=True)):
-        assert sum(row.action_mask) == sum(k != WORLD for k in step_of(training))  # no sampled token is lost
+        n = len(training.token_ids)
+        assert (training.token_ids, training.logprobs) == (row.token_ids[:n], row.logprobs[:n])
+        assert [k != WORLD for k in step_of(training)] == row.action_mask[:n]
+        assert not any(row.action_mask[n:]), "no sampled token is lost"
         if truncated and i == len(made) - 1:
-            assert training.token_ids == row.token_ids
+            assert n == len(row.token_ids)
         else:
             assert step_of(training)[-1] != WORLD
+    for k, this in enumerate(episode.steps):
+        assert step_of(made[this.row])[this.start : this.stop] == [k] * (this.stop - this.start)
 
 
 def test_what_else_is_kept_of_an_episode() -> None:
@@ -109,10 +111,10 @@ def test_what_else_is_kept_of_an_episode() -> None:
     assert training_episode(dataclasses.replace(episode, terminated=False, truncated=True), 13).terminated is False
 
 
-def test_the_tensors_of_a_batch() -> None:
+def test_the_tensors_of_a_batch_whose_missing_rows_are_dummies() -> None:
     spans = [[("user", 3), ("agent", 2), ("env", 4), ("agent", 1)], [("user", 1), ("agent", 4)]]
     episode = make_episode(spans)
-    batch = collate([training_episode(episode, 0)], 3, 9, CPU)
+    batch = collate([training_episode(episode, 0)], 4, 9, CPU)
     for i, row in enumerate(episode.rows):
         n = len(row.token_ids)
         assert batch["input_ids"][i].tolist() == [*row.token_ids, *[9] * (10 - n)]
@@ -121,37 +123,20 @@ def test_the_tensors_of_a_batch() -> None:
         assert batch["engine_logps"][i].tolist() == [*row.logprobs, *[0.0] * (10 - n)]
     assert batch["step_of"][0].tolist() == [-1, -1, -1, 0, 0, -1, -1, -1, -1, 1]
     assert batch["step_of"][1].tolist() == [-1, 2, 2, 2, 2, -1, -1, -1, -1, -1]
-    assert batch["episode_of"].tolist() == [0, 0, -1]
-    assert not batch["action_mask"][:, 0].any()
-
-
-def test_missing_rows_are_dummies_that_nothing_is_learned_from() -> None:
-    batch = collate([made_of(5, 3)], 4, 9, CPU)
-    assert batch["input_ids"].shape == (4, 5)
-    assert batch["input_ids"][2:].tolist() == [[9] * 5] * 2
-    # Two attended tokens: with none at all, the softmax of the attention would divide zero by zero.
-    assert batch["attention_mask"][2:].tolist() == [[1, 1, 0, 0, 0]] * 2
-    assert not batch["action_mask"][2:].any()
     assert batch["episode_of"].tolist() == [0, 0, -1, -1]
+    assert batch["input_ids"][2:].tolist() == [[9] * 10] * 2
+    # Two attended tokens: with none at all, the softmax of the attention would divide zero by zero.
+    assert batch["attention_mask"][2:].tolist() == [[1, 1, *[0] * 8]] * 2
+    assert not batch["action_mask"][2:].any() and not batch["action_mask"][:, 0].any()
 
 
 def test_take_drops_padding_columns_and_keeps_numbers_of_rows() -> None:
-    batch = collate([made_of(9, 3), made_of(4)], 4, 0, CPU) | {
-        "engine_ratio": torch.tensor([[2.0], [3.0], [4.0], [5.0]])
-    }
+    batch = collate([made_of(9, 3), made_of(4)], 4, 0, CPU)
+    batch["engine_ratio"] = torch.tensor([[2.0], [3.0], [4.0], [5.0]])  # of whole rows, in the sequence modes
     part = take(batch, torch.tensor([2, 1]))
-    assert {name: tuple(value.shape) for name, value in part.items()} == {
-        "input_ids": (2, 4),
-        "attention_mask": (2, 4),
-        "action_mask": (2, 4),
-        "step_of": (2, 4),
-        "engine_logps": (2, 4),
-        "episode_of": (2,),
-        "engine_ratio": (2, 1),  # of a whole row, where the correction is by sequence
-    }
+    assert all(part[name].shape == (2, 4) for name in ("input_ids", "action_mask", "step_of", "engine_logps"))
     assert part["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
-    assert part["episode_of"].tolist() == [1, 0]
-    assert part["engine_ratio"].tolist() == [[4.0], [3.0]]
+    assert (part["episode_of"].tolist(), part["engine_ratio"].tolist()) == ([1, 0], [[4.0], [3.0]])
 
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=3), max_size=20), st.integers(1, 5))
@@ -194,3 +179,91 @@ def test_passes_by_tokens_hold_more_short_rows() -> None:
     assert micro_batches([4, 100, 50, 4, 4, 45], max_tokens=100) == [[1], [2, 5], [0, 3, 4]]
     assert micro_batches([4, 100, 50, 4, 4, 45], max_tokens=100, packed=True) == [[1], [2, 5, 0], [3, 4]]
     assert micro_batches([3, 9, 3, 5], max_rows=2) == [[1, 3], [0, 2]]
+
+
+# Rows packed into one sequence.
+
+SIZE: dict[str, Any] = {
+    "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "initializer_range": 0.1, "pad_token_id": 0, "eos_token_id": 2, "bos_token_id": None,
+}  # fmt: skip
+# In some layers each token sees the eight before it only, also where a row begins.
+SLIDING = {
+    "use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+
+
+def build(folder: Path, config: Any, attention: str | None = None, packing: bool = True) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    made = make_trainer(folder, model=model, processing_class=tokenizer, packing=packing)
+    made.current_gradient_accumulation_steps = 1
+    return made
+
+
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=6))
+def test_tokens_come_back_to_their_rows(lengths: list[int]) -> None:
+    mask = collate([made_of(n, number=i) for i, n in enumerate(lengths)], len(lengths) + 1, 0, CPU)["attention_mask"]
+    numbers = torch.arange(mask.numel()).view(mask.shape)
+    packed = pack({"input_ids": numbers, "labels": numbers, "attention_mask": mask})
+    assert packed["attention_mask"] is None
+    assert packed["position_ids"].tolist() == [[t for n in [*lengths, 2] for t in range(n)]]  # type: ignore[union-attr]
+    assert torch.equal(unpack(packed["input_ids"], mask), numbers * mask)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "attention"),
+    [
+        (LlamaConfig(**SIZE), "sdpa"),
+        (Qwen2Config(**SIZE, **SLIDING), "sdpa"),
+        (Qwen2Config(**SIZE, **SLIDING), "eager"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given.model_type,
+)
+def test_logprobs_loss_and_gradients_are_those_of_padded_rows(tmp_path: Path, config: Any, attention: str) -> None:
+    batch = collate([made_of(n, number=i) for i, n in enumerate((21, 9, 2, 14))], 5, 0, CPU)
+    generator, mask = torch.Generator().manual_seed(0), batch["action_mask"]
+    batch["input_ids"] = torch.randint(3, 512, mask.shape, generator=generator)
+    batch["advantages"] = torch.randn(mask.shape, generator=generator) * mask
+    batch["weights"] = loss_weights(mask, batch["step_of"], batch["episode_of"], "token")
+
+    def run(packing: bool) -> tuple[Any, ...]:
+        trainer = build(tmp_path, config, attention, packing)
+        assert trainer.model.config._attn_implementation == attention
+        scores = trainer._forward(trainer.model, batch)
+        loss = trainer._loss(scores, batch)
+        loss.backward()
+        gradients = {n: p.grad.numpy() for n, p in trainer.model.named_parameters() if p.grad is not None}
+        return scores.logps.detach(), scores.entropy.detach(), loss.item(), gradients
+
+    (logps, entropy, loss, gradients), packed = run(False), run(True)
+    assert (packed[0] - logps).abs().max() < 1e-5 and (packed[1] - entropy).abs().max() < 1e-5
+    assert packed[2] == pytest.approx(loss, abs=1e-5) and abs(loss) > 1e-3
+    assert distance(packed[3], gradients) < 1e-5 < max(abs(g).max() for g in gradients.values())
+
+
+@pytest.mark.parametrize(
+    "run", [{"beta": 0.1, "num_iterations": 2}, {"ppo": True, "critic": "head", "critic_learning_rate": 1e-2}], ids=str
+)
+def test_packed_training_ends_with_the_same_weights(tmp_path: Path, run: dict[str, Any]) -> None:
+    options = {**run, "optim": "sgd", "learning_rate": 1e-2, "context": "window:1"}
+    padded = train(tmp_path, **options)
+    assert distance(padded, train(tmp_path, **options, packing=True, micro_batch_tokens=300)) <= 1e-6
+    assert distance(padded, weights(make_trainer(tmp_path, **options).model)) > 1e-4
+
+
+def test_models_that_do_not_keep_rows_apart_are_refused_before_anything_is_played(tmp_path: Path) -> None:
+    # The attention is known and its masks are not: the model gets none, and rows read each other.
+    ALL_ATTENTION_FUNCTIONS.register("deaf", ALL_ATTENTION_FUNCTIONS["sdpa"])
+    state_space = MambaConfig(
+        vocab_size=512, hidden_size=32, state_size=4, num_hidden_layers=1, pad_token_id=0, eos_token_id=2,
+        bos_token_id=2, use_cache=False,
+    )  # fmt: skip
+    for trainer, message in (
+        (build(tmp_path, state_space), "packing does not work with 'mamba'"),
+        (build(tmp_path, LlamaConfig(**SIZE), "deaf"), "'deaf': another first row moves the logprobs"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trainer.train()
+        assert "runner" not in vars(trainer.scheduler)

@@ -1,4 +1,8 @@
-"""From rows to episodes and back: padding, the world's tokens and the order of rows change no advantage."""
+"""From rows to episodes and back: how rows look, are padded, ordered and cut changes no advantage and no gradient.
+
+Property tests on random episodes with several rows. The gradient is compared twice: with respect to the logprob of each
+sampled token, one by one, and with respect to the weights of a real model.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +18,28 @@ pytest.importorskip("trl")
 from estimator_tools import append, make_row  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from torch.nn.functional import pad  # noqa: E402
+from trainer_tools import make_trainer  # noqa: E402
 
-from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, step_of  # noqa: E402
-from agent_gym.trainers.credit import (  # noqa: E402
-    Timeline,
-    experience,
-    merge,
-    shape_rewards,  # noqa: E402
-    with_baselines,
-)
+from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, step_of, take  # noqa: E402
+from agent_gym.trainers.credit import Timeline, experience, merge, shape_rewards, with_baselines  # noqa: E402
 from agent_gym.trainers.estimators import ESTIMATORS, Credit  # noqa: E402
 
 CPU = torch.device("cpu")
 CREDIT = Credit(gamma=0.99, lam=0.9, step_gamma=0.95, step_lam=0.8)
 
 
-def make_episode(number: int, rng: random.Random, *, split: float = 0.3, world: int = 3) -> TrainingEpisode:
-    """Draw an episode whose ids tell where each sampled token belongs: 1000 x episode + 10 x step + place.
+def make_episode(number: int, rng: random.Random, *, split: float = 0.3) -> TrainingEpisode:
+    """Draw an episode of a group of two, whose sampled ids are 1000 x episode + 10 x step + place.
 
-    Args:
-        number: of the episode; groups have two members.
-        rng: where everything else comes from.
-        split: how often a new row begins before a step.
-        world: most tokens of the world between two steps.
+    A new row begins before a step with the probability `split`.
     """
     n_steps = rng.randint(1, 4)
     rows = [make_row([7], [WORLD], [0.0])]
     for k in range(n_steps):
         if k and rng.random() < split:
             rows.append(make_row([7], [WORLD], [0.0]))
-        row, n_tokens, n_world = rows[-1], rng.randint(1, 3), rng.randint(0, world)
+        row, n_tokens, n_world = rows[-1], rng.randint(1, 3), rng.randint(0, 3)
         ids = [1000 * (number + 1) + 10 * k + i for i in range(n_tokens)]
         append(row, [8] * n_world + ids, [WORLD] * n_world + [k] * n_tokens, [0.0] * n_world + [-1.0] * n_tokens)
     return TrainingEpisode(
@@ -58,56 +54,43 @@ def make_episode(number: int, rng: random.Random, *, split: float = 0.3, world: 
 
 
 def value_of(ids: Any) -> Any:
-    """A critic that looks only at the token that comes next, as far as the test is concerned."""
+    """The value that a critic has for the state before each token, decided by that token."""
     return ((ids * 37) % 101).double() / 100
 
 
 def advantages(
     name: str, shares: list[list[TrainingEpisode]], *, extra_rows: int = 1, process_norm: str | None = None
-) -> dict[int, tuple[float, float, bool]]:
-    """Compute the advantage, return and value mask of each sampled token, by its id, over all processes."""
+) -> dict[int, list[float]]:
+    """Compute the advantage, and with a critic return and value mask, of each sampled token, by its id."""
     parts, held = [], []
     for episodes in shares:
         batch = collate(episodes, sum(len(e.rows) for e in episodes) + extra_rows, 0, CPU)
-        timeline = Timeline(batch, len(episodes))
-        values, last = None, None
+        timeline, known = Timeline(batch, len(episodes)), {}
         if ESTIMATORS[name].needs_critic:
-            values = timeline.read(value_of(batch["input_ids"]))
-            last = torch.tensor([0.1 * e.number for e in episodes], dtype=torch.float64)
-        found = experience(episodes, timeline, values=values, last_values=last)
-        parts.append(([e.number for e in episodes], found))
-        held.append((batch, timeline, [e.number for e in episodes]))
+            known["values"] = timeline.read(value_of(batch["input_ids"]))
+            known["last_values"] = torch.tensor([0.1 * e.number for e in episodes], dtype=torch.float64)
+        parts.append(([e.number for e in episodes], experience(episodes, timeline, **known)))
+        held.append((batch, timeline))
     numbers, everyone = merge(parts)
     everyone = shape_rewards(everyone, process_norm, 1.0, CREDIT.step_gamma)
     if ESTIMATORS[name].needs_baseline:
         # The first of each group stands for its greedy episode.
         everyone = with_baselines(everyone, torch.tensor([number % 2 == 0 for number in numbers], dtype=torch.bool))
     estimate = ESTIMATORS[name].estimate(everyone, CREDIT)
-    by_id: dict[int, tuple[float, float, bool]] = {}
-    for batch, timeline, mine in held:
-        index, width = torch.tensor([numbers.index(n) for n in mine], dtype=torch.long), timeline.mask.size(1)
-
-        def lay(numbers_of: Any, timeline: Any = timeline, index: Any = index, width: int = width) -> Any:
-            return None if numbers_of is None else timeline.write(numbers_of[index, :width], CPU)
-
-        laid, returns, asked = lay(estimate.advantages), lay(estimate.returns), lay(estimate.value_mask)
-        assert (laid[~batch["action_mask"]] == 0).all()
-        for row, column in batch["action_mask"].nonzero().tolist():
-            token = int(batch["input_ids"][row, column])
-            by_id[token] = (
-                float(laid[row, column]),
-                0.0 if returns is None else float(returns[row, column]),
-                asked is not None and bool(asked[row, column]),
-            )
+    by_id: dict[int, list[float]] = {}
+    for (mine, _), (batch, timeline) in zip(parts, held, strict=True):
+        index = torch.tensor([numbers.index(n) for n in mine], dtype=torch.long)
+        part, mask = estimate.part(index, timeline.mask.size(1)), batch["action_mask"]
+        columns = [c for c in (part.advantages, part.returns, part.value_mask) if c is not None]
+        laid = torch.stack([timeline.write(column, CPU).double() for column in columns], -1)
+        assert (laid[~mask] == 0).all() and laid.isfinite().all()
+        by_id |= dict(zip(batch["input_ids"][mask].tolist(), laid[mask].tolist(), strict=True))
     return by_id
 
 
-def same(one: dict[int, Any], other: dict[int, Any]) -> None:
+def same(one: dict[int, list[float]], other: dict[int, list[float]]) -> None:
     assert one.keys() == other.keys()
-    for token, (advantage, target, asked) in one.items():
-        assert other[token][0] == pytest.approx(advantage, abs=1e-6)
-        assert other[token][1] == pytest.approx(target, abs=1e-6)
-        assert other[token][2] == asked
+    assert all(other[token] == pytest.approx(expected, abs=1e-6) for token, expected in one.items())
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -116,7 +99,6 @@ def same(one: dict[int, Any], other: dict[int, Any]) -> None:
 def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed: int, n: int, norm: str | None) -> None:
     episodes = [make_episode(i, random.Random(seed + i)) for i in range(n)]
     usual = advantages(name, [episodes], process_norm=norm)
-    assert all(torch.isfinite(torch.tensor(value[:2])).all() for value in usual.values())
     rng = random.Random(seed)
 
     # The same episodes in other company: shuffled, padded by more rows, shared out to three processes.
@@ -160,3 +142,97 @@ def test_no_episodes_at_all() -> None:
         assert advantages(name, [[]]) == {}
         one = [make_episode(0, random.Random(0))]
         same(advantages(name, [one]), advantages(name, [[], one, []]))
+
+
+# Gradients.
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "grpo, token": {"num_generations": 2},
+    "gigpo, episode, beta": {
+        "num_generations": 2, "advantage_estimator": "gigpo", "loss_normalization": "episode", "beta": 0.1,
+    },
+    "cispo, sequence": {
+        "num_generations": 2, "loss_type": "cispo", "epsilon_high": 5.0, "loss_normalization": "sequence",
+        "process_norm": "prime",
+    },
+    "dr_grpo, constant": {
+        "num_generations": 2, "advantage_estimator": "dr_grpo", "loss_normalization": "constant",
+        # As many tokens as the episodes have, or the gradients would be too small to compare.
+        "max_episode_tokens": 30, "max_turn_tokens": 8,
+    },
+    "StepPO": {
+        "ppo": True, "advantage_estimator": "step_gae", "importance_sampling_level": "step",
+        "loss_normalization": "step",
+    },
+    "ppo, bi-level": {"ppo": True, "advantage_estimator": "bilevel_gae", "lam": 0.9, "step_gamma": 0.9},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def trainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = make_trainer(tmp_path_factory.mktemp("run"), num_iterations=2, **SETTINGS[request.param])
+    made.current_gradient_accumulation_steps = 1
+    if hasattr(made.model, "critic"):
+        # A critic that says something, or nothing would depend on it.
+        torch.nn.init.normal_(made.model.critic.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+    return made
+
+
+def lay_out(trainer: Any, episodes: list[TrainingEpisode]) -> dict[str, Any]:
+    batch = trainer._lay_out(episodes)
+    batch["input_ids"] %= 500
+    batch["number_of"] = torch.tensor([episodes[i].number if i >= 0 else -1 for i in batch["episode_of"].tolist()])
+    trainer._score_rows(batch)
+    # As if an update had happened since, so that ratios and the value clip have something to do.
+    shift = torch.sin(batch["input_ids"].float()) * batch["action_mask"]
+    batch["old_logps"] = batch["old_logps"] + 0.3 * shift
+    trainer._assign_credit(batch, episodes)
+    return batch
+
+
+def gradients(trainer: Any, pieces: list[dict[str, Any]]) -> tuple[dict[Any, float], dict[str, Any]]:
+    """Return the gradient of each sampled token's logprob, and those of the weights."""
+    trainer.model.zero_grad()
+    per_token: dict[Any, float] = {}
+    for piece in pieces:
+        scores = trainer._forward(trainer.model, piece)
+        scores.logps.retain_grad()
+        trainer._loss(scores, piece).backward()
+        seen: dict[Any, int] = {}
+        for row, t in piece["action_mask"].nonzero().tolist():
+            step = (int(piece["number_of"][row]), int(piece["step_of"][row, t]))
+            seen[step] = seen.get(step, -1) + 1
+            per_token[*step, seen[step]] = scores.logps.grad[row, t].item()
+        assert (scores.logps.grad[~piece["action_mask"]] == 0).all()
+    weights = {n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None}
+    return per_token, weights
+
+
+@given(seed=st.integers(0, 10**6), data=st.data())
+@settings(max_examples=12)
+def test_layout_changes_no_gradient(trainer: Any, seed: int, data: st.DataObject) -> None:
+    episodes = [make_episode(i, random.Random(seed + i), split=0.5) for i in range(4)]
+    usual = lay_out(trainer, episodes)
+    tokens, weights = gradients(trainer, [usual])
+    assert any(abs(value) > 1e-4 for value in tokens.values())
+
+    def same(pieces: list[dict[str, Any]]) -> None:
+        found, moved = gradients(trainer, pieces)
+        assert found.keys() == tokens.keys()
+        assert max(abs(found[key] - tokens[key]) for key in tokens) < 1e-6
+        assert max((moved[name] - weights[name]).abs().max().item() for name in weights) < 1e-5
+
+    same([lay_out(trainer, data.draw(st.permutations(episodes)))])
+    order = torch.tensor(data.draw(st.permutations(range(len(usual["input_ids"])))))
+    cut = data.draw(st.integers(1, len(order)))
+    same([take(usual, part) for part in order.split(cut)])
+    args = trainer.args
+    args.micro_batch_tokens, args.packing = data.draw(st.integers(2, 200)), data.draw(st.booleans())
+    try:
+        # The last row is a dummy, which fills the passes that only other processes need.
+        same([take(usual, piece) for piece in [*trainer._pieces(usual), torch.tensor([len(order) - 1])]])
+    finally:
+        args.micro_batch_tokens, args.packing = None, False
+    wide = {name: pad(value, (0, 3)) if value.ndim > 1 else value for name, value in usual.items()}
+    wide["step_of"] = pad(usual["step_of"], (0, 3), value=-1)
+    same([wide])

@@ -139,7 +139,7 @@ class AgentGRPOTrainer(RowTrainer):
         self.add_callback(self._epochs)
         if args.echo_trap != "off":
             # In front of the callbacks that report, which shall see what it adds to the logs.
-            self.callback_handler.callbacks.insert(0, EchoTrapCallback(args.echo_trap))
+            self.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=args.echo_trap == "stop"))
         self.estimator, self.credit_settings = args.estimator, args.credit
         self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)
