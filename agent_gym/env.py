@@ -296,7 +296,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "spans": [agent, world],
             "reward_terms": terms,
             "process_reward": sum([paid for name, paid in terms.items() if name in self.process_terms], 0.0),
-            "tool_calls": [{**call.record, "arguments": copied(call.arguments)} for call in reply.tool_calls],
+            "tool_calls": [call.record for call in reply.tool_calls],
             "metrics": metrics,
             "error": reply.error,
         }
@@ -392,7 +392,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_named(values: Any) -> bool:
-    return isinstance(values, Mapping) and all([isinstance(name, str) for name in values])
+    return isinstance(values, dict) and all([isinstance(name, str) for name in values])
 
 
 def _is_list(values: Any, kind: type) -> bool:

@@ -130,15 +130,14 @@ class ToolEnv(TextEnv):
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Run the calls, those of one tool together, and return their results in the order of the calls."""
-        results: list[ToolResult] = []
+        results: dict[int, ToolResult] = {}
         batches: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
-            problem = call.error or ""
-            if not problem and call.name in self.tools:
+            if not call.error and call.name in self.tools:
                 batches.setdefault(call.name, []).append(place)
-            elif not problem:
-                problem = f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
-            results.append(ToolResult(f"Error: {problem}", error=True))  # until the tool has answered
+            else:
+                unknown = f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
+                results[place] = ToolResult(f"Error: {call.error or unknown}", error=True)
         for name, places in batches.items():
             try:
                 answers = self.tools[name].run_batch([calls[place].arguments for place in places])
@@ -148,9 +147,8 @@ class ToolEnv(TextEnv):
                 # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
                 raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
             self._check(name, answers, len(places))
-            for place, answer in zip(places, answers, strict=True):
-                results[place] = answer
-        return results
+            results.update(zip(places, answers, strict=True))
+        return [results[place] for place in range(len(calls))]
 
     def _check(self, name: str, answers: Any, calls: int) -> None:
         """Check what a tool returned, and make its rewards floats; metrics are checked with those of the reply."""
@@ -163,7 +161,7 @@ class ToolEnv(TextEnv):
                 raise ConfigError(f"tool {name!r} returned {shown(one)}; it must return an agent_gym.ToolResult")
             if not isinstance(one.text, str):
                 raise ConfigError(f"text in the ToolResult of tool {name!r} is {shown(one.text)}; it must be a text")
-            if not (one.metrics is None or isinstance(one.metrics, Mapping)):
+            if not (one.metrics is None or isinstance(one.metrics, dict)):
                 wrong = shown(one.metrics)
                 raise ConfigError(f"metrics in the ToolResult of tool {name!r} is {wrong}; it must be None or a dict")
             if one.reward is not None:

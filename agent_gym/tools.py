@@ -22,6 +22,7 @@ from typing import Annotated, Any, NotRequired, Protocol
 
 from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
 
+from agent_gym.chat import copied
 from agent_gym.errors import ConfigError
 
 ToolSchema = Mapping[str, Any]
@@ -54,8 +55,9 @@ class ToolCall:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The entry of the call in `info["tool_calls"]` and in trajectories."""
-        return {"name": self.name, "arguments": self.arguments, "error": self.failed, "seconds": self.seconds}
+        """The entry of the call in `info["tool_calls"]` and in trajectories, with a copy of the arguments."""
+        arguments = copied(self.arguments)
+        return {"name": self.name, "arguments": arguments, "error": self.failed, "seconds": self.seconds}
 
 
 class Parser(Protocol):

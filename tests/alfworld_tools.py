@@ -11,7 +11,6 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
-from agent_gym.envs.alfworld.world import KNIVES, TOOLS, View, World
+from agent_gym.envs.alfworld.world import KNIVES, TOOLS, World
 
 TRACES = Path(__file__).parent / "data" / "alfworld_traces.json"
 
@@ -115,30 +114,27 @@ class Adventure:
                         return
 
 
-def adventure(game: Game, rng: random.Random, length: int) -> list[str]:
-    return Adventure(game, rng, length).commands
-
-
 def replay(game: Game, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:
-    """Everything that the native engine answers to commands; `original` has to answer the same."""
+    """Everything that the native engine answers to commands; `original` has to answer the same.
+
+    Of each view the text itself, the admissible commands as a digest, and whether it is won.
+    """
     world = World(game)
     views = [world.view, *(world.step(command) for command in commands)]
     if original:
         original.check(views[0], game=game.data)
         for command, view in zip(commands, views[1:], strict=True):
             original.check(view, command=command)
-    return [fingerprint(view) for view in views]
+    return [[view.text, digest("\n".join(view.admissible)), view.won] for view in views]
 
 
-def fingerprint(view: View) -> list[Any]:
-    """A view in few characters: the text itself, the commands as a digest, and whether it is won."""
-    commands = hashlib.sha256("\n".join(view.admissible).encode()).hexdigest()[:16]
-    return [view.text, commands, view.won]
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def problem_digest(game: Game) -> str:
-    """Tell one generated game from another of the same name."""
-    return hashlib.sha256(game.data["pddl_problem"].encode()).hexdigest()[:16]
+    """Tells one generated game from another of the same name."""
+    return digest(game.data["pddl_problem"])
 
 
 OFFICIAL_GAMES = (
@@ -151,33 +147,26 @@ OFFICIAL_GAMES = (
 )
 
 
-def trace_games() -> Iterator[tuple[str, str | None]]:
-    """Yield what the traces are of: generated games of each type and split in both grammars, and official ones."""
-    for number in range(6):
-        yield f"embedded/{('train', 'valid_seen', 'valid_unseen')[number % 3]}/{number}", GRAMMARS[number % 2]
-        yield f"embedded/{('valid_unseen', 'train', 'valid_seen')[number % 3]}/{number + 6}", GRAMMARS[1 - number % 2]
-    for name in OFFICIAL_GAMES:
-        yield name, None
-
-
 def official_game(root: Path, task: str) -> Path:
     """The first trial of a task of valid_seen."""
     return min((root / "json_2.1.1" / "valid_seen" / task).glob("*/game.tw-pddl"))
 
 
 def record(root: Path) -> None:
-    """Let TextWorld play and write down what it answers."""
+    """Let TextWorld play generated games of each type and split in both grammars, and official ones."""
+    splits, names = ("train", "valid_seen", "valid_unseen"), list[tuple[str, str | None]]()
+    for n in range(6):
+        names += [(f"embedded/{splits[n % 3]}/{n}", GRAMMARS[n % 2])]
+        names += [(f"embedded/{splits[(n + 2) % 3]}/{n + 6}", GRAMMARS[1 - n % 2])]
     original, traces = TextWorld(), []
-    for number, (name, grammar) in enumerate(trace_games()):
+    for number, (name, grammar) in enumerate([*names, *((name, None) for name in OFFICIAL_GAMES)]):
         game = load_game(name if name.startswith("embedded/") else official_game(root, name), grammar)
-        commands = adventure(game, random.Random(number), 20)
+        commands = Adventure(game, random.Random(number), 20).commands
         said = replay(game, commands, original)
-        traces.append(
-            {"game": name, "grammar": grammar, "problem": problem_digest(game), "commands": commands, "said": said}
-        )
+        trace = {"game": name, "grammar": grammar, "problem": problem_digest(game), "commands": commands, "said": said}
+        traces.append(json.dumps(trace))
     original.close()
-    lines = ",\n".join(json.dumps(trace) for trace in traces)
-    TRACES.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    TRACES.write_text("[\n" + ",\n".join(traces) + "\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import itertools
 import json
@@ -64,10 +63,6 @@ def scripted(
     return Conversation(env, policy, tokenizer, EpisodeSpec(env_id, env_kwargs, seed=3), limits)
 
 
-class Leave(Exception):
-    """Ends the thread of the policy."""
-
-
 class Served:
     """A chat server with a script behind it; `pause` is called before each turn."""
 
@@ -83,23 +78,12 @@ class Served:
 
     def __enter__(self) -> Served:
         self._web = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self._talker = threading.Thread(target=self._talk, daemon=True)
         self._web.start()
-        self._talker.start()
+        threading.Thread(target=self.server.talk, daemon=True).start()  # it waits for ever for the next order
         return self
 
-    def _talk(self) -> None:
-        with contextlib.suppress(Leave):
-            self.server.talk()
-
     def __exit__(self, *error: object) -> None:
-        def leave() -> None:
-            raise Leave
-
-        self.pause = leave
-        self.turns = [""]
-        until(lambda: self.say("leave") == 200 or not self._talker.is_alive())
-        self._talker.join(10)
+        self.wait()
         with self.server:
             pass
         self._web.join()

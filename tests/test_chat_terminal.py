@@ -39,13 +39,9 @@ def talk(lines: list[Any], turns: list[Any], env_id: str = "AgentR1/GSM8K-v0", *
 
 def test_a_talk_with_a_tool() -> None:
     shown = talk(["What is 48/2?", "/tools", "/quit", "never"], [CALL, "It is 24."])
-    assert shown.startswith("AgentR1/GSM8K-v0 (calculator), played by a script\n")
+    assert shown.startswith("AgentR1/GSM8K-v0 (calculator), played by a script\n") and "\x1b[" not in shown
     assert f'{CALL}\n→ calculator(expression="48/2")\n← 24\nIt is 24.\n[' in shown
     assert "calculator(expression)\n    Evaluate an arithmetic" in shown and "never" not in shown
-
-
-def test_colours_for_terminals_only() -> None:
-    assert "\x1b[" not in talk(["a"], ["b"])
     assert "\x1b[36m→ calculator" in talk(["a"], [CALL, "b"], force_terminal=True, color_system="standard")
 
 
@@ -64,7 +60,7 @@ def test_what_is_written_cannot_steer_the_terminal() -> None:
     assert not set("\x1b\x9b\x07\u202e") & set(shown) and "hello" in shown and "\n        there" in shown
 
 
-def test_the_commands_say_what_is_wrong(tmp_path: Path) -> None:
+def test_mistakes_in_commands_are_named(tmp_path: Path) -> None:
     path = tmp_path / "new" / "chat.jsonl"
     save = f"/save {path}"
     shown = talk(["/save", save, "a", save, "/save /proc/x/y.jsonl", "/nope", "/help", "/more"], ["b"])
@@ -93,26 +89,18 @@ def interrupt() -> str:
     return "half a turn"
 
 
-def test_ctrl_c_stops_the_turn_and_keeps_the_conversation() -> None:
-    shown = talk(["a", "b"], [interrupt, "whole"])
-    assert shown.count("\n[stopped") == 1 and "half a turn" not in shown and "whole\n[" in shown
-
-
 def no_line() -> str:
     raise KeyboardInterrupt
 
 
-def test_a_second_ctrl_c_leaves() -> None:
+def test_ctrl_c_stops_the_turn_and_a_second_one_leaves() -> None:
+    shown = talk(["a", "b"], [interrupt, "whole"])
+    assert shown.count("\n[stopped") == 1 and "half a turn" not in shown and "whole\n[" in shown
     assert "never" not in talk(["a", no_line, "b"], [interrupt, "never"])
     shown = talk([no_line, "a", no_line, no_line, "b"], ["once", "never"])
     assert "once" in shown and "never" not in shown and "press Ctrl-C again" in shown
-
-    def twice() -> str:
-        interrupt()
-        return interrupt()
-
     with pytest.raises(KeyboardInterrupt):
-        talk(["a"], [twice])
+        talk(["a"], [lambda: interrupt() + interrupt()])
 
 
 def test_the_command_talks_through_a_pipe(

@@ -31,8 +31,7 @@ from search_tools import hotpotqa_sample
 import agent_gym.prepare.rows as prepared_rows
 from agent_gym.cli.main import main
 from agent_gym.errors import ConfigError
-from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, forecast, prepare
-from agent_gym.registry import ENVS
+from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, prepare
 from agent_gym.search import Corpus, Document
 
 
@@ -159,15 +158,6 @@ def test_the_full_wiki_takes_questions_and_documents(tmp_path):
         prepare("hotpotqa-fullwiki", source=[str(dev)], output=tmp_path / "other")
 
 
-def test_a_file_without_a_split_in_its_name_is_train(tmp_path):
-    source = write_lines(tmp_path / "mine.jsonl", word_problems(3))
-    prepared = prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
-    assert env_kwargs(prepared) == {"data": str(tmp_path / "out" / "data" / "all.parquet")}
-    env = gymnasium.make("AgentR1/GSM8K-v0", **env_kwargs(prepared))
-    assert list(env.unwrapped.tasks) == ["train"]
-    assert len(questions(env, "train")) == 3
-
-
 def test_shards_are_one_split_and_other_files_are_not(tmp_path):
     rows = word_problems(5)
     write_lines(tmp_path / "a" / "train-00001-of-00002.jsonl", rows[3:])
@@ -195,8 +185,6 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
     [
         ('{"question": "x"}', "no column 'answer'"),
         ('{"question": "x", "answer": 3}', "answer is '3'; it must be a text"),
-        ('{"question": "x", "answer": null}', "answer is 'None'; it must be a text"),
-        ("{", "not valid JSON"),
         ("[]", "must be an object"),
     ],
 )
@@ -214,10 +202,7 @@ def test_a_row_that_is_wrong_is_named_with_its_line(tmp_path, line, message):
     [
         {"context": [["A", "text"]]},
         {"context": "no JSON"},
-        {"context": 3},
         {"supporting_facts": [["A", "0"]]},
-        {"supporting_facts": [["A"]]},
-        {"answer": ["a"]},
     ],
 )
 def test_a_question_of_another_form_is_named_with_its_place(tmp_path, change):
@@ -239,18 +224,10 @@ def test_files_that_are_nothing_of_the_recipe(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             prepare(recipe, source=[str(path) for path in source], output=tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("recipe", "index", "message"),
-    [
-        ("gsm", None, "no recipe 'gsm'; known: gsm8k, hotpotqa"),
-        ("hotpotqa", "lucene", "index is 'lucene'; it must be one of bm25, auto, flat"),
-    ],
-)
-def test_names_and_indexes_that_do_not_exist(tmp_path, recipe, index, message):
-    with pytest.raises(ConfigError, match=message):
-        prepare(recipe, output=tmp_path, options=Options(index=index))
+    with pytest.raises(ConfigError, match="no recipe 'gsm'; known: gsm8k, hotpotqa"):
+        prepare("gsm", output=tmp_path)
+    with pytest.raises(ConfigError, match="index is 'lucene'; it must be one of bm25, auto, flat"):
+        prepare("hotpotqa", output=tmp_path, options=Options(index="lucene"))
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch):
@@ -262,41 +239,6 @@ def test_the_cache_folder_follows_the_environment(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/h")
     assert cache_folder() == Path("/h/.cache/agent-gym")
-
-
-# What it would take.
-
-
-def test_the_forecast_of_local_files_counts_them_and_writes_nothing(tmp_path):
-    source = write_list(tmp_path / "hotpot_dev_distractor_v1.json", multi_hop_rows(7))
-    folder, lines = forecast("hotpotqa", source=[str(source)], output=tmp_path / "out")
-    assert not folder.exists()
-    read, table, corpus, index = lines
-    assert (read.action, read.size) == ("read", source.stat().st_size)
-    assert table.what == "data/validation.parquet" and table.remark.startswith("7 rows")
-    assert corpus.remark.startswith("15 documents") and corpus.size == 15 * 660
-    assert index.what == "bm25"
-
-
-@pytest.mark.parametrize("recipe", [one for one in RECIPES.values() if not one.built], ids=lambda one: one.name)
-def test_the_forecast_of_the_hub_has_sizes_with_their_sources(recipe, tmp_path):
-    _, lines = forecast(recipe.name, output=tmp_path / "out")
-    assert {line.action for line in lines} == {"fetch", "write"}
-    assert all(line.size and line.remark for line in lines)
-    for table in recipe.tables:
-        assert len(table.hub.revision) == 40 and table.hub.size_from
-        assert sum(f"{rows:,} rows" in line.remark for line in lines for rows in table.hub.rows.values()) >= 1
-
-
-def test_the_forecast_of_a_dense_index_is_that_of_its_plan(tmp_path):
-    from agent_gym.search.index import plan
-
-    options = Options(index="sq8")
-    _, lines = forecast("hotpotqa-fullwiki", output=tmp_path / "out", options=options)
-    planned = plan(5_233_329, 1024, "sq8")
-    assert [line.size for line in lines[-2:]] == [planned.index, planned.vectors]
-    _, lines = forecast("hotpotqa", output=tmp_path / "out", options=Options("flat", "somebody/unheard-of"))
-    assert lines[-1].size is None and "somebody/unheard-of" in lines[-1].remark
 
 
 # The command; the lines that it prints must work as they stand.
@@ -351,24 +293,28 @@ def test_the_lines_for_a_split_without_train_work(tmp_path, capsys, try_lines):
         try_lines(capsys.readouterr().out)
 
 
-def test_every_recipe_is_for_an_environment_and_in_the_help(capsys):
-    known = {entry.id for entry in ENVS}
+def test_every_recipe_is_in_the_help(capsys):
     with pytest.raises(SystemExit):
         main(["prepare", "--help"])
     text = capsys.readouterr().out
     for recipe in RECIPES.values():
-        assert f"\n  {recipe.name} " in text
-        assert recipe.env_id in known
+        assert f"\n  {recipe.name} " in text and gymnasium.spec(recipe.env_id)
+        assert all(len(table.hub.revision) == 40 for table in recipe.tables)
 
 
 def test_a_dry_run_prints_bytes_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))
-    assert main(["prepare", "hotpotqa", "--dry-run", "--index", "flat"]) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"fetch +hotpotqa/hotpot_qa \(distractor\) +359,239,231 ", printed)
-    assert re.search(r"write +dense-bge-large-en-v1\.5/flat\.faiss +4,008,017,920 ", printed)
-    assert "to fetch: 359,239,231 bytes" in printed
-    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path / "cache"))
+    local = write_list(tmp_path / "hotpot_dev_distractor_v1.json", multi_hop_rows(7))
+    made = r"validation\.parquet\nwrite +corpus\nwrite +dense-bge-large-en-v1\.5\nto fetch: "
+    hub = r"fetch +hotpotqa/hotpot_qa \(distractor\) +359,239,231 .*\nwrite +data/train\.parquet\nwrite +data/"
+    for source, printed in (
+        ([], rf"{hub}{made}359,239,231 bytes"),
+        ([str(local)], rf"read +{local} +{local.stat().st_size:,}\nwrite +data/{made}0 bytes"),
+        (["http://127.0.0.1:9/a"], rf"fetch +http://127\.0\.0\.1:9/a\nwrite +{tmp_path}"),
+    ):
+        words = ["--from", *source] if source else []
+        assert main(["prepare", "hotpotqa", "--dry-run", "--index", "flat", *words]) == 0
+        assert re.search(printed, capsys.readouterr().out) and not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(

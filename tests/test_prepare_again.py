@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
@@ -45,31 +46,21 @@ def test_what_is_there_is_compared_and_not_made_again(tmp_path, hotpot):
         assert again(folder, source).made == ()
     assert contents(folder) == before
     assert all(file.stat().st_mtime_ns == times[file] for file in times if file.name != MANIFEST)
-
-
-def test_the_manifest_says_what_everything_is(tmp_path, hotpot):
-    import hashlib
-
-    again(tmp_path / "out", hotpot)
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    manifest = json.loads((folder / MANIFEST).read_text())
     assert (manifest["recipe"], manifest["pieces"]["bm25"]["config"]) == ("hotpotqa", {"index": "bm25"})
     assert [part["file"] for part in manifest["source"]] == ["hotpot_train_v1.1.json", "hotpot_dev_distractor_v1.json"]
     assert [piece["rows"] for piece in manifest["pieces"].values()] == [30, 10, 81, None]
     described = {name: file for piece in manifest["pieces"].values() for name, file in piece["files"].items()}
-    found = contents(tmp_path / "out")
-    assert set(described) == set(found) - {MANIFEST}
+    assert set(described) == set(before) - {MANIFEST}
     for name, file in described.items():
-        assert file == {"bytes": len(found[name]), "sha256": hashlib.sha256(found[name]).hexdigest()}
+        assert file == {"bytes": len(before[name]), "sha256": hashlib.sha256(before[name]).hexdigest()}
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("data/validation.parquet", "flip"),
         ("data/validation.parquet", "cut"),
         ("corpus/corpus.jsonl", "flip"),
-        ("corpus/offsets.npy", "gone"),
-        ("bm25/data.csc.index.npy", "flip"),
         ("bm25/vocab.index.json", "gone"),
     ],
 )
@@ -129,12 +120,11 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, hotpot):
     with pytest.raises(ConfigError, match="holds files, and no manifest describes them"):
         again(tmp_path / "out", hotpot)
     assert [file for file in (tmp_path / "out").rglob("*") if file.is_file()] == [mine]
-
-
-def test_after_the_hub_was_out_of_reach_a_local_copy_can_be_given(tmp_path, hotpot):
-    with pytest.raises(ConfigError, match="cannot load hotpotqa/hotpot_qa"):
-        again(tmp_path / "out")
-    assert again(tmp_path / "out", hotpot).made
+    with pytest.raises(ConfigError, match="cannot load hotpotqa/hotpot_qa"):  # which leaves a folder that is free
+        again(tmp_path / "other")
+    with locked(tmp_path / "other"), pytest.raises(ConfigError, match="another process is writing to"):
+        again(tmp_path / "other", hotpot)
+    assert again(tmp_path / "other", hotpot).made
 
 
 def test_another_index_is_added_to_what_is_there(tmp_path, hotpot):
@@ -158,12 +148,6 @@ def test_another_index_is_added_to_what_is_there(tmp_path, hotpot):
     assert "[1]" in env.step(env.expert_action())[0]
     assert again(folder).made == () and "bm25" in again(folder).pieces
     assert again(folder, index="none").pieces.keys() == {"data/train.parquet", "data/validation.parquet", "corpus"}
-
-
-def test_two_processes_do_not_write_to_one_folder(tmp_path, hotpot):
-    (tmp_path / "out").mkdir()
-    with locked(tmp_path / "out"), pytest.raises(ConfigError, match="another process is writing to"):
-        again(tmp_path / "out", hotpot)
 
 
 # Killed.
@@ -207,14 +191,10 @@ def test_a_kill_at_every_moment_in_which_a_file_comes_into_being(tmp_path, hotpo
 
 def test_a_few_of_these_kills(tmp_path, hotpot):
     assert run(tmp_path / "whole", hotpot)[0] == 0
-    expected = contents(tmp_path / "whole")
-    kills = [4, 9, 14, 19]
-    code = 0
-    for kill in kills:  # one after the other, in the same folder: each goes on where the last one died
-        code, _ = run(tmp_path / "out", hotpot, kill)
-        assert code in (0, -signal.SIGKILL)
+    for kill in (4, 9, 14, 19):  # one after the other, in the same folder: each goes on where the last one died
+        assert run(tmp_path / "out", hotpot, kill)[0] in (0, -signal.SIGKILL)
     assert run(tmp_path / "out", hotpot)[0] == 0
-    assert contents(tmp_path / "out") == expected
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_a_split_that_is_finished_stays_and_binds_the_source(tmp_path):

@@ -29,7 +29,7 @@ from cli_tools import small_disk
 from prepare_tools import as_on_the_hub, contents, multi_hop_rows, musique_rows, read_table, word_problems, write_lines
 
 from agent_gym.errors import ConfigError
-from agent_gym.prepare import RECIPES, Options, forecast, prepare, sources
+from agent_gym.prepare import RECIPES, Options, prepare, sources
 from agent_gym.search import Corpus
 
 
@@ -103,33 +103,23 @@ def test_the_rows_of_the_hub_become_the_same_files_as_a_local_copy(tmp_path, ser
     assert prepare("gsm8k", output=tmp_path / "hub").made == ("data/test.parquet",)
 
 
-def test_only_the_splits_of_the_recipe_are_taken(tmp_path, served):
+def test_only_the_splits_of_the_recipe_are_taken_and_documents_come_from_the_hub_too(tmp_path, served):
     splits, asked = served
     hotpot = [as_on_the_hub(row) for row in multi_hop_rows(2)]
     splits["hotpotqa/hotpot_qa"] = {"train": hotpot, "validation": hotpot[:1]}
     splits["framolfese/2WikiMultihopQA"] = {"train": hotpot, "validation": hotpot, "test": hotpot}
     splits["bdsaglam/musique"] = {"train": musique_rows(2), "validation": musique_rows(1)}
+    documents = [{"_id": "12", "title": None, "text": "a"}, {"_id": "7", "title": "b", "text": ""}]
+    splits["BeIR/hotpotqa"] = {"corpus": documents}
     prepared = prepare("multihopqa", output=tmp_path / "out", options=Options(index="none"))
     tables = [path for path in prepared.pieces if path.endswith(".parquet")]
     assert len(tables) == 6 and not [path for path in tables if "test" in path]
     assert [name for name, *_ in asked] == [table.hub.name for table in RECIPES["multihopqa"].tables]
-
-
-def test_the_documents_of_the_full_wiki_come_from_the_hub_too(tmp_path, served):
-    splits, _ = served
-    rows = [as_on_the_hub(row) for row in multi_hop_rows(2)]
-    splits["hotpotqa/hotpot_qa"] = {"train": rows, "validation": rows}
-    documents = [{"_id": "12", "title": None, "text": "a"}, {"_id": "7", "title": "b", "text": ""}]
-    splits["BeIR/hotpotqa"] = {"corpus": documents}
-    prepare("hotpotqa-fullwiki", output=tmp_path / "out", options=Options(index="none"))
-    assert list(Corpus(tmp_path / "out" / "corpus")) == [("12", "", "a"), ("7", "b", "")]
-
-
-def test_a_hub_row_of_another_form_is_named_with_its_place(tmp_path, served):
-    splits, _ = served
+    prepare("hotpotqa-fullwiki", output=tmp_path / "wiki", options=Options(index="none"))
+    assert list(Corpus(tmp_path / "wiki" / "corpus")) == [("12", "", "a"), ("7", "b", "")]
     splits["openai/gsm8k"] = {"train": [*word_problems(2), {"question": "x", "answer": None}], "test": []}
     with pytest.raises(ConfigError, match=r"^openai/gsm8k \(main\), split train, row 2: answer is 'None'; it must"):
-        prepare("gsm8k", output=tmp_path / "out")
+        prepare("gsm8k", output=tmp_path / "other")
 
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES.values() if recipe.tables], ids=lambda one: one.name)
@@ -165,58 +155,54 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
 # The hub's own client, which asks a server with as much of the hub's protocol as it needs.
 
 
-class FakeHub:
-    """One data set in one revision and configuration.
+def hub_files(config: str, splits: Mapping[str, list[dict[str, Any]]]) -> dict[str, bytes]:
+    """The files of a data set on the hub, by path."""
+    data = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
+    files = {"README.md": f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{data}---\n".encode()}
+    for split, rows in splits.items():
+        content = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content)
+        files[f"{config}/{split}-00000-of-00001.parquet"] = content.getvalue()
+    return files
 
-    Attributes:
-        requests: what was asked, as "GET /path".
-        before: called with each of these before it is answered.
-    """
 
-    def __init__(self, name: str, revision: str, config: str, splits: Mapping[str, list[dict[str, Any]]]) -> None:
-        self.name, self.revision = name, revision
-        self.requests: list[str] = []
-        self.before: Callable[[str], None] = lambda request: None
-        data = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
-        self.files = {"README.md": f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{data}---\n".encode()}
-        for split, rows in splits.items():
-            content = io.BytesIO()
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content)
-            self.files[f"{config}/{split}-00000-of-00001.parquet"] = content.getvalue()
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        path = unquote(urlsplit(handler.path).path)
-        self.requests.append(f"{handler.command} {path}")
-        self.before(self.requests[-1])
-        send(handler, *self.found(path), None)
-
-    def found(self, path: str) -> tuple[int, bytes, dict[str, str]]:
-        """Return status, content and headers."""
-        api, commit = f"/api/datasets/{self.name}", {"X-Repo-Commit": self.revision}
-        file = path.removeprefix(f"/datasets/{self.name}/resolve/{self.revision}/")
-        if path == f"{api}/revision/{self.revision}":
-            about = {"id": self.name, "sha": self.revision, "siblings": [{"rfilename": each} for each in self.files]}
-            return 200, json.dumps(about).encode(), {}
-        if path.startswith(f"{api}/tree/{self.revision}"):
-            folder = path.removeprefix(f"{api}/tree/{self.revision}").lstrip("/")
-            above = {each: each.rpartition("/")[0] for each in self.files}
-            listed = [
-                {"type": "file", "path": each, "size": len(self.files[each]), "oid": "0" * 40}
-                for each in self.files
-                if above[each] == folder
-            ]
-            if not folder:
-                inside = sorted({one for one in above.values() if one})
-                listed += [{"type": "directory", "path": one, "oid": "0" * 40} for one in inside]
-            return 200, json.dumps(listed).encode(), {}
-        if file in self.files:
-            return 200, self.files[file], {"ETag": hashlib.sha1(self.files[file]).hexdigest(), **commit}
-        return 404, b"", {"X-Error-Code": "RepoNotFound" if file == path else "EntryNotFound", **commit}
+def hub_answer(name: str, revision: str, files: Mapping[str, bytes], path: str) -> tuple[int, bytes, dict[str, str]]:
+    """Return status, content and headers, as the hub does for a data set that has one folder."""
+    api, commit = f"/api/datasets/{name}", {"X-Repo-Commit": revision}
+    if path == f"{api}/revision/{revision}":
+        return (
+            200,
+            json.dumps({"id": name, "sha": revision, "siblings": [{"rfilename": one} for one in files]}).encode(),
+            {},
+        )
+    if path.startswith(f"{api}/tree/{revision}"):
+        folder = path.removeprefix(f"{api}/tree/{revision}").lstrip("/")
+        listed = [
+            {"type": "file", "path": one, "size": len(content), "oid": "0" * 40}
+            for one, content in files.items()
+            if one.rpartition("/")[0] == folder
+        ]
+        inside = {one.rpartition("/")[0] for one in files} - {""} if not folder else ()
+        listed += [{"type": "directory", "path": one, "oid": "0" * 40} for one in inside]
+        return 200, json.dumps(listed).encode(), {}
+    file = path.removeprefix(f"/datasets/{name}/resolve/{revision}/")
+    if file in files:
+        return 200, files[file], {"ETag": hashlib.sha1(files[file]).hexdigest(), **commit}
+    return 404, b"", {"X-Error-Code": "RepoNotFound" if file == path else "EntryNotFound", **commit}
 
 
 def test_the_real_client_fetches_the_named_revision_once_also_when_it_is_killed(tmp_path):
     rows = {"train": word_problems(30), "test": word_problems(7)}
-    hub = FakeHub("openai/gsm8k", RECIPES["gsm8k"].tables[0].hub.revision, "main", rows)
+    revision, files = RECIPES["gsm8k"].tables[0].hub.revision, hub_files("main", rows)
+    requests: list[str] = []
+    victims: list[subprocess.Popen[str]] = []  # to be killed when the second split is fetched
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        path = unquote(urlsplit(handler.path).path)
+        requests.append(f"{handler.command} {path}")
+        if victims and handler.command == "GET" and "/test-" in path:
+            victims.pop().kill()
+        send(handler, *hub_answer("openai/gsm8k", revision, files, path), None)
 
     def start(output: str, offline: str = "0") -> subprocess.Popen[str]:
         home = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": offline}
@@ -224,29 +210,19 @@ def test_the_real_client_fetches_the_named_revision_once_also_when_it_is_killed(
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(words, env={**os.environ, **home}, **pipes)
 
-    def finish(process: subprocess.Popen[str]) -> str:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        return out
-
-    def kill(request: str) -> None:
-        if request.startswith("GET") and request.endswith("test-00000-of-00001.parquet"):
-            killed.kill()
-
-    with serving(hub.answer) as address:
-        killed, hub.before = start("out"), kill
+    with serving(answer) as address:
+        victims.append(killed := start("out"))
         killed.communicate(timeout=120)
         assert killed.returncode == -signal.SIGKILL
-        hub.before = lambda request: None
-        assert "data/train.parquet    30" in finish(start("out"))
-        fetched = [request.rpartition("/")[2] for request in hub.requests if re.match(r"GET .*\.parquet", request)]
-        assert fetched.count("train-00000-of-00001.parquet") == 1
-        for split, expected in rows.items():
-            assert read_table(tmp_path / "out" / "data" / f"{split}.parquet") == expected
-        asked = len(hub.requests)
-        assert finish(start("out")).count("already there") == 2 and len(hub.requests) == asked
-        finish(start("other", offline="1"))  # from the cache of the client
-        assert len(hub.requests) == asked and contents(tmp_path / "out") == contents(tmp_path / "other")
+        for output, offline in (("out", "0"), ("other", "1")):  # the second time from the cache of the client
+            asked, process = len(requests), start(output, offline)
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+        assert len(requests) == asked and contents(tmp_path / "out") == contents(tmp_path / "other")
+    fetched = [request for request in requests if re.match(r"GET .*/train-.*\.parquet", request)]
+    assert len(fetched) == 1
+    for split, expected in rows.items():
+        assert read_table(tmp_path / "out" / "data" / f"{split}.parquet") == expected
 
 
 # Addresses.
@@ -266,11 +242,8 @@ class Site:
         if handler.path not in self.files:
             handler.send_error(404)
             return
-        cut = None
-        if handler.command == "GET":
-            self.fetched.append(handler.path)
-            cut = self.break_after.pop(0) if self.break_after else None
-        send(handler, 200, self.files[handler.path], {}, cut)
+        self.fetched.append(handler.path)
+        send(handler, 200, self.files[handler.path], {}, self.break_after.pop(0) if self.break_after else None)
 
 
 @pytest.fixture
@@ -285,8 +258,6 @@ def test_a_download_that_broke_off_is_fetched_again_and_leaves_nothing_behind(si
     path, out = "/data/train.jsonl?download=true", tmp_path / "out"
     site.files[path] = write_lines(tmp_path / "train.jsonl", rows).read_bytes()
     url = site.url + path
-    folder, lines = forecast("gsm8k", source=[url], output=out)
-    assert not folder.exists() and (lines[0].action, lines[0].size) == ("fetch", len(site.files[path]))
     site.break_after = [1000]
     with pytest.raises(ConfigError, match=r"cannot download .*the same command tries it again\. A copy on this"):
         prepare("gsm8k", source=[url], output=out)
@@ -325,12 +296,9 @@ def test_two_addresses_that_end_in_one_name_are_two_files(site, tmp_path):
 def test_a_server_that_has_no_such_file_or_does_not_answer(site, tmp_path):
     with pytest.raises(ConfigError, match=r"cannot download .*/none \(.*Not Found.*\)"):
         prepare("gsm8k", source=[f"{site.url}/none"], output=tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"cannot reach .*/none \(Not Found\)"):
-        forecast("gsm8k", source=[f"{site.url}/none"], output=tmp_path / "out")
-    for ask in (prepare, forecast):
-        with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9/a .*Connection refused") as caught:
-            ask("gsm8k", source=["http://127.0.0.1:9/a"], output=tmp_path / "out")
-        assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9/a .*Connection refused") as caught:
+        prepare("gsm8k", source=["http://127.0.0.1:9/a"], output=tmp_path / "out")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_full_disk_is_no_broken_connection(site, tmp_path):

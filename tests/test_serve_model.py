@@ -26,7 +26,6 @@ def on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 
 
 def test_the_flags_are_those_of_the_installed_vllm(on_cpu: bool) -> None:
-    """Whoever installed vLLM sees here when a flag has gone."""
     cli = pytest.importorskip("vllm.entrypoints.launchers.cli_args")
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

@@ -41,7 +41,9 @@ def prepare(argv: Sequence[str]) -> int:
     help_text = f"model of an index that is not bm25, on the hub or in a folder; default: {ENCODER}"
     parser.flag("--encoder MODEL", help_text, default=ENCODER)
     parser.flag("--device", "where the encoder runs: cpu, cuda, cuda:1", default="cpu")
-    parser.flag("--dry_run", "only print what would be fetched and written, in bytes", action="store_true")
+    parser.flag(
+        "--dry_run", "only print what would be fetched, in bytes, and what would be written", action="store_true"
+    )
     arguments = parser.parse(argv)
     options = Options(arguments.index, arguments.encoder, arguments.device)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
@@ -56,12 +58,10 @@ def _print_forecast(recipe: str, folder: Path, lines: Sequence[Forecast]) -> Non
     if not lines:
         print(f"{recipe} is there already: {folder}")
         return
-    rows = [(line.action, line.what, "?" if line.size is None else f"{line.size:,}", line.remark) for line in lines]
+    rows = [(line.action, line.what, "" if line.size is None else f"{line.size:,}", line.remark) for line in lines]
     print(f"{recipe} -> {folder}")
     _print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
-    for action in ("fetch", "write"):
-        total = sum(line.size or 0 for line in lines if line.action == action)
-        print(f"to {action}: {total:,} bytes")
+    print(f"to fetch: {sum(line.size or 0 for line in lines if line.action == 'fetch'):,} bytes")
 
 
 def _print_result(prepared: Prepared) -> None:

@@ -24,11 +24,6 @@ class Hub:
     size: int  # bytes to download
     size_from: str  # where `size` is from, and whether it is exact
 
-    @property
-    def count(self) -> int:
-        """All of its rows."""
-        return sum(self.rows.values())
-
     def __str__(self) -> str:
         return f"{self.name} ({self.config})" if self.config else self.name
 
@@ -44,8 +39,6 @@ class Table:
     columns: Mapping[str, Any]  # their names and shapes
     local: str  # what a local copy looks like, for messages
     distinct: str | None = None  # a column of which each value is kept once
-    shrink: float = 1.0  # bytes of parquet per byte of the download, for the forecast
-    paragraphs: int = 0  # how many a row brings to the corpus at most
     pass_over: tuple[str, ...] = ("test",)  # words in the names of files that a folder may hold and that are not meant
 
 
@@ -73,8 +66,6 @@ class Built:
     folder: str  # what is built, below the prepared folder
     local: str  # what a local copy looks like, for messages
     why: str  # why they cannot be fetched, for messages
-    growth: float  # bytes that are built per byte of the files, for the forecast
-    growth_from: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +128,6 @@ _HOTPOTQA = Table(
     columns=MULTI_HOP,
     local="the official JSON (hotpot_train_v1.1.json, hotpot_dev_distractor_v1.json), or rows of it as .jsonl or "
     ".parquet with the columns question, answer, supporting_facts and context",
-    paragraphs=10,
     # The full-wiki files come without the gold paragraphs, and the answers to the test questions are not public.
     pass_over=("fullwiki", "test"),
 )
@@ -158,8 +148,6 @@ _2WIKI = Table(
     columns=MULTI_HOP,
     local="2WikiMultihopQA's train.json and dev.json, with the columns question, answer, supporting_facts, context and "
     "evidences",
-    shrink=0.93,  # without test, whose answers are not public
-    paragraphs=10,
 )
 
 _MUSIQUE = Table(
@@ -177,8 +165,6 @@ _MUSIQUE = Table(
     columns=MUSIQUE,
     local="MuSiQue's musique_ans_v1.0_train.jsonl and musique_ans_v1.0_dev.jsonl, with the columns question, answer "
     "and paragraphs",
-    shrink=0.59,  # as HotpotQA's parquet to its JSON
-    paragraphs=20,
     pass_over=("test", "full"),
 )
 
@@ -200,7 +186,6 @@ _DAPO_MATH = Table(
     # The file repeats each row a hundred times: 1,791,700 rows for about 17,400 problems
     # (github.com/BytedTsinghua-SIA/DAPO, issue 36).
     distinct="problem",
-    shrink=0.0125,
 )
 
 _BEIR = Hub(
@@ -229,8 +214,6 @@ _WEBSHOP = Built(
     "items_human_ins.json, or that file of products next to the others",
     why="its files are on Google Drive, behind a page that asks whether one is human (setup.sh of "
     "github.com/princeton-nlp/WebShop has the links)",
-    growth=0.6,
-    growth_from="about; scaled from the small set",
 )
 
 RECIPES = {

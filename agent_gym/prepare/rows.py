@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,25 +114,21 @@ def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, pr
     schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in table.columns.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    rows = iter(rows)
-    first = list(islice(rows, 1))  # where the source cannot be reached, no bar stands before the message
-    bar = tqdm(chain(first, rows), desc=path.stem, unit=" rows", disable=not progress)
-    converted = converted_rows(table, bar)
+    # The delay: where the source cannot be reached, no bar stands before the message.
+    converted = _converted(table, tqdm(rows, desc=path.stem, unit=" rows", disable=not progress, delay=1))
+    count = 0
     with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
         while group := list(islice(converted, ROWS_AT_ONCE)):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
-    if not first:
+            count += len(group)
+    if not count:
         partial.unlink()
         raise ConfigError(f"there are no rows for {path.name}; check the source")
     files.replace(partial, path)
 
 
-def converted_rows(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:
-    """Bring rows into the columns of a table, each value of its `distinct` column once, at 16 bytes per value.
-
-    Raises:
-        ConfigError: with the place, for a row of another kind.
-    """
+def _converted(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:
+    """Bring rows into the columns of a table, each value of its `distinct` column once, at 16 bytes per value."""
     seen: set[bytes] = set()
     for place, row in rows:
         try:

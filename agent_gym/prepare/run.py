@@ -11,26 +11,15 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
 from agent_gym.errors import ConfigError, writing
-from agent_gym.prepare.pieces import CORPUS, Options, Piece, index_pieces, pieces_of
+from agent_gym.prepare.pieces import Options, Piece, index_pieces, pieces_of
 from agent_gym.prepare.recipes import RECIPES, Recipe
-from agent_gym.prepare.sources import (
-    DOWNLOADS,
-    NO_SPLIT,
-    Forecast,
-    Inputs,
-    download,
-    files_in,
-    find,
-    is_url,
-    size_of_url,
-    source_names,
-)
+from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Forecast, download, files_in, find, is_url, source_names
 from agent_gym.search import files
 
 MANIFEST = "manifest.json"
@@ -39,7 +28,6 @@ _VECTORS = "vectors"  # of a dense index: they may be deleted, and are checked b
 _EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first one that there is
 _MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 _DEFAULTS = Options()
-_NOTHING = Inputs([], [])
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,7 @@ def prepare(
         AgentGymError: if the disk is full.
     """
     recipe, folder = _find(name, output)
-    indexes = index_pieces(recipe, _NOTHING, options)
+    indexes = index_pieces(recipe, options)
     with writing(folder, "give another folder by --output"):
         folder.mkdir(parents=True, exist_ok=True)
         with files.locked(folder):
@@ -103,30 +91,24 @@ def prepare(
 def forecast(
     name: str, *, source: Sequence[str] = (), output: str | Path | None = None, options: Options = _DEFAULTS
 ) -> tuple[Path, list[Forecast]]:
-    """Say what `prepare` would fetch and write, without doing it.
-
-    Returns:
-        The folder, and a line for each data set or file. Local files are read, to count what is in them.
+    """Return the folder, and what `prepare` would fetch, read and write; nothing is done.
 
     Raises:
-        ConfigError: as `prepare`.
+        ConfigError: as `prepare`, but for what is found only when an address is fetched or a file read to its end.
     """
     recipe, folder = _find(name, output)
     there = _read(folder, name)
-    fetches: list[Forecast] = []
+    reads: list[Forecast] = []
     if there and _is_finished(folder, there, source):
-        documents = there["pieces"].get(CORPUS, {}).get("rows")
-        pieces = index_pieces(recipe, replace(_NOTHING, known_documents=documents), options)
-    elif remote := [url for url in source if is_url(url)]:
-        unknown = Forecast("write", str(folder), None, "known when the files are there; they are deleted afterwards")
-        return folder, [*(Forecast("fetch", url, size_of_url(url), "from its server") for url in remote), unknown]
+        pieces = index_pieces(recipe, options)
+    elif any(map(is_url, source)):
+        fetches = [Forecast("fetch" if is_url(one) else "read", one) for one in source]
+        return folder, [*fetches, Forecast("write", str(folder), remark="what the files are made into")]
     else:
-        inputs = find(recipe, [Path(name).expanduser() for name in source], {})
-        fetches, pieces = inputs.fetches, pieces_of(recipe, inputs, options)
-        if recipe.archive and not source:
-            fetches = [Forecast("fetch", recipe.archive.url, recipe.archive.size, recipe.archive.size_from)]
-    missing = [piece for piece in pieces if not piece.done(folder)]
-    return folder, [*fetches, *(line for piece in missing for line in piece.forecast())] if missing else []
+        inputs = find(recipe, [Path(one).expanduser() for one in source], {})
+        reads, pieces = inputs.reads, pieces_of(recipe, inputs, options)
+    writes = [Forecast("write", piece.path) for piece in pieces if not piece.done(folder)]
+    return folder, [*reads, *writes] if writes else []
 
 
 def _find(name: str, output: str | Path | None) -> tuple[Recipe, Path]:

@@ -13,11 +13,10 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.recipes import Hub, Recipe, Table
@@ -30,29 +29,26 @@ NO_SPLIT = "all"  # of a file whose name holds no split; environments take it fo
 DOWNLOADS = "downloads"  # until what is made of them is finished
 
 _SPLITS = {"train": "train", "dev": "validation", "val": "validation", "validation": "validation", "test": "test"}
+_ORDER = ("train", "validation", "test", NO_SPLIT)
 _SHARD = re.compile(r"-\d+-of-\d+")  # as the hub names the parts of a large split
 _TIMEOUT_S = 20
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """One line of a dry run: "fetch", "read" or "write"; what; bytes, if they are known; and where that is from."""
+class Forecast(NamedTuple):
+    """One line of a dry run."""
 
-    action: str
+    action: str  # "fetch", "read" or "write"
     what: str
-    size: int | None
+    size: int | None = None  # bytes, where they are known
     remark: str = ""
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """The rows of one split of a table."""
 
     table: Table
     split: str
     read: Callable[[], Iterator[tuple[str, Row]]]  # starts a pass over the rows, each with its place
-    size: int  # bytes of the source
-    known: int | None = None  # how many rows there are, if that is known without reading them
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,10 @@ class Inputs:
     """Everything that a recipe reads."""
 
     origin: list[dict[str, Any]]  # what it is, for the manifest
-    fetches: list[Forecast]
-    rows: tuple[Rows, ...] = ()
+    reads: list[Forecast]
+    rows: Sequence[Rows] = ()
     documents: Source | None = None  # what is searched, where that is not the paragraphs of the rows
-    known_documents: int | None = None
-    paths: tuple[Path, ...] = ()  # of files that are no tables
+    paths: Sequence[Path] = ()  # of files that are no tables
 
 
 def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
@@ -75,24 +70,26 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inp
     """
     if recipe.tables:
         return _from_files(recipe, paths, urls) if paths else _from_hub(recipe)
-    built, (expected, *_) = recipe.built, recipe.accepted()
+    built, archive, (expected, *_) = recipe.built, recipe.archive, recipe.accepted()
+    if archive and not paths:
+        return Inputs([], [Forecast("fetch", archive.url, archive.size, archive.size_from)])
     if built and not paths:
         hint = f"fetch it by hand, and give it: --from PATH, with {built.local}; {recipe.cure()}"
         raise ConfigError(f"{recipe.name} cannot be fetched by a program: {built.why}; {hint}")
     for path in paths:
         if not path.exists():
             raise ConfigError(f"no such file or folder: {str(path)!r}; expected {expected}")
-        if recipe.archive and not (path.is_dir() or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
+        if archive and not (path.is_dir() or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
             raise ConfigError(f"{path} is neither a folder nor a zip or tar archive; expected {expected}")
-    read, sources = list(paths), tuple(paths)
-    if built:
-        # Of several files the first that is wanted stands for all: they lie side by side.
-        main = next((path for path in paths if path.is_dir() or path.match(built.names[0])), paths[0])
-        near = sorted(path for path in (main if main.is_dir() else main.parent).iterdir() if path.is_file())
-        read, sources = [path for path in near if any(map(path.match, built.names))], (main,)
-        if not read:
-            raise ConfigError(f"{main} holds nothing that {recipe.name} is made of; expected {expected}")
-    return Inputs([_origin(path, urls) for path in read], _read_lines(read), paths=sources)
+    if not built:
+        return _local(paths, urls, paths=paths)
+    # Of several files the first that is wanted stands for all: they lie side by side.
+    main = next((path for path in paths if path.is_dir() or path.match(built.names[0])), paths[0])
+    near = sorted(path for path in (main if main.is_dir() else main.parent).iterdir() if path.is_file())
+    wanted = [path for path in near if any(map(path.match, built.names))]
+    if not wanted:
+        raise ConfigError(f"{main} holds nothing that {recipe.name} is made of; expected {expected}")
+    return _local(wanted, urls, paths=[main])
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -100,28 +97,27 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
-def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder."""
-    return sum(file.stat().st_size for file in (files_in(path) if path.is_dir() else [path]))
-
-
 def source_names(source: Sequence[Mapping[str, Any]]) -> str:
     """Name what something was made from."""
     return ", ".join(str(part.get("hub") or part.get("url") or part.get("file")) for part in source)
 
 
-def _read_lines(paths: Sequence[Path]) -> list[Forecast]:
-    return [Forecast("read", str(path), size_of(path)) for path in paths]
-
-
-def _origin(path: Path, urls: Mapping[Path, str]) -> dict[str, Any]:
-    if path in urls:
-        return {"url": urls[path]}
-    # The name and not the path: the same file elsewhere is the same source.
-    if path.is_file():
-        return {"file": path.name, **files.describe(path)}
-    lines = [f"{file.relative_to(path).as_posix()} {files.sha256_of(file)}\n" for file in files_in(path)]
-    return {"file": path.name, "bytes": size_of(path), "sha256": hashlib.sha256("".join(lines).encode()).hexdigest()}
+def _local(used: Sequence[Path], urls: Mapping[Path, str], **found: Any) -> Inputs:
+    """Describe files, and folders, by name and checksum: the same file elsewhere is the same source."""
+    origin, reads = [], []
+    for path in used:
+        inside = files_in(path) if path.is_dir() else [path]
+        size = sum(file.stat().st_size for file in inside)
+        reads.append(Forecast("read", str(path), size))
+        if path in urls:
+            origin.append({"url": urls[path]})
+        elif path.is_file():
+            origin.append({"file": path.name, **files.describe(path)})
+        else:
+            lines = [f"{file.relative_to(path).as_posix()} {files.sha256_of(file)}\n" for file in inside]
+            digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+            origin.append({"file": path.name, "bytes": size, "sha256": digest})
+    return Inputs(origin, reads, **found)
 
 
 # Addresses.
@@ -157,51 +153,29 @@ def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool)
         except OSError as error:
             if error.errno is not None:  # of the disk; those of `requests` have none
                 raise
-            hint = "A copy on this machine can be given instead of the address"
-            reason = f"cannot download {name} ({_reason(error)}); the same command tries it again. {hint}"
-            raise ConfigError("; ".join(filter(None, (reason, recipe.cure())))) from error
+            reason = getattr(error.args[0] if error.args else error, "reason", error)  # the shortest text that it has
+            hint = "the same command tries it again. A copy on this machine can be given instead of the address"
+            cure = "; ".join(filter(None, [hint, recipe.cure()]))
+            raise ConfigError(f"cannot download {name} ({reason}); {cure}") from error
         urls[path] = name
         paths.append(path)
     return paths, urls
-
-
-def size_of_url(url: str) -> int | None:
-    """Ask a server how many bytes a file has; None if it does not tell.
-
-    Raises:
-        ConfigError: if it cannot be reached or has no such file.
-    """
-    try:
-        with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_S) as response:
-            length = response.headers.get("Content-Length")
-    except OSError as error:
-        raise ConfigError(f"cannot reach {url} ({_reason(error)})") from error
-    return int(length) if length else None
-
-
-def _reason(error: OSError) -> Any:
-    """Return the shortest text of an error of `requests` or urllib."""
-    inner = error.args[0] if error.args else error
-    return getattr(inner, "reason", None) or getattr(error, "reason", None) or error
 
 
 # The hub.
 
 
 def _from_hub(recipe: Recipe) -> Inputs:
-    hubs, rows = [table.hub for table in recipe.tables], []
+    hubs, rows, documents = [table.hub for table in recipe.tables], [], None
     for table in recipe.tables:
-        for split, count in table.hub.rows.items():
-            read = partial(hub_rows, table.hub, split, recipe.cure(table.local))
-            rows.append(Rows(table, split, read, round(table.hub.size * count / table.hub.count), count))
-    documents = known = None
+        for split in table.hub.rows:
+            rows.append(Rows(table, split, partial(hub_rows, table.hub, split, recipe.cure(table.local))))
     if isinstance(recipe.corpus, Hub):
         hubs.append(recipe.corpus)
-        known, cure = recipe.corpus.count, recipe.cure("; and with it ".join(recipe.accepted()))
-        documents = Source(partial(_documents, recipe.corpus, cure))
-    fetches = [Forecast("fetch", str(hub), hub.size, f"{hub.count:,} rows; {hub.size_from}") for hub in hubs]
+        documents = Source(partial(_documents, recipe.corpus, recipe.cure("; and with it ".join(recipe.accepted()))))
+    reads = [Forecast("fetch", str(h), h.size, f"{sum(h.rows.values()):,} rows; {h.size_from}") for h in hubs]
     origin = [{"hub": hub.name, "config": hub.config, "revision": hub.revision} for hub in hubs]
-    return Inputs(origin, fetches, tuple(rows), documents, known)
+    return Inputs(origin, reads, rows, documents)
 
 
 def _documents(hub: Hub, cure: str) -> Iterator[tuple[str, Document]]:
@@ -231,7 +205,7 @@ def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
 
 @lru_cache(maxsize=1)
 def load(name: str, config: str | None, revision: str) -> Any:
-    """Load a data set of the hub, after asking the hub once: `datasets` would try for half a minute."""
+    """Load a data set of the hub, after one request to the hub: `datasets` would try for half a minute."""
     datasets, client = require("datasets", "train"), require("huggingface_hub", "train")
     if not client.constants.HF_HUB_OFFLINE:  # then there is only its cache, which may be enough
         client.HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT_S)
@@ -242,7 +216,7 @@ def load(name: str, config: str | None, revision: str) -> Any:
 
 
 def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
-    found: dict[tuple[str, str], tuple[Table, list[Path]]] = {}  # a table's folder and a split, to the files
+    found: dict[tuple[str, str], list[Path]] = {}  # a table's folder and a split, to the files
     corpora: list[Path] = []
     expected = "; or ".join(recipe.accepted())
     for path, named in ((file, file == given) for given in paths for file in _expand(given)):
@@ -253,39 +227,38 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
         except ConfigError:
             if named or split != NO_SPLIT:
                 raise
-            columns = set()  # it may be anything, such as a list of licences
+            continue  # it may be anything, such as a list of licences
         table = next((one for one in recipe.tables if any(map(columns.issuperset, one.forms))), None)
         if isinstance(recipe.corpus, Hub) and columns.issuperset(("_id", "text")) and not table:
             corpora.append(path)
         elif table and (named or not set(table.pass_over).intersection(words)):
-            found.setdefault((table.folder, split), (table, []))[1].append(path)
+            found.setdefault((table.folder, split), []).append(path)
         elif named:
             has = f"it has the columns {', '.join(sorted(columns))}" if columns else "it has no rows"
             raise ConfigError(f"{path} is nothing that {recipe.name} is made of: {has}; expected {expected}")
     if not found:
         where = ", ".join(map(str, paths))
         raise ConfigError(f"{where} holds nothing that {recipe.name} is made of; expected {expected}")
+    if isinstance(recipe.corpus, Hub) and len(corpora) != 1:
+        got = ", ".join(map(str, corpora)) or "none"
+        raise ConfigError(f"{recipe.name} needs one file of documents (columns _id, title and text), and got {got}")
+    rows: list[Rows] = []
+    used: list[Path] = []
     # The order does not depend on the files' names, because it becomes that of the corpus.
-    order = [(table.folder, split) for table in recipe.tables for split in (*_SPLITS.values(), NO_SPLIT)]
-    found = {key: found[key] for key in order if key in found}
-    for (folder, split), (_, group) in found.items():
+    for table, split in product(recipe.tables, _ORDER):
+        group = found.get((table.folder, split), [])
+        if not group:
+            continue
         names = ", ".join(urls.get(path, str(path)) for path in group)
         if len({path.resolve() for path in group}) < len(group):
             raise ConfigError(f"{names}: a file is given twice, and its rows would be, too")
         if len(group) > 1 and not all(_SHARD.search(path.name) for path in group):
             raise ConfigError(f"{names} would be the same split ({split}); give one of them by --from")
-        if split == NO_SPLIT and any(other != split for kind, other in found if kind == folder):
+        if split == NO_SPLIT and any(other.table is table for other in rows):
             raise ConfigError(f"cannot tell which split {group[0]} is; its name must hold train, validation or test")
-    if isinstance(recipe.corpus, Hub) and len(corpora) != 1:
-        got = ", ".join(map(str, corpora)) or "none"
-        raise ConfigError(f"{recipe.name} needs one file of documents (columns _id, title and text), and got {got}")
-    used = [path for _, group in found.values() for path in group] + corpora
-    rows = [
-        Rows(table, split, partial(read_files, group), sum(map(size_of, group)))
-        for (_, split), (table, group) in found.items()
-    ]
-    documents = read_documents(corpora[0]) if corpora else None
-    return Inputs([_origin(path, urls) for path in used], _read_lines(used), tuple(rows), documents)
+        rows.append(Rows(table, split, partial(read_files, group)))
+        used += group
+    return _local(used + corpora, urls, rows=rows, documents=read_documents(corpora[0]) if corpora else None)
 
 
 def _expand(path: Path) -> list[Path]:
