@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 import time
@@ -20,17 +19,12 @@ from agent_gym.rollout import Budget, Runner, read_trajectories, replay, to_reco
 from agent_gym.rollout.contexts import NewContext
 from agent_gym.rollout.env_threads import EnvThread
 
-POLICIES = pytest.mark.parametrize(
-    "context", ["append", "window:1", "budget:300", "summarize:400", "rebuild", "template"]
-)
+POLICIES = pytest.mark.parametrize("context", ["append", "window:1", "summarize:400"])
 
 
 @POLICIES
 def test_a_broken_environment_is_one_failed_episode(tokenizer: Any, context: str) -> None:
-    specs = [
-        dataclasses.replace(spec, sampling_seed=spec.index)
-        for spec in counting(4, "Toy/Broken-v0", how="crash", when=3, tasks=(1,), max_turns=6)
-    ]
+    specs = counting(4, "Toy/Broken-v0", how="crash", when=3, tasks=(1,), max_turns=6)
     episodes, _ = roll_random(tokenizer, specs, context, Budget(20, 500))
     for i, episode in enumerate(episodes):
         if i == 1:
@@ -111,11 +105,6 @@ def test_a_late_context_changes_nothing(tokenizer: Any) -> None:
     assert used and context.env is not None and all(env is not context.env for env in used)
     assert to_record(late) == record and fine.success
     runner.close()
-    # Nor does its thread use up the only worker.
-    context = _Stuck()
-    episodes = roll(tokenizer, counting(3), budget=Budget(max_seconds=1.0), context=context, workers=1, max_live=1)
-    context.go.set()
-    assert [episode.success for episode in episodes] == [False, True, True]
 
 
 def test_a_context_that_breaks_is_a_failed_episode_and_a_mistake_is_an_error(tokenizer: Any) -> None:
@@ -176,35 +165,26 @@ def test_a_policy_of_ones_own_whose_rows_keep_to_the_budget(tokenizer: Any) -> N
     assert len(episode.rows) == 5 and max(len(row.token_ids) for row in episode.rows) == 300
 
 
-def test_the_situation_of_an_environment_with_a_state(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_situation_holds_the_history() -> None:
     env = CountingEnv(system_prompt="Be brief.")
     env.reset(seed=0, options={"task": "T"})
     opening = env.situation()
-    assert [message["role"] for message in opening] == ["system", "user"]
-    assert opening[1]["content"].startswith("Task T: ") and env.history() == ""
+    assert [message["role"] for message in opening] == ["system", "user"] and env.history() == ""
     answers = [env.step("one")[0], env.step("two")[0]]
     assert env.history() == f"1. You: one\n   Answer: {answers[0]}\n2. You: two\n   Answer: {answers[1]}"
     assert env.situation()[1]["content"] == f"{opening[1]['content']}\n\nWhat happened so far:\n{env.history()}"
-    monkeypatch.setattr(
-        CountingEnv, "situation", lambda self: [{"role": "user", "content": f"You are in turn {self.turn}."}]
-    )
-    (episode,) = roll(tokenizer, counting(1), context="rebuild")
-    shown = [tokenizer.decode(row.token_ids[: row.prompt_length]) for row in episode.rows[1:]]
-    assert [f"turn {k}." in text and len(text) < 70 for k, text in enumerate(shown, 1)] == [True] * 3
 
 
 # The command line.
 
 
-def test_rollout_and_eval_take_a_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollout_takes_a_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env_id, output = "AgentR1/GSM8K-v0", tmp_path / "t.jsonl"
     flags = ["--expert", "--episodes", "4", "--context", "window:1"]
     assert main(["rollout", env_id, *flags, "--output", str(output)]) == 0
     records = list(read_trajectories(output))
     assert max(len(record["rows"]) for record in records) > 1
     assert all(replay(record) == [] for record in records)
-    assert main(["eval", env_id, *flags, "--output", str(tmp_path / "e.jsonl")]) == 0
-    assert (tmp_path / "e.jsonl").read_text().count('"context": "window:1"') == 4
     capsys.readouterr()
     for bad, words in (("windw", "known: append, window:TURNS"), ("budget:99999", "max_tokens is 4096")):
         assert main(["eval", env_id, "--model", "./nope", "--context", bad]) == 2

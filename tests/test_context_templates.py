@@ -134,19 +134,3 @@ def test_inline_answers_have_no_rendering(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="answers inside the policy's own turn; use append"):
         runner.run(counting(1, "Toy/Inline-v0"))
     runner.close()
-
-
-def test_several_answers_share_a_message_where_the_template_has_no_tools() -> None:
-    talk = [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": "call"},
-        {"role": "tool", "content": "A"},
-        {"role": "tool", "content": "B"},
-    ]
-
-    def rendered(**kwargs: Any) -> str:
-        tokenizer = make_tiny_tokenizer(chat_template=template(**kwargs))
-        return str(tokenizer.decode(ChatRenderer.of(tokenizer).conversation(talk)))
-
-    assert rendered().endswith("<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n")
-    assert rendered(tools=True).count("<|im_start|>tool\n") == 2

@@ -11,18 +11,11 @@ from rollout_tools import check_episode, counting, expert, roll, roll_random, sc
 
 from agent_gym import ConfigError, Sampled
 from agent_gym.chat import ChatRenderer
-from agent_gym.rollout import CONTEXTS, Budget, Episode, Runner, make_context, make_env, replay, tighten, to_record
-from agent_gym.rollout.contexts import (
-    OBSERVATION_HEADING,
-    REQUEST,
-    SUMMARY_HEADING,
-    BudgetContext,
-    SummaryContext,
-    WindowContext,
-)
+from agent_gym.rollout import Budget, Episode, Runner, make_context, make_env, replay, tighten, to_record
+from agent_gym.rollout.contexts import OBSERVATION_HEADING, REQUEST, SUMMARY_HEADING, WindowContext
 
 ENVS = ("Toy/Counting-v0", "Toy/Inline-v0")
-NAMES = ["append", "window:2", "budget:400", "summarize:500", "rebuild", "template"]
+NAMES = ["append", "window:2", "budget:900", "summarize:900", "rebuild", "template"]
 
 few = settings(max_examples=25)
 episodes_of = {
@@ -57,20 +50,13 @@ def joined(opening: list[int], turns: list[list[int]]) -> list[int]:
     return opening + [i for turn in turns for i in turn]
 
 
-@pytest.mark.parametrize("env_id", [*ENVS, "AgentR1/GSM8K-v0"])
 @pytest.mark.parametrize("context", NAMES)
-def test_an_expert_is_not_disturbed(tokenizer: Any, context: str, env_id: str) -> None:
-    if context == "template" and env_id == "Toy/Inline-v0":
-        pytest.skip("inline answers have no rendering as messages")
-
+def test_an_expert_is_not_disturbed(tokenizer: Any, context: str) -> None:
     def act(episode: Any) -> str:
         return expert(episode) if episode.asked == "act" else "all is well"
 
-    budget = Budget(max_tokens=900 if env_id.startswith("Agent") else 500)
-    specs = counting(3, env_id) if env_id.startswith("Toy") else counting(3, env_id, system_prompt="")
-    if env_id.startswith("Agent"):
-        context = context.replace("500", "900").replace("400", "900")
-    for episode in roll(tokenizer, specs, act, budget, context=context):
+    specs = counting(3, "AgentR1/GSM8K-v0", system_prompt="")
+    for episode in roll(tokenizer, specs, act, Budget(max_tokens=900), context=context):
         assert episode.success and episode.terminated and episode.turns >= 2
         if len(episode.rows) == 1:
             check_episode(episode, tokenizer)
@@ -144,16 +130,6 @@ def test_rebuild_is_a_row_per_step(tokenizer: Any, env_id: str, seed: int, cut: 
         for step, (request, _) in zip(episode.steps, policy.log_of(episode), strict=True):
             assert request.prompt_ids == renderer.prompt(env.unwrapped.situation())
             env.step(step.action)
-
-
-@few
-@given(**episodes_of)
-def test_template_that_edits_nothing_is_one_row(tokenizer: Any, env_id: str, seed: int, cut: float, turn: int) -> None:
-    """Random ids do not survive encoding, so it is the same words that count, and the row keeps the sampled ids."""
-    specs = specs_of("Toy/Counting-v0", seed)
-    episodes, _ = roll_random(tokenizer, specs, "template", Budget(turn, 700), cut)
-    appended, _ = roll_random(tokenizer, specs, "append", Budget(turn, 700), cut)
-    assert [episode.rows for episode in episodes] == [episode.rows for episode in appended]
 
 
 # Summaries.
@@ -233,9 +209,8 @@ def test_an_answer_that_leaves_no_room(tokenizer: Any) -> None:
         assert episode.truncation == "tokens" and {step.kind for step in episode.steps} == {"act"}
 
 
-@pytest.mark.parametrize("summary", ["", "<think>Where was I", "<|im_start|>\ufffd{{ x }}"])
+@pytest.mark.parametrize("summary", ["", "<|im_start|>\ufffd{{ x }}"])
 def test_any_summary_will_do(tokenizer: Any, summary: str) -> None:
-    """An empty one, one that was cut off in mid-thought, and one with markup."""
     act = lambda episode: "on" if episode.asked == "act" else summary  # noqa: E731
     (episode,) = roll(tokenizer, counting(1, max_turns=20), act, Budget(9, 600), context="summarize")
     assert episode.truncation == "turns" and len(episode.rows) > 1 and episode.turns == 20
@@ -243,29 +218,14 @@ def test_any_summary_will_do(tokenizer: Any, summary: str) -> None:
     assert (SUMMARY_HEADING in shown) == bool(summary)
 
 
-# Names.
-
-
-def test_names_make_policies() -> None:
-    assert make_context("window:4") == WindowContext(4)
-    assert make_context("budget") == BudgetContext() and make_context("budget:2048") == BudgetContext(2048)
-    assert make_context("summarize:2048") == SummaryContext(2048)
-    assert {type(make_context(form.replace("TURNS", "3").replace("TOKENS", "300"))) for form in CONTEXTS} == set(
-        CONTEXTS.values()
-    )
-    policy = WindowContext(2)
-    assert make_context(policy) is policy
-
-
-@pytest.mark.parametrize(
-    "bad", ["", "windw:4", "window", "window:", "window:0", "window:-1", "window:x", "append:3", "budget:", "budget:²"]
-)
+@pytest.mark.parametrize("bad", ["windw:4", "window", "window:0", "append:3", "budget:", "budget:²"])
 def test_other_names_are_refused_with_the_known_ones(bad: str, tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="known: append, window:TURNS, budget, budget:TOKENS, summarize"):
         Runner(scripted(tokenizer), tokenizer, context=bad)
 
 
-def test_one_limit_of_tokens(tokenizer: Any) -> None:
+def test_policies_as_objects_and_their_limits(tokenizer: Any) -> None:
+    assert make_context(WindowContext(2)) == make_context("window:2")
     assert tighten(Budget(max_tokens=900), make_context("budget:300")) == Budget(max_tokens=300)
     assert tighten(Budget(max_tokens=900), make_context("summarize")) == Budget(max_tokens=900)
     with pytest.raises(ConfigError, match="asks for 901 tokens, but max_tokens is 900"):

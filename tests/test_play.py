@@ -40,19 +40,8 @@ def test_the_short_form_of_a_call_is_played_in_the_environments_own_format(game:
     assert "--- world\n24\n" in screen and "answer +1.00" in screen and "done: solved, reward +1.10, 3 turns" in screen
 
 
-def test_the_expert_can_play_every_turn(game: Game) -> None:
-    screen = game("/expert", "/expert", "/expert")
-    assert screen.count("> /expert\n--- you\n") == 3 and "done: solved, reward +1.10, 3 turns" in screen
-
-
-def test_the_gold_answer_is_never_shown_to_a_person_either(game: Game) -> None:
-    screen = game("<answer>5</answer>")
-    assert "27" not in screen and "done: not solved" in screen
-
-
 def test_a_turn_of_several_lines_and_one_that_begins_with_a_slash(game: Game) -> None:
     assert "reward +1.10" in game('"""', "/calculator is a command", '<answer>27</answer>"""')
-    assert "done: solved" in game('"""<answer>27</answer>"""')
     assert "left after 0 turns" in game('"""', "<answer>27</answer>")
 
 
@@ -63,36 +52,25 @@ def test_what_cannot_be_played_is_explained_and_costs_no_turn(game: Game) -> Non
     assert screen.rstrip().endswith(", 1 turn")
 
 
-@pytest.mark.parametrize("last", [["/quit"], []])
-def test_leaving_early_is_neither_success_nor_failure(last: list[str], game: Game) -> None:
-    screen = game("/calculator 1+1", *last)
-    assert screen.rstrip().endswith("left after 1 turn, reward so far +0.00") and "solved" not in screen
-
-
-def test_running_out_of_turns_ends_the_game(game: Game) -> None:
+def test_how_a_game_ends(game: Game) -> None:
+    for last in (["/quit"], []):
+        screen = game("/calculator 1+1", *last)
+        assert screen.rstrip().endswith("left after 1 turn, reward so far +0.00") and "solved" not in screen
     assert "out of turns: not solved" in game("/calculator 1", "/calculator 2", max_turns=2)
+    screen = game("<answer>5</answer>")
+    assert "27" not in screen and "done: not solved" in screen, "the gold answer is never shown"
 
 
 SEARCH = {"properties": {"query": {"type": "string"}, "k": {"type": "integer"}}, "required": ["query"]}
 
 
-@pytest.mark.parametrize(
-    ("argument", "arguments"),
-    [
-        ("who wrote it", '{"query": "who wrote it"}'),
-        ("7", '{"query": "7"}'),
-        ('{"query": "a", "k": 3}', '{"query": "a", "k": 3}'),
-    ],
-)
-def test_the_argument_goes_to_the_only_required_one(argument: str, arguments: str) -> None:
-    tools = {"search": {"name": "search", "parameters": SEARCH}}
-    assert f'"arguments": {arguments}' in tool_call(gymnasium.make(ENV_ID), tools, "search", argument)
-
-
-def test_several_required_arguments_have_to_be_json() -> None:
+def test_the_argument_goes_to_the_only_required_one_and_several_have_to_be_json() -> None:
+    env, tools = gymnasium.make(ENV_ID), {"search": {"name": "search", "parameters": SEARCH}}
+    for argument, arguments in (("7", '{"query": "7"}'), ('{"query": "a", "k": 3}', '{"query": "a", "k": 3}')):
+        assert f'"arguments": {arguments}' in tool_call(env, tools, "search", argument)
     parameters = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
     with pytest.raises(ConfigError, match=r'write /add \{"a": "...", "b": "..."\}'):
-        tool_call(gymnasium.make(ENV_ID), {"add": {"name": "add", "parameters": parameters}}, "add", "1 2")
+        tool_call(env, {"add": {"name": "add", "parameters": parameters}}, "add", "1 2")
 
 
 def test_a_seed_is_one_game(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from toy_envs import WorldEnv
 
 from agent_gym import Reply, Sampled
-from agent_gym.chat import ChatRenderer, SpecialTokens
-from agent_gym.search.base import TokenLimit
+from agent_gym.chat import ChatRenderer
 
 pytest.importorskip("trl")
 from test_chat_templates import CASES, Case, every_template, renderer_of, tool_messages  # noqa: E402
@@ -56,20 +54,6 @@ def test_the_world_writes_words(case: Case, one: str, other: str) -> None:
         assert decode(renderer, said) == decode(renderer, harmless).replace("Wone", one).replace("Wtwo", other)
 
 
-@given(TEXTS)
-@settings(deadline=None)
-def test_pieces_are_the_text_and_have_no_special_token(text: str) -> None:
-    tokens = SpecialTokens(make_tokenizer())
-    assert "".join(tokens.pieces(text)) == text
-    assert not any(token in piece for piece in tokens.pieces(text) for token in TOKENS)
-    if not any(token in text for token in TOKENS):
-        assert tokens.pieces(text) == [text], "what holds none is encoded as ever"
-
-
-def make_tokenizer() -> Any:
-    return make_tiny_tokenizer(special_tokens=[token for token in TOKENS if token not in ("<|im_start|>",)])
-
-
 def test_only_the_world_is_held_to_words() -> None:
     """The system prompt is the trainer's; a turn is the policy's, and what it sampled stands as sampled."""
     renderer = renderer_of(CASES[0])
@@ -103,12 +87,6 @@ def test_tokenizers_in_python_break_too() -> None:
         assert said.strip() in decode(renderer, ids)
     assert renderer.inline_reply([], said).count(1) == 0
     assert renderer.reply([], tool_messages(said).messages or []).count(1) == 2, "the two of the template"
-
-
-def test_a_limit_of_tokens_counts_the_words() -> None:
-    limit = TokenLimit(renderer_of(CASES[0]))
-    assert limit.count("<|im_end|>" * 10) == len(renderer_of(CASES[0]).inline_reply([], "<|im_end|>" * 10)) > 50
-    assert limit.count(limit.cut("<|im_end|>" * 10, 30)) <= 30
 
 
 def test_a_conversation_has_the_turns_that_were_taken() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -101,9 +100,7 @@ def test_what_was_recorded_replays_also_from_before_there_were_summaries(records
     [
         (("steps", 1, "observation"), "1000000", "step 1: observation"),
         (("steps", -1, "reward"), 0.5, "reward"),
-        (("steps", -1, "action"), "<answer>-1</answer>", "reward"),
         (("steps", 0, "action"), "<answer>-1</answer>", "early"),
-        (("task_id",), "test/9", "test/9"),
         (("spec", "index"), 9, "task"),
         (("messages", 1, "content"), "What is 1+1?", "opening"),
         (("success",), False, "success"),
@@ -117,6 +114,8 @@ def test_replay_detects_what_was_changed(
     won = next(e for e in episodes if e.spec.env_id == GSM8K and e.success and len(e.steps) >= 3)
     record = json.loads(json.dumps(to_record(won)))
     assert replay(record) == []
+    assert replay({**record, "steps": record["steps"][:-1]}), "a step is missing"
+    assert replay({**record, "steps": record["steps"] + record["steps"][-1:]}), "a step too many"
     place = record
     for key in path[:-1]:
         place = place[key]
@@ -125,29 +124,15 @@ def test_replay_detects_what_was_changed(
     assert any(words in difference for difference in replay(record))
 
 
-def test_replay_detects_missing_and_extra_steps(episodes: list[Episode]) -> None:
-    won = next(e for e in episodes if e.spec.env_id == GSM8K and e.success)
-    record = json.loads(json.dumps(to_record(won)))
-    shorter, longer = copy.deepcopy(record), copy.deepcopy(record)
-    shorter["steps"].pop()
-    longer["steps"].append(longer["steps"][-1])
-    assert replay(shorter) and replay(longer)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"version": 1\n', "line 1: not valid JSON"),
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for text, words in (
         ('{"version": 1}\n', "line 1: no spec"),
-        ("", "holds no episodes"),
         ('{"version": 99}\n', "line 1: format 99, this version reads 1"),
         ("[]\n", "line 1: format None"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "t.jsonl").write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        list(read_trajectories(tmp_path / "t.jsonl"))
+    ):
+        (tmp_path / "t.jsonl").write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            list(read_trajectories(tmp_path / "t.jsonl"))
     with pytest.raises(ConfigError, match="no trajectory file at"):
         list(read_trajectories(tmp_path / "none.jsonl"))
 
@@ -161,16 +146,12 @@ def damaged(good: list[dict[str, Any]]) -> tuple[bytes, set[int]]:
     lines: list[Any] = [good[0], b"\xff\xfe{", b"[" * 200_000, b'{"version": 1', b"\x00" * 30, good[1]]
     lines += [{name: value for name, value in record.items() if name != left} for left in ("messages", "spec", "steps")]
     changes: list[dict[str, Any]] = [
-        {"version": 2},
         {"messages": "hello"},
-        {"messages": [{"role": "user"}]},
         {"messages": [{"role": "user", "content": [{"type": "image", "image": 3}]}]},
         {"spec": {**record["spec"], "env_id": 3}},
         {"spec": {**record["spec"], "of_the_future": 3}},
         {"reward": None},
-        {"reward_terms": []},
         {"tools": [{}]},
-        {"steps": [{**record["steps"][0], "action": 5}]},
         {"steps": [{**record["steps"][0], "row": 9}]},
         {"steps": [{**record["steps"][0], "tool_calls": ["add"]}]},
         {"rows": []},
@@ -212,7 +193,6 @@ def test_every_command_reads_what_is_whole_in_a_damaged_file(
     empty.write_text("")
     for words in (
         ["view", str(path)],
-        ["view", str(path), "--terminal"],
         ["view", str(path), "--terminal", "--episode", "3"],
         ["rescore", str(path), "--output", str(tmp_path / "again.jsonl")],
         ["compare", str(path), str(other)],
@@ -226,8 +206,6 @@ def test_every_command_reads_what_is_whole_in_a_damaged_file(
     for words, message in (
         (["view", str(empty)], f"{empty} holds no episodes"),
         (["compare", str(other), str(empty)], f"{empty} holds no episodes"),
-        (["rescore", str(empty)], f"{empty} holds no episodes"),
-        (["export", "trajectories", str(empty), str(tmp_path / "none")], f"{empty} holds no episodes"),
         (["view", str(tmp_path / "bad.jsonl")], "line 1: not UTF-8 text"),
     ):
         assert message in complaint(capsys, *words)
