@@ -7,17 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 pytest.importorskip("transformers")
 
 from cli_tools import complaint  # noqa: E402
-from rollout_tools import counting, scripted  # noqa: E402
+from rollout_tools import counting, roll, scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 
-import agent_gym  # noqa: E402
-from agent_gym import ConfigError, EnvEntry  # noqa: E402
+from agent_gym import ConfigError  # noqa: E402
 from agent_gym.cli.engine import variant  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import EpisodeFile, evaluate, make_specs, summarize  # noqa: E402
@@ -65,9 +63,7 @@ def test_attempts_at_one_task_are_counted_as_what_they_are(tokenizer: Any) -> No
         wins = (episode.spec.index, episode.spec.member) in won
         return str(episode.env.unwrapped.expert_action()) if wins else "stop"
 
-    runner = Runner(scripted(tokenizer, act), tokenizer)
-    result = evaluate(runner, specs)
-    runner.close()
+    result = summarize(roll(tokenizer, specs, act))
     assert (result.tasks, result.attempts, result.episodes) == (4, 2, 8)
     assert result.success == 5 / 8 and result.metrics["pass@2"] == 3 / 4
     assert result.high - result.low > 0.6, "the interval is that of about four tasks and not of eight"
@@ -78,38 +74,26 @@ def test_categories_of_every_environment_reach_the_result(tmp_path: Path, capsys
     arguments = ["eval", HOTPOTQA, "AgentR1/ALFWorld-v0", "--split", "train", "--policy", "expert", "--episodes", "6"]
     hotpotqa, alfworld = run(capsys, *arguments, "--output", str(output))["results"]
     assert set(hotpotqa["categories"]) == {"type", "level"} and set(alfworld["categories"]) == {"task_type"}
-    levels = hotpotqa["categories"]["level"].values()
-    assert sum(level["tasks"] for level in levels) == 6
+    assert sum(level["tasks"] for level in hotpotqa["categories"]["level"].values()) == 6
     assert {"env/em", "env/f1", "reward/em", "episode/turns", "tool/search/calls"} <= set(hotpotqa["measures"])
     found = summarize([from_record(record) for record in records_of(output) if record["categories"].get("task_type")])
-    assert "\n\ntask_type " in details("expert", "AgentR1/ALFWorld-v0", found)
-    assert all(record["categories"] for record in records_of(output))
+    assert found.tasks == 6 and "\n\ntask_type " in details("expert", "AgentR1/ALFWorld-v0", found)
 
 
 def test_the_policies_of_a_report(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = run(capsys, "eval", GSM8K, "--policy", "expert", "random", "--episodes", "8")["results"]
-    assert [(row["policy"], row["measures"]["episode/success"]["value"]) for row in table] == [
-        ("expert", 1.0), ("random", 0.0)
-    ]  # fmt: skip
-    random = [r for r in records_of(played) if r["policy"] == "random"]
-    acts = [[step["action"] for step in record["steps"]] for record in random]
-    assert any("calculator" in text for episode in acts for text in episode)
-    assert any("<answer>" in text for episode in acts for text in episode)
+    success = [(row["policy"], row["measures"]["episode/success"]["value"]) for row in table]
+    assert success == [("expert", 1.0), ("random", 0.0)]
+    acts = [[step["action"] for step in r["steps"]] for r in records_of(played) if r["policy"] == "random"]
+    assert all(any(word in text for episode in acts for text in episode) for word in ("calculator", "<answer>"))
     assert acts[::2] != acts[1::2], "attempts at a task differ"
-
-
-def test_policies_that_are_variants() -> None:
-    for policy, name in (("naive-rag", "NaiveRAG"), ("react", "ReAct"), ("direct", "Direct")):
-        assert variant(HOTPOTQA, policy) == f"AgentR1/HotpotQA-{name}-v0"
-    with pytest.raises(ConfigError, match="GSM8K-v0 has no policy 'react'; known: expert, random, model, notool"):
-        variant(GSM8K, "react")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (f"{GSM8K}", "--policy expert"),
-        (f"{HOTPOTQA} --model m --policy reakt", "has no policy 'reakt'; did you mean react?"),
+        (f"{GSM8K} --model m --policy react", "GSM8K-v0 has no policy 'react'; known: expert, random, model, notool"),
         (f"{GSM8K} --expert --output a.json", "must end in .jsonl"),
         (f"{GSM8K} --expert --resume", "name it with --output"),
     ],
@@ -118,11 +102,12 @@ def test_what_cannot_be_evaluated(words: str, message: str, capsys: pytest.Captu
     assert message in complaint(capsys, "eval", *words.split())
 
 
+def test_policies_that_are_variants() -> None:
+    names = [variant(HOTPOTQA, policy) for policy in ("naive-rag", "react", "direct")]
+    assert names == [f"AgentR1/HotpotQA-{name}-v0" for name in ("NaiveRAG", "ReAct", "Direct")]
+
+
 # Going on.
-
-
-def expected_keys(episodes: int) -> list[tuple[str, int, int]]:
-    return [(p, i, k) for p in ("expert", "random") for i in range(episodes) for k in range(2)]
 
 
 def keys(path: Path) -> list[tuple[str, int, int]]:
@@ -131,33 +116,29 @@ def keys(path: Path) -> list[tuple[str, int, int]]:
 
 def test_a_run_goes_on_where_it_was_cut_off(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = played.read_text().splitlines(keepends=True)
-    broken = json.loads(lines[3])
-    broken["failure"], broken["reward"] = "EnvFailure: the sandbox is dead", None
+    broken = json.loads(lines[3]) | {"failure": "EnvFailure: the sandbox is dead", "reward": None}
     cut = tmp_path / "cut.jsonl"
     cut.write_text("".join([*lines[:3], json.dumps(broken) + "\n", *lines[4:20], lines[20][:500]]))
-    arguments = ["eval", GSM8K, "--policy", "expert", "random", "--episodes", "8", "--samples", "2"]
-    report = run(capsys, *arguments, "--output", str(cut), "--resume")
-    assert keys(cut) == expected_keys(8), "each exactly once, the failed one again"
-    kept = cut.read_text().splitlines(keepends=True)
-    assert kept[:19] == lines[:3] + lines[4:20], "what was there stays as it was"
-    assert sorted(r["steps"][0]["action"] for r in records_of(cut)) == sorted(
-        r["steps"][0]["action"] for r in records_of(played)
-    )
-    assert [row["episodes"] for row in report["results"]] == [16, 16]
-    size = cut.stat().st_size
-    run(capsys, *arguments, "--output", str(cut), "--resume")
-    assert cut.stat().st_size == size, "nothing was left to play"
+
+    def resume(episodes: int = 8) -> list[str]:
+        words = ["eval", GSM8K, "--policy", "expert", "random", "--episodes", str(episodes), "--samples", "2"]
+        return [*words, "--output", str(cut), "--resume"]
+
+    report = run(capsys, *resume())
+    assert keys(cut) == keys(played) and len(keys(cut)) == 32, "each exactly once, the failed one again"
     before = cut.read_bytes()
-    resume = [*arguments, "--output", str(cut), "--resume"]
-    assert "played with max_turns null, now it is 3" in complaint(capsys, *resume, "--max_turns", "3")
+    assert before.startswith("".join(lines[:3] + lines[4:20]).encode()), "what was there stays as it was"
+    first_actions = [sorted(r["steps"][0]["action"] for r in records_of(path)) for path in (cut, played)]
+    assert first_actions[0] == first_actions[1]
+    assert [row["episodes"] for row in report["results"]] == [16, 16]
+    run(capsys, *resume())
+    assert "played with max_turns null, now it is 3" in complaint(capsys, *resume(), "--max_turns", "3")
     kwargs = ["--env_kwargs", '{"max_turns": 3}']
-    assert 'played with env_kwargs {}, now it is {"max_turns": 3}' in complaint(capsys, *resume, *kwargs)
-    fewer = [word if word != "8" else "7" for word in resume]
-    assert "which this run would not play" in complaint(capsys, *fewer)
-    assert cut.read_bytes() == before
-    more = [word if word != "8" else "9" for word in arguments]
-    run(capsys, *more, "--output", str(cut), "--resume")
-    assert keys(cut) == expected_keys(9), "more tasks are no other settings"
+    assert 'played with env_kwargs {}, now it is {"max_turns": 3}' in complaint(capsys, *resume(), *kwargs)
+    assert "which this run would not play" in complaint(capsys, *resume(7))
+    assert cut.read_bytes() == before, "nothing was left to play, and a refusal changes nothing"
+    run(capsys, *resume(9))
+    assert keys(cut) == sorted([*keys(played), *((p, 8, k) for p in ("expert", "random") for k in range(2))])
 
 
 def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
@@ -180,19 +161,17 @@ def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
 # Scores again.
 
 
-def test_what_was_stored_is_what_the_environment_says(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_scores_are_those_of_today_and_other_weights_others(
+    played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rescore", str(played)]) == 0
     assert "answers otherwise in 0 of them, the score is another in 0" in capsys.readouterr().out
-
-
-def test_other_weights_and_arguments(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "new.jsonl"
     found = run(capsys, "rescore", str(played), "--reward_weights", '{"format": 0.5}', "--output", str(output))
     assert found["scores_differ"] >= 16 and found["world_differs"] == 0
     assert found["now"]["reward/format"] == pytest.approx(5 * found["stored"]["reward/format"])
     assert found["now"]["episode/success"] == found["stored"]["episode/success"]
-    new = records_of(output)
-    assert all(record["spec"]["env_kwargs"]["reward_weights"] == {"format": 0.5} for record in new)
+    assert all(r["spec"]["env_kwargs"]["reward_weights"] == {"format": 0.5} for r in records_of(output))
     assert main(["rescore", str(output)]) == 0, "the new file is consistent"
     assert "no reward term ['formt']" in complaint(capsys, "rescore", str(played), "--reward_weights", '{"formt": 1}')
     # With fewer turns the world itself is another.
@@ -262,22 +241,3 @@ def test_the_page_explains_every_field_of_a_line(played: Path) -> None:
         shown = {"images"} if field == "rows" else set()
         assert set(re.findall(r"`(\w+)`", rows[field])) == set(parts) | shown
     assert all(set(call) == {"name", "arguments", "error", "seconds"} for call in record["steps"][0]["tool_calls"])
-
-
-def test_em_and_f1_of_questions_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    from openai_tools import Server, says, serving
-
-    rows = [{"question": "Where is Gouda?", "answer": "the Netherlands"}]
-    agent_gym.register(
-        EnvEntry("Mine/Words-v0", "agent_gym:QuestionEnv", "words", (), "a row", {"questions": {"test": rows}})
-    )
-    try:
-        with serving(Server(says("<answer>in the Netherlands</answer>"))) as url:
-            assert main(["eval", "Mine/Words-v0", "--endpoint", url, *TOKENS]) == 0
-    finally:
-        agent_gym.registry._registered.pop("Mine/Words-v0")
-        gymnasium.registry.pop("Mine/Words-v0")
-    head, row = capsys.readouterr().out.splitlines()[:2]
-    assert re.split("  +", head) == ["policy", "Words", "Words EM", "Words F1"]
-    # Success is a matter of words, too, and one of three too many.
-    assert re.split("  +", row)[1:] == ["0.0% [0.0%, 79.3%]", "0.0% [0.0%, 79.3%]", "0.6667"]

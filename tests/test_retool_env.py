@@ -1,9 +1,8 @@
-"""ReTool and MathPython as environments: the protocol, what is paid, how an episode ends, whose tokens are whose."""
+"""ReTool and MathPython as environments: the protocol, what is paid, and how an episode ends."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from typing import Any
 
@@ -11,12 +10,10 @@ import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_tools import scripted
 
-from agent_gym import ConfigError, EnvFailure
+from agent_gym import ConfigError
 from agent_gym.envs.retool.env import LOST, NO_OUTPUT, shown
-from agent_gym.rollout import EpisodeSpec, Runner
-from agent_gym.sandbox import Execution, Limits, LocalSandbox, SandboxError
+from agent_gym.sandbox import Execution, Limits, LocalSandbox
 from agent_gym.tools import HermesParser
 
 IDS = ("AgentR1/ReTool-v0", "AgentR1/MathPython-v0")
@@ -41,6 +38,10 @@ def call(code: str) -> str:
 def play(env: Any, *actions: str, task: Any = ROW) -> list[tuple[Any, ...]]:
     env.reset(seed=0, options={"task": task})
     return [env.step(action) for action in actions]
+
+
+def ended(stdout: str = "", stderr: str = "", status: Any = "ok", code: int | None = 0) -> Execution:
+    return Execution(status, stdout, stderr, code, 0.25, False)
 
 
 def test_an_episode_inline() -> None:
@@ -69,13 +70,6 @@ def test_an_episode_as_chat() -> None:
     env.close()
 
 
-def test_a_block_that_the_policy_left_open_is_closed_by_the_world() -> None:
-    (step,) = play(make(), "<code>\nprint(1)")
-    assert step[0] == "</code>\n<interpreter>\n1</interpreter>\n\n"
-    (step,) = play(make(), "```python\nprint(1)\n```")
-    assert step[0] == "\n<interpreter>\n1</interpreter>\n\n"
-
-
 def test_mistakes_are_observations() -> None:
     for action, error in (
         ("<code></code>", "Error: the program is empty"),
@@ -95,13 +89,9 @@ def test_mistakes_are_observations() -> None:
     ("answer", "outcome", "formed"),
     [
         (RIGHT, 1, 1),
-        ("So it is $\\boxed{1{,}918{,}273}$.".replace("{,}", ","), 1, 1),
-        ("\\boxed{5}, no: \\boxed{1918273.0}", 1, 0),
+        ("\\boxed{5}, no: \\boxed{1,918,273.0}", 1, 0),
         ("\\boxed{1918272+1}", 0, 1),  # nothing is computed for the policy
-        (WRONG, 0, 1),
         (f"<answer>{GOLD}</answer>", 0, 0),
-        (f"<interpreter>{GOLD}</interpreter>", 0, 0),
-        ("I do not know.", 0, 0),
         ("", 0, 0),
     ],
 )
@@ -136,75 +126,48 @@ def test_verls_bonus_is_verls_formula() -> None:
         assert reward == pytest.approx(min(-0.6, -1 + (num_turns - 2) / 2 * 0.1))
 
 
-def test_gold_is_nowhere() -> None:
-    tries = ["", WRONG, block("print(globals())"), block("import sys\nprint(sys.argv, sys.path, dir())")]
-    for env in (make(), make(IDS[1]), make(reward="verl", render_mode="ansi")):
-        for action in tries:
-            text = json.dumps([env.reset(seed=0, options={"task": ROW}), env.step(action), env.render()], default=str)
-            assert GOLD not in text
-
-
-def test_expert() -> None:
-    for env_id in IDS:
-        env = make(env_id)
-        env.reset(seed=0, options={"task": ROW})
-        program = env.expert_action()
-        assert GOLD in env.step(program)[0] and env.expert_action() == RIGHT
-        env.reset(seed=0, options={"task": ROW})
-        assert env.expert_action("direct") == RIGHT
-    env.reset(seed=0, options={"task": {"problem": "p", "answer": "\\frac{1}{2}"}})
-    assert env.step(env.expert_action())[1] == 1.0, "data without programs is answered at once"
-    env = make(max_turns=1)
-    env.reset(seed=0, options={"task": ROW})
-    assert env.step(env.expert_action())[4]["is_success"]
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "task", "programs"),
+    [
+        (IDS[0], {}, ROW, 1),
+        (IDS[1], {}, ROW, 1),
+        (IDS[0], {}, {"problem": "p", "answer": "\\frac{1}{2}"}, 0),  # data without programs is answered at once
+        (IDS[0], {"max_turns": 1}, ROW, 0),
+    ],
+)
+def test_expert(env_id: str, kwargs: dict[str, Any], task: dict[str, str], programs: int) -> None:
+    env = make(env_id, **kwargs)
+    env.reset(seed=0, options={"task": task})
+    direct = env.expert_action("direct")
+    for _ in range(programs):
+        assert task["answer"] in env.step(env.expert_action())[0]
+    assert env.expert_action() == direct and env.step(direct)[4]["is_success"]
 
 
 def test_no_session_outlives_its_episode() -> None:
     live: list[int] = []
 
-    class Session:
-        def run(self, code: str) -> Execution:
-            return Execution("ok", "1", "", 0, 0.0, False)
+    class Counting:  # a sandbox and its sessions
+        def session(self, *, seed: int = 0) -> Any:
+            live.append(1)
+            return self
+
+        def run(self, code: str, *, seed: int = 0) -> Execution:
+            return ended("1")
 
         def close(self) -> None:
             live.pop()
 
-    class Counting:
-        def run(self, code: str, *, seed: int = 0) -> Execution:
-            raise AssertionError("programs of this environment run in sessions")
-
-        def close(self) -> None: ...
-
-        def session(self, *, seed: int = 0) -> Session:
-            live.append(1)
-            return Session()
-
     env = make(IDS[1], sandbox=Counting(), max_turns=2)
-    env.reset(seed=0, options={"task": ROW})
     for last in (WRONG, call("2")):
+        env.reset(seed=0, options={"task": ROW})
         env.step(call("1"))
         assert live == [1]
         env.step(last)
         assert live == []
-        env.reset(seed=0, options={"task": ROW})
-    env.step(call("1"))
+    play(env, call("1"))
     env.close()
     assert live == []
-
-
-def test_a_broken_sandbox_is_no_reward() -> None:
-    class Broken:
-        def run(self, code: str, *, seed: int = 0) -> Any:
-            raise SandboxError("it is gone")
-
-        session = run
-
-        def close(self) -> None: ...
-
-    env = make(sandbox=Broken())
-    env.reset(seed=0, options={"task": ROW})
-    with pytest.raises(EnvFailure, match="it is gone"):
-        env.step(block("print(1)"))
 
 
 @pytest.mark.parametrize("style", ["full", "retool"])
@@ -223,10 +186,6 @@ def test_the_same_program_has_the_same_answer(env_id: str, style: str) -> None:
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "main.py", line 2, in <module>\nZeroDivisionError: division by zero\n'
 )
-
-
-def ended(stdout: str = "", stderr: str = "", status: Any = "ok", code: int | None = 0) -> Execution:
-    return Execution(status, stdout, stderr, code, 0.25, False)
 
 
 @pytest.mark.parametrize(
@@ -272,28 +231,6 @@ def test_a_session_that_ran_into_a_limit_starts_anew() -> None:
     assert [step[0] for step in steps] == [NO_OUTPUT, f"{SLOW}\n{LOST}", NO_OUTPUT, "2"]
     assert steps[-1][4]["metrics"] == {"programs": 4, "failed_programs": 1}
     env.close()
-
-
-# Tokens.
-
-
-def test_the_interpreter_is_never_the_policys(tokenizer: Any) -> None:
-    """One assistant turn holds it all, and the mask knows who wrote what."""
-    actions = ["<code>\nprint(6*7)\n</code> and what comes next", "<code>\nprint(1", WRONG]
-    runner = Runner(scripted(tokenizer, lambda episode: actions[len(episode.steps)]), tokenizer, workers=1)
-    (episode,) = runner.run([EpisodeSpec(IDS[0], {}, index=0)])
-    runner.close()
-    assert episode.failure is None, episode.failure
-    (row,) = episode.rows
-    texts = [tokenizer.decode(row.token_ids[span.start : span.stop]) for span in row.spans]
-    # The turn was stopped there, and the tag is the policy's own; the tag of the second is the world's.
-    assert texts[1:3] == ["<code>\nprint(6*7)\n</code>", "\n<interpreter>\n42</interpreter>\n\n"]
-    assert texts[3].startswith("<code>\nprint(1") and "</code>\n<interpreter>" in texts[4]
-    assert [span.source for span in row.spans][1:5] == ["agent", "env"] * 2
-    masked = [i for i, kept in zip(row.token_ids, row.action_mask, strict=True) if kept]
-    assert "interpreter" not in tokenizer.decode(masked)
-    text = tokenizer.decode(row.token_ids)
-    assert text.count("<|im_start|>assistant") == 2, "the cut-off turn had ended; the first went on"
 
 
 def test_the_template_shows_no_other_form_inline(tokenizer: Any) -> None:

@@ -1,4 +1,7 @@
-"""ReTool episodes as bytes and as tokens, with real programs; and what becomes of them when the sandbox dies."""
+"""ReTool episodes as bytes and as tokens, with real programs, with hostile ones, and when the sandbox dies.
+
+What the sandbox itself holds is in test_sandbox_hostile.py; as there, hostile programs run inside of a net only.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import itertools
 import math
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_programs import QUICK, SLOW
 from process_tools import alive
-from rollout_tools import EOS, scripted
+from rollout_tools import EOS, roll
+from sandbox_net import in_net
 
-from agent_gym.rollout import Episode, EpisodeSpec, Runner
+from agent_gym.rollout import Episode, EpisodeSpec
 from agent_gym.sandbox import Limits, LocalSandbox
 
 pytest.importorskip("math_verify")
@@ -46,18 +52,10 @@ WRONG = ["print(1)", "\\boxed{1}"]
 LAST = "So it is\n<answer>\n\\boxed{42}\n</answer>"
 
 
-def run(tokenizer: Any, specs: list[EpisodeSpec], act: Any) -> list[Episode]:
-    runner = Runner(scripted(tokenizer, act), tokenizer, workers=len(specs))
-    try:
-        return runner.run(specs)
-    finally:
-        runner.close()
-
-
 def run_wire(tokenizer: Any, **kwargs: Any) -> Episode:
     turns = [*(action for action, _ in WIRE), LAST]
     kwargs = {"output_style": "retool", "max_turns": len(turns), **kwargs}
-    (episode,) = run(tokenizer, [EpisodeSpec(IDS[0], kwargs, index=0)], lambda episode: turns[len(episode.steps)])
+    (episode,) = roll(tokenizer, [EpisodeSpec(IDS[0], kwargs, index=0)], lambda episode: turns[len(episode.steps)])
     assert episode.failure is None and episode.terminated
     return episode
 
@@ -76,6 +74,18 @@ def test_the_wire_format_is_retools_to_the_byte(tokenizer: Any) -> None:
         pieces.append((bool(mine), tokenizer.decode(ids[at : at + length])))
         at += length
     assert pieces == [(i % 2 == 0, text) for i, text in enumerate([*golden, LAST + "<|im_end|>"])]
+
+
+def test_a_turn_stops_behind_its_program_and_one_that_ended_is_followed_by_a_new_one(tokenizer: Any) -> None:
+    actions = ["<code>\nprint(6*7)\n</code> and what comes next", "<code>\nprint(1", LAST]
+    (episode,) = roll(tokenizer, [EpisodeSpec(IDS[0], index=0)], lambda episode: actions[len(episode.steps)])
+    (row,) = episode.rows
+    texts = [tokenizer.decode(row.token_ids[span.start : span.stop]) for span in row.spans]
+    # The first tag is the policy's own, the second the world's.
+    assert texts[1:3] == ["<code>\nprint(6*7)\n</code>", "\n<interpreter>\n42</interpreter>\n\n"]
+    assert texts[3].startswith("<code>\nprint(1") and "</code>\n<interpreter>" in texts[4]
+    assert [span.source for span in row.spans][1:5] == ["agent", "env"] * 2
+    assert tokenizer.decode(row.token_ids).count("<|im_start|>assistant") == 2
 
 
 def test_as_chat_the_same_outputs_are_messages(tokenizer: Any) -> None:
@@ -124,7 +134,7 @@ def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> N
                 EpisodeSpec(env_id, {"sandbox": sandbox, "reward": "verl"}, index=0, member=i)
                 for i, sandbox in enumerate((hit, spared))
             ]
-            lost, kept = run(tokenizer, specs, act)
+            lost, kept = roll(tokenizer, specs, act, workers=2)
             assert kept.failure is None and kept.reward == 1.0 and "43" in kept.steps[1].observation
             if env_id == IDS[0]:
                 assert lost.failure is None and lost.reward == 1.0
@@ -134,8 +144,58 @@ def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> N
                 assert math.isnan(lost.reward), "not the -1 of a failed answer, and not 0"
                 assert len(lost.steps) == 1, "the turn without an answer is no step to learn from"
             # What comes next has a new fork server.
-            (again, _) = run(tokenizer, specs, lambda episode: write(episode, WRONG[len(episode.steps)]))
+            again, _ = roll(tokenizer, specs, lambda episode: write(episode, WRONG[len(episode.steps)]), workers=2)
             assert again.failure is None and again.reward < 0
     finally:
         hit.close()
         spared.close()
+
+
+# Hostile programs: the trainer is untouched, and nothing is paid.
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the local sandbox is Linux's")
+ENVS = {
+    "inline": ("AgentR1/ReTool-v0", {}),
+    "chat": ("AgentR1/ReTool-v0", {"rendering": "chat"}),
+    "stateful": ("AgentR1/MathPython-v0", {}),
+}
+SAMPLE = [
+    *(f"syscall: {name}" for name in ("io_uring", "ptrace_seize", "kill_all", "openat2", "socket_inet", "own_signal")),
+    *("read the secret", "inherited descriptors", "environment of others", "write through /proc/self/mem"),
+    *("the gold answers", "descriptors of others", "write files", "kill the fork server", "start programs"),
+    *("exit by os._exit", "claim to be unconfined", "segmentation fault", "kill oneself", "close everything"),
+    *("standard streams are None", "surrogates in the output", "terminal and chat markup", "forged reply"),
+    *("exception whose text fails", "builtins taken away", "modules poisoned", "half a character at the cut"),
+    *("walk the frames", "state for the next program", "memory at once", "recursion in C", "compiler"),
+    *("NUL in the source", "surrogate in the source"),
+]
+LIMITS = {"cpu_seconds": 1, "wall_seconds": 12, "memory_mb": 256}
+# What the policy reads where its program ended by force: the same words for every run.
+READ = {
+    "kill oneself": "SystemError: the program crashed",
+    "segmentation fault": "SystemError: the program crashed",
+    "memory at once": "MemoryError",
+    "spin": "TimeoutError: the program took too",  # much CPU time; on a machine that is busy all the time, long
+    "spin and catch": "TimeoutError: the program took too",
+    "sleep": "TimeoutError: the program took too long",
+}
+
+
+def check(programs: dict[str, str]) -> None:
+    envs = {shown: list(settings) for shown, settings in ENVS.items()}
+    lines = in_net("retool_judge.py", {"programs": programs, "envs": envs, "limits": LIMITS})
+    assert [(line["env"], line["program"]) for line in lines] == [(env, name) for env in ENVS for name in programs]
+    assert [line for line in lines if line["bad"]] == []
+    unread = [line for line in lines if READ.get(line["program"], "") not in line["observation"]]
+    assert unread == []
+
+
+@on_linux
+def test_hostile_programs_are_observations() -> None:
+    check({name: QUICK[name] for name in SAMPLE})
+
+
+@on_linux
+@pytest.mark.slow
+def test_all_hostile_programs_are_observations() -> None:
+    check({name: code for name, code in QUICK.items() if name not in SAMPLE} | SLOW)
