@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from rollout_tools import check_episode, roll  # noqa: E402
+from rollout_tools import roll  # noqa: E402
 from test_hotpotqa_env import PROCESS, TASK, Recorder, play, search  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
@@ -140,15 +139,6 @@ def test_a_template_that_prints_tools_is_not_asked_to_in_react(tokenizer: Any) -
     assert "<|im_start|>user\nObservation: [1] Tobila" in shown[REACT]
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_rollouts_mark_the_policys_tokens_and_no_others(env_id: str, tokenizer: Any) -> None:
-    for episode in roll(tokenizer, make_specs(env_id, split="test", episodes=4)):
-        check_episode(episode, tokenizer)
-        (row,) = episode.rows
-        sampled = tokenizer.decode([i for i, flag in zip(row.token_ids, row.action_mask, strict=True) if flag])
-        assert sampled.count("<|im_end|>") == episode.turns and "[1] " not in sampled
-
-
 def test_generation_stops_where_an_observation_begins(tokenizer: Any) -> None:
     made_up = step("hm", "Search[a]") + "\nObservation: [1] a\n" + step("so", "Finish[b]")
     specs = make_specs(REACT, {"max_turns": 2}, split="test", episodes=3)
@@ -172,16 +162,12 @@ def test_the_expert_who_answers_at_once_says_what_can_be_read(env_id: str) -> No
 
 def test_the_table_of_a_paper_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    metrics = ["env/f1", "env/gold_recall", "tool/search/calls"]
-    arguments = ["eval", *IDS, "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--metrics", *metrics]
-    assert main(arguments) == 0
+    metrics = ["env/gold_recall", "tool/search/calls"]
+    assert main(["eval", *IDS, "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--metrics", *metrics]) == 0
     head, row, *_ = capsys.readouterr().out.splitlines()
     columns = dict(zip(re.split("  +", head), re.split("  +", row), strict=True))
     assert {"HotpotQA-Direct EM", "HotpotQA-Direct F1", "HotpotQA-ReAct tool/search/calls", "GSM8K"} < set(columns)
     assert "GSM8K EM" not in columns and columns["HotpotQA EM"].startswith("100.0%")
     assert "HotpotQA-Direct tool/search/calls" not in columns, "no tool, no column"
-    assert main([*arguments, "--json"]) == 0
-    found = {result["env_id"]: result["measures"] for result in json.loads(capsys.readouterr().out)["results"]}
-    assert all({"env/em", "env/f1", "env/sub_em"} <= set(found[env_id]) for env_id in IDS)
-    recall = {env_id: found[env_id]["env/gold_recall"]["value"] for env_id in IDS}
-    assert recall[DIRECT] == 0 < recall[RAG] < 1 == recall[REACT]
+    recalls = [float(columns[f"HotpotQA{name} env/gold_recall"].split()[0]) for name in ("-Direct", "-NaiveRAG", "")]
+    assert recalls[0] == 0 < recalls[1] < 1 == recalls[2]

@@ -1,8 +1,8 @@
-"""HotpotQA as an environment: what it shows and how much, what it pays and for what, how it ends, its expert."""
+"""HotpotQA as an environment: what it shows and how much, what it pays for what, how it ends, its expert."""
 
 from __future__ import annotations
 
-import json
+import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +11,22 @@ from typing import Any
 
 import gymnasium
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("bm25s")
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.envs.hotpotqa.scoring import (  # noqa: E402
+    REWARDS,
+    TERMS,
+    evaluate,
+    graded_answer,
+    response_em,
+    turn_format,
+)
+from agent_gym.rewards import exact_match  # noqa: E402
 from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
@@ -73,7 +84,6 @@ def test_an_episode() -> None:
     assert first[4]["metrics"] == {"gold_recall": 0.5, "searches": 1.0}
     last = env.step("So it is <answer>the Zanzibarrow!</answer>")
     assert last[:4] == ("", 1.0, True, False) and last[4]["is_success"] is True
-    assert last[4]["reward_terms"] == {"em": 1.0, "f1": 0.0, "sub_em": 0.0, "format": 0.0}
     assert last[4]["metrics"] == {"em": 1.0, "f1": 1.0, "sub_em": 1.0, "gold_recall": 1.0, "searches": 2.0}
 
 
@@ -85,8 +95,6 @@ def test_an_episode() -> None:
         ("<answer>London</answer><answer>Zanzibarrow</answer>", 1, 1, 1, 0),
         ("<answer>Zanzibarrow</answer> I think", 1, 1, 1, 0),
         ("#### Zanzibarrow", 0, 0, 0, 0),  # only the tag counts
-        ("Zanzibarrow", 0, 0, 0, 0),
-        ("", 0, 0, 0, 0),
     ],
 )
 def test_answers(answer: str, em: float, f1: float, sub_em: float, formed: float) -> None:
@@ -125,27 +133,17 @@ def test_what_was_cut_away_was_not_shown() -> None:
     assert step[4]["reward_terms"] == {"new_gold": 0.5, "fact_recall": 0.0, "repeat": 0.0}
 
 
-def test_presets_in_an_episode() -> None:
-    think = "<think>hm</think>"
-    good, wrong = think + "<answer>Zanzibarrow</answer>", think + "<answer>Dorema</answer>"
-    rewards = {}
-    for reward in ("em", "search_r1", "steppo", "agent_r1"):
-        env = make(reward=reward, max_turns=3)
-        for name, actions in {
-            "right": [think + search("Tobila"), good],
-            "wrong": [think + search("Tobila"), wrong],
-            "bare": ["Zanzibarrow"],
-            "stalled": [think + search("Tobila")] * 3,
-        }.items():
-            steps = play(env, *actions)
-            assert all(step[1] == 0.0 for step in steps[:-1])
-            rewards[reward, name] = steps[-1][1]
-    assert [rewards["em", name] for name in ("right", "wrong", "bare", "stalled")] == [1, 0, 0, 0]
-    assert [rewards["search_r1", name] for name in ("right", "wrong", "bare", "stalled")] == [1, 0, 0, 0]
-    assert [rewards["steppo", name] for name in ("right", "wrong", "bare", "stalled")] == [1, 0, 1, 0]
-    assert [rewards["agent_r1", name] for name in ("right", "wrong", "bare", "stalled")] == [1, 0, -1, 0]
-    env = make(reward="agent_r1", reward_weights={"floor": 0.0})
-    assert play(env, good)[0][4]["reward_terms"]["graded_answer"] == 1.0 and play(env, good)[0][1] == 1.5
+@pytest.mark.parametrize(
+    ("reward", "right", "wrong", "bare", "stalled"),
+    [("em", 1, 0, 0, 0), ("search_r1", 1, 0, 0, 0), ("steppo", 1, 0, 1, 0), ("agent_r1", 1, 0, -1, 0)],
+)
+def test_presets_in_an_episode(reward: str, right: int, wrong: int, bare: int, stalled: int) -> None:
+    call, answer = "<think>hm</think>" + search("Tobila"), "<think>hm</think><answer>{}</answer>".format
+    episodes = [[call, answer("Zanzibarrow")], [call, answer("Dorema")], ["Zanzibarrow"], [call] * 3]
+    rewards = [[step[1] for step in play(make(reward=reward, max_turns=3), *actions)] for actions in episodes]
+    assert rewards == [[0, right], [0, wrong], [bare], [0, 0, stalled]]
+    weights = dict.fromkeys(make(reward=reward).weights, 0.0) | {"em": 0.5}
+    assert play(make(reward=reward, reward_weights=weights), answer("Zanzibarrow"))[0][1] == 0.5
 
 
 def test_a_prefilled_thought_counts_as_the_turns(tokenizer: Any) -> None:
@@ -175,19 +173,7 @@ def test_lookup() -> None:
     assert missing == "Error: no paragraph has the title 'Nuvi'"
 
 
-def test_gold_is_nowhere() -> None:
-    """In nothing that is returned, whatever is searched for; attributes of the environment are not returned."""
-    tries = ["", search("Zanzibar"), search(TASK["question"]), "<answer>5</answer>", "<tool_call>"]
-    tries += ["Action: Search[Zanzibar]", "Finish[5]", "Action:"]
-    for kwargs in ({}, {"reward": "agent_r1", "name": "HotpotQA-ReAct"}, {"reward_weights": PROCESS}):
-        env = make(render_mode="ansi", **kwargs)
-        for action in tries:
-            returned = [env.reset(seed=0, options={"task": TASK}), env.step(action), env.render()]
-            text = json.dumps(returned, default=str)
-            assert "Zanzibarrow" not in text and "supporting" not in text
-
-
-@pytest.mark.parametrize("max_turns", [1, 2, 3, 6])
+@pytest.mark.parametrize("max_turns", [1, 2, 6])
 @pytest.mark.parametrize("name", ["HotpotQA", "HotpotQA-ReAct"])
 def test_expert_finishes_in_the_turns_it_has(name: str, max_turns: int) -> None:
     env = make(name, max_turns=max_turns)
@@ -195,24 +181,18 @@ def test_expert_finishes_in_the_turns_it_has(name: str, max_turns: int) -> None:
         env.reset(seed=0, options={"split": "test", "index": index})
         over, turns, calls = False, 0, 0
         while not over:
-            action = env.expert_action()
-            assert name == "HotpotQA" or action.startswith("Thought: ")
-            *_, terminated, truncated, info = env.step(action)
+            *_, terminated, truncated, info = env.step(env.expert_action())
             over, turns, calls = terminated or truncated, turns + 1, calls + len(info["tool_calls"])
         titles = {title for title, _ in env.tasks["test"][index]["supporting_facts"]}
         assert terminated and info["is_success"] and turns == min(len(titles) + 1, max_turns)
-        if max_turns > 1:
-            assert calls == len(titles) and info["metrics"]["gold_recall"] == 1.0
+        assert max_turns == 1 or (calls == len(titles) and info["metrics"]["gold_recall"] == 1.0)
 
 
 def test_an_index_in_a_folder_is_opened_with_its_corpus(tmp_path: Path) -> None:
-    corpus = Corpus.build(
-        tmp_path / "corpus", [Document("1", "Tobila", "A film."), Document("2", "Pemi", "A company.")]
-    )
+    corpus = Corpus.build(tmp_path / "corpus", [Document("1", "Tobila", "A film."), Document("2", "Pemi", "A firm.")])
     BM25Retriever(corpus).save(tmp_path / "index")
-    settings = {"retriever": str(tmp_path / "index"), "corpus": str(tmp_path / "corpus")}
-    assert play(make(**settings), search("film"))[0][0] == "[1] Tobila: A film."
-    assert make(**settings)._searched.retriever is make(**settings)._searched.retriever
+    env = make(retriever=str(tmp_path / "index"), corpus=str(tmp_path / "corpus"))
+    assert play(env, search("film"))[0][0] == "[1] Tobila: A film."
     with pytest.raises(ConfigError, match="needs corpus="):
         make(retriever=str(tmp_path / "index"))
 
@@ -230,16 +210,90 @@ def test_a_task_of_another_shape_is_named(task: Any) -> None:
 def test_engines_are_made_once_and_forgotten_in_time() -> None:
     engines, made, barrier = Engines(maxsize=2), [], threading.Barrier(8)
 
-    def make_one(name: str) -> Any:
-        made.append(name)
-        return Recorder()
-
-    def ask(_: int) -> Any:
-        barrier.wait()
-        return engines.get("a", lambda: make_one("a"))
+    def get(name: str) -> Any:
+        return engines.get(name, lambda: made.append(name) or Recorder())
 
     with ThreadPoolExecutor(8) as pool:
-        assert len({id(engine) for engine in pool.map(ask, range(8))}) == 1
+        assert len(set(pool.map(lambda _: (barrier.wait(), get("a"))[1], range(8)))) == 1
     for name in "bacab":
-        engines.get(name, lambda name=name: make_one(name))
+        get(name)
     assert made == ["a", "b", "c", "b"], "b was used longest ago when c came"
+
+
+# What an answer is worth, by hand: the official metrics, and the published rewards of papers.
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "em", "f1"),
+    [
+        ("The Beatles!", "beatles", 1, 1),
+        ("U.S.", "US", 1, 1),
+        ("Greenwich Village, New York City", "Greenwich Village", 0, 2 * (2 / 5) / (2 / 5 + 1)),
+        ("yes it is", "yes", 0, 0),  # a closed answer shares no words with a longer one
+        ("noanswer", "no answer", 0, 0),
+        ("", "the", 1, 0),  # nothing is left of either, and nothing shares no words
+        ("New New York", "New York", 0, 0.8),
+    ],
+)
+def test_official_answers(prediction: str, gold: str, em: float, f1: float) -> None:
+    found = evaluate({"answer": {"a": prediction}, "sp": {}}, [{"_id": "a", "answer": gold, "supporting_facts": []}])
+    assert (found["em"], found["f1"], found["joint_em"]) == (em, pytest.approx(f1), 0)
+
+
+def test_official_facts_joint_scores_and_means() -> None:
+    gold = {"answer": "Greenwich Village", "supporting_facts": [["A", 0], ["B", 1]]}
+    rows = [{"_id": n, **gold} for n in "abcd"]
+    answers = {"a": "Greenwich Village, New York City", "b": "greenwich village", "x": "Greenwich Village"}
+    found = evaluate({"answer": answers, "sp": {"a": [["A", 0], ["B", 1], ["B", 1], ["C", 2]], "c": []}}, rows)
+    precision, recall = 2 / 5 * 2 / 3, 1.0
+    joint = 0, 2 * precision / (precision + recall), precision, recall
+    # What was not predicted counts as nothing.
+    assert [found[f"sp_{part}"] * 4 for part in ("em", "f1", "prec", "recall")] == pytest.approx([0, 0.8, 2 / 3, 1.0])
+    assert [found[f"joint_{part}"] * 4 for part in ("em", "f1", "prec", "recall")] == pytest.approx(joint)
+    assert (found["em"], found["recall"]) == (0.25, 0.5)
+    right = evaluate({"answer": {"a": "Greenwich Village"}, "sp": {"a": gold["supporting_facts"]}}, rows[:1])
+    assert set(right.values()) == {1.0} and set(evaluate({"answer": {}, "sp": {}}, []).values()) == {0.0}
+
+
+CALL = '<think>where?</think>\n<tool_call>{"name": "search"}</tool_call>'
+GOOD = "<think>so</think> <answer>Paris</answer>"
+
+
+@pytest.mark.parametrize(
+    ("turns", "reward"),
+    [
+        ([GOOD], -1 + 0.5 + 1),  # no call: half of the format
+        ([CALL, GOOD], -1 + 1 + 1),
+        ([CALL, CALL, "Paris"], -1 + 1 + 0.2),  # and cannot be lost again; the answer is only somewhere in the turn
+        ([CALL, CALL], -1 + 0.5),  # out of turns: the last block is a call and no answer
+        ([CALL.replace("where", "Paris")], -1),  # the gold answer, but no format that would let it count
+        (["<answer>Paris</answer>"], -1),  # no thought: no format, and the right answer is worth nothing
+        ([CALL, GOOD.replace("Paris", "London") + "<answer>Paris</answer>"], -1 + 1 + 0.2),  # the first answer counts
+    ],
+)
+def test_agent_r1_by_hand(turns: list[str], reward: float) -> None:
+    found = [sum(TERMS[term](turns, [gold]) for term in REWARDS["agent_r1"]) for gold in ("Paris", "Par")]
+    assert found == pytest.approx([reward] * 2), "a part of the answer is enough, so that unknown is right for no"
+
+
+TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "Paris", " ", "\n", "x"]
+
+
+@given(st.lists(st.lists(st.sampled_from(TAGS), max_size=9).map("".join), min_size=1, max_size=4))
+def test_linear_scans_are_the_papers_regular_expressions(turns: list[str]) -> None:
+    score = 0.0
+    for turn in turns[:-1]:
+        once = all(turn.count(tag) == 1 for tag in ("<think>", "</think>", "<tool_call>", "</tool_call>"))
+        score += 0.5 * (
+            once and bool(re.search(r"^<think>(.*?)</think>(.*?)<tool_call>(.*?)</tool_call>$", turn, re.S))
+        )
+    score += 0.5 * bool(re.search(r"^<think>(.*?)</think>(.*?)<answer>(.*?)</answer>$", turns[-1], re.S))
+    score = min(score, 1.0)
+    first = re.search(r"<answer>(.*?)</answer>", turns[-1], re.S)
+    answer = 1.0 if first and "paris" in first[1].lower() else 0.2 * ("paris" in turns[-1].lower())
+    assert turn_format(turns, ["Paris"]) == score
+    assert graded_answer(turns, ["Paris"]) == (answer if score >= 0.5 else 0.0)
+    # StepPO reads tags in any case.
+    found = re.findall(r"<answer>(.*?)</answer>", turns[-1], re.S)
+    em = max(exact_match((found[-1] if found else turns[-1]).strip(), gold) for gold in ("Rome", "Paris"))
+    assert response_em(turns, ["Rome", "Paris"]) == response_em([turns[-1].upper()], ["Rome", "Paris"]) == em

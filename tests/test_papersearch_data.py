@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 pytest.importorskip("bm25s")
 
 from search_tools import serving  # noqa: E402
+from test_papersearch_env import expand, make, search  # noqa: E402
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.envs.papersearch.data import open_data  # noqa: E402
@@ -22,16 +22,9 @@ from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
-from agent_gym.tools import HermesParser  # noqa: E402
 
 PAPERS: list[dict[str, Any]] = [
-    {
-        "paper_id": "1706.1",
-        "title": "Tobila",
-        "abstract": "A method.",
-        "year": 2017,
-        "references": ["0000.0", "1706.1"],
-    },
+    {"paper_id": "1706.1", "title": "Tobila", "abstract": "A method.", "year": 2017, "references": ["0.0", "1706.1"]},
     {"paper_id": "1810.2", "title": "Sagulo", "abstract": None, "year": None, "references": ["1706.1", "1706.1"]},
     {"paper_id": 7, "title": "Fish", "abstract": "In water.", "year": 2020, "references": [1], "authors": ["A B"]},
 ]
@@ -49,10 +42,6 @@ PASA = {
 }
 
 
-def make(**kwargs: Any) -> Any:
-    return gymnasium.make("AgentR1/PaperSearch-v0", **kwargs).unwrapped
-
-
 def write(folder: Path, **files: list[Any]) -> str:
     folder.mkdir(exist_ok=True)
     for name, rows in {"papers": PAPERS, **files}.items():
@@ -68,19 +57,16 @@ def expert_plays(env: Any, **options: Any) -> bool:
             return info["is_success"]
 
 
-def search(query: str) -> str:
-    return HermesParser().render("search", {"query": query})
-
-
 def test_a_folder(tmp_path: Path) -> None:
-    env = make(data=write(tmp_path, queries=QUERIES))
+    env, before = make(data=write(tmp_path, queries=QUERIES)), len(ENGINES._engines)
     assert {split: len(rows) for split, rows in env.tasks.items()} == {"train": 2}
-    assert all(expert_plays(env, split=split, index=index) for split in env.tasks for index in (0, 1))
+    assert all(expert_plays(env, index=index) for index in (0, 1))
     env.reset(seed=0, options={"index": 0})
     assert env.step(search("tobila fish"))[0] == "[1706.1] Tobila (2017): A method.\n[7] Fish (B, 2020): In water."
     # References to what is not there, to itself and those that come twice are left out.
-    expanded = env.step(HermesParser().render("expand", {"paper_id": "1706.1"}))[0]
-    assert expanded == "1706.1 is cited by:\n[1810.2] Sagulo"
+    assert env.step(expand("1706.1"))[0] == "1706.1 is cited by:\n[1810.2] Sagulo"
+    assert expert_plays(make(data=str(tmp_path), top_k=2))
+    assert len(ENGINES._engines) <= before + 1, "all environments share one index"
 
 
 def test_splits_and_packed_files(tmp_path: Path) -> None:
@@ -88,11 +74,8 @@ def test_splits_and_packed_files(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "papers.jsonl.gz", "wt") as file:
         file.write((tmp_path / "papers.jsonl").read_text())
     (tmp_path / "papers.jsonl").unlink()
-    assert {split: len(rows) for split, rows in make(data=folder).tasks.items()} == {
-        "train": 2,
-        "validation": 1,
-        "test": 1,
-    }
+    sizes = {split: len(rows) for split, rows in make(data=folder).tasks.items()}
+    assert sizes == {"train": 2, "validation": 1, "test": 1}
     only = make(data=write(tmp_path / "only", test=QUERIES), split="test")
     assert list(only.tasks) == ["test"] and expert_plays(only)
 
@@ -101,9 +84,8 @@ def test_rows_of_pasa(tmp_path: Path) -> None:
     """What the dump lacks is not asked for; a question of which nothing is left is passed over."""
     lost = {**PASA, "answer_arxiv_id": ["9999.9"]}
     env = make(data=write(tmp_path, train=[PASA, lost], test=[PASA]))
-    assert list(env.tasks["train"]) == [
-        {"query_id": PASA["qid"], "question": PASA["question"], "papers": ["1810.2"]},
-    ]
+    rows = [{"query_id": PASA["qid"], "question": PASA["question"], "papers": ["1810.2"]}]
+    assert list(env.tasks["train"]) == rows
     assert expert_plays(env) and expert_plays(env, split="test")
     with pytest.raises(ConfigError, match="train.jsonl holds no question that"):
         make(data=write(tmp_path / "lost", train=[lost]))
@@ -117,17 +99,13 @@ def without(row: dict[str, Any], column: str) -> dict[str, Any]:
     ("row", "words"),
     [
         ({"paper_id": "a b"}, r"paper_id is .*'a b'.*without spaces, commas and brackets"),
-        ({"paper_id": ""}, "paper_id"),
         ({"paper_id": True}, "paper_id"),
         ({"paper_id": "1706.1"}, r"the paper_id '1706.1' is also that of .*papers.jsonl, line 1"),
         ({"title": " "}, "title is ' '"),
         ({"abstract": 3}, "abstract is '3'.*null"),
-        ({"year": "2019"}, "year is '2019'"),
         ({"year": True}, "year is 'True'"),
         ({"references": "1706.1"}, "references is '1706.1'.*list of ids"),
-        ({"references": ["x,y"]}, "references"),
         ({"authors": "A B"}, "authors is 'A B'"),
-        (without(PAPERS[1], "paper_id"), "no column 'paper_id'; it has: title, "),
         (without(PAPERS[1], "references"), "no column 'references'; it has: "),
     ],
 )
@@ -141,8 +119,6 @@ def test_a_broken_paper_is_named_with_its_place(row: dict[str, Any], words: str,
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (without(QUERIES[0], "query_id"), "no column 'query_id'"),
-        (without(QUERIES[0], "question"), "no column 'question'"),
         (without(QUERIES[0], "papers"), "no column 'papers'; it has: query_id, question"),
         (without(PASA, "qid"), "no column 'qid'"),
         ({**PASA, "answer_arxiv_id": "1810.2"}, "answer_arxiv_id is '1810.2'.*list"),
@@ -169,7 +145,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("task", "words"),
     [
         ("q", "must be an object with question, papers"),
-        ({"question": "q"}, "no column 'papers'"),
         ({"question": "q", "papers": ["1706.1"]}, "give it a corpus"),
         ({"question": "q", "papers": ["1706.1"], "corpus": "papers"}, "corpus is 'papers'.*list"),
         ({"question": "q", "papers": ["1706.1"], "corpus": [{}]}, "corpus, paper 0: no column 'paper_id'"),
@@ -181,27 +156,16 @@ def test_a_task_of_another_shape_is_named(task: Any, words: str) -> None:
         make().reset(options={"task": task})
 
 
-def test_all_environments_share_one_index(tmp_path: Path) -> None:
-    folder = write(tmp_path, queries=QUERIES)
-    before = len(ENGINES._engines)
-    first, second = make(data=folder), make(data=folder, top_k=2)
-    assert expert_plays(first) and expert_plays(second)
-    assert len(ENGINES._engines) <= before + 1
-
-
 def test_written_fields_come_back_as_data(tmp_path: Path) -> None:
     sizes = {"train": 12, "validation": 3, "test": 4}
     env, embedded = make(data=str(write_embedded(tmp_path / "fields", sizes))), make()
     assert {split: len(rows) for split, rows in env.tasks.items()} == sizes
-    for split, size in sizes.items():
-        for index in range(size):
-            assert env.tasks[split][index] == without(embedded.tasks[split][index], "field")
-            # Among the papers of all fields together names still lead to what introduced them.
-            assert expert_plays(env, split=split, index=index)
-    field = embedded.tasks["test"][0]["field"]
-    embedded.reset(options={"split": "test", "index": 0})
-    for paper_id, paper in embedded._judge.library.papers.items():
-        assert paper_id.startswith(f"w{field}-") and env._shared.papers[paper_id] == paper
+    for split, index in ((split, index) for split, size in sizes.items() for index in range(size)):
+        assert env.tasks[split][index] == without(embedded.tasks[split][index], "field")
+        # Among the papers of all fields together names still lead to what introduced them.
+        assert expert_plays(env, split=split, index=index)
+        embedded.reset(options={"split": split, "index": index})
+        assert embedded._judge.library.papers.items() <= env._shared.papers.items()
 
 
 class Fixed:
@@ -243,8 +207,7 @@ def test_an_index_in_a_folder_and_a_server(tmp_path: Path) -> None:
     corpus = Corpus.build(tmp_path / "corpus", library.documents)
     BM25Retriever(corpus).save(tmp_path / "index")
     env = make(data=folder, retriever=str(tmp_path / "index"))
-    assert (
-        expert_plays(env, index=0) and env._retriever is make(data=folder, retriever=str(tmp_path / "index"))._retriever
-    )
+    assert expert_plays(env, index=0)
+    assert env._retriever is make(data=folder, retriever=str(tmp_path / "index"))._retriever
     with serving(BM25Retriever(corpus)) as server:
         assert expert_plays(make(data=folder, retriever=server.url), index=0)

@@ -95,17 +95,13 @@ def test_an_episode() -> None:
         (answer("p3", "p4", "p5"), 1, 1, 1),
         ("<answer>\n[p3]\n p4 ,,\r\n'p5'\n</answer>", 1, 1, 1),
         (answer("p3", "p3", "p3"), 1 / 3, 1, 1),  # a set
-        (answer("p3", "p7"), 1 / 3, 1 / 2, 1),
         (answer("p3", "p4", "p5", "p1", "p2", "p7"), 1, 1 / 2, 1),
         (answer("p3", "p99"), 1 / 3, 1 / 2, 1),  # no such paper
         (answer("p3", "p6"), 1 / 3, 1 / 2, 1),  # never shown
         (answer("p3 p4"), 0, 0, 1),  # neither comma nor line break
-        (answer("none of them"), 0, 0, 1),
         (answer(""), 0, 0, 0),
         (answer("p1") + answer("p3"), 1 / 3, 1, 0),
-        (answer("p3") + " I think", 1 / 3, 1, 0),
         ("p3, p4, p5", 0, 0, 0),
-        ("", 0, 0, 0),
     ],
 )
 def test_answers(text: str, recall: float, precision: float, formed: float) -> None:
@@ -179,19 +175,14 @@ def test_what_was_cut_away_was_not_shown() -> None:
 
 def test_gold_is_nowhere() -> None:
     """In nothing that is returned, but for what was found; attributes of the environment are not returned."""
-    task = {**TASK, "papers": ["p4", "p5"]}
-    tries = ["I do not know", search("fish"), expand("p4"), answer("p6"), "<tool_call>", ""]
-    for kwargs in ({}, {"reward": "pasa"}, {"reward_weights": PROCESS, "render_mode": "ansi"}):
-        env = make(**kwargs)
-        for action in tries:
-            returned = json.dumps(
-                [env.reset(seed=0, options={"task": task}), env.step(action), env.render()], default=str
-            )
-            assert "p5" not in returned and "case study" not in returned
+    env = make(reward_weights=PROCESS, render_mode="ansi")
+    for action in ("I do not know", search("fish"), expand("p4"), answer("p6"), "<tool_call>"):
+        opening = env.reset(seed=0, options={"task": {**TASK, "papers": ["p4", "p5"]}})
+        returned = json.dumps([opening, env.step(action), env.render()], default=str)
+        assert "p5" not in returned and "case study" not in returned
 
 
-@pytest.mark.parametrize("max_turns", [2, 3, 4, 8])
-@pytest.mark.parametrize("top_k", [1, 5, 10])
+@pytest.mark.parametrize(("max_turns", "top_k"), [(2, 5), (3, 1), (4, 10), (8, 1), (8, 5)])
 def test_expert_finishes_in_the_turns_it_has(max_turns: int, top_k: int) -> None:
     env = make(max_turns=max_turns, top_k=top_k)
     for index in range(25):

@@ -10,10 +10,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_retool_env import make
 
 from agent_gym import ConfigError
 from agent_gym.envs.retool import scoring
@@ -88,15 +88,6 @@ def test_the_same(answer: str, gold: str) -> None:
 )
 def test_different(answer: str | None, gold: str) -> None:
     assert not math_equal(answer, gold)
-
-
-@given(st.integers(-(10**30), 10**30), st.integers(1, 10**6))
-def test_numbers_are_read_exactly(a: int, b: int) -> None:
-    value = Fraction(a, b)
-    sign = "-" if a < 0 else ""
-    for text in (f"{a}/{b}", f"{sign}\\frac{{{abs(a)}}}{{{b}}}", f" ${a} / {b}$. "):
-        assert numeral(text) == value
-    assert numeral(f"{a:,}") == a and numeral(f"{a}.50") == a + Fraction("-0.5" if a < 0 else "0.5")
 
 
 NUMERALS = (
@@ -195,10 +186,6 @@ def test_a_checker_has_no_keys_a_killed_one_is_replaced_and_a_broken_one_is_no_w
 
 
 # Problems from elsewhere
-
-
-def make(**kwargs: Any) -> Any:
-    return gymnasium.make("AgentR1/ReTool-v0", **kwargs).unwrapped
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from typing import Any
 
 import gymnasium
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent_gym import ConfigError
 from agent_gym.envs.retool.env import LOST, NO_OUTPUT, shown
@@ -75,9 +74,7 @@ def test_mistakes_are_observations() -> None:
         ("<code></code>", "Error: the program is empty"),
         (call("1").replace("code_interpreter", "rm"), "Error: unknown tool 'rm'"),
         (HermesParser().render("code_interpreter", {"code": 5}), "Error: code_interpreter takes one argument"),
-        ("<tool_call>{</tool_call>", "Error: the tool call is not valid JSON"),
         (block("import os\nos.listdir('/')"), "PermissionError"),
-        (block("import agent_gym"), "ModuleNotFoundError"),
     ):
         for env_id in IDS:
             observation, reward, terminated, *_, info = play(make(env_id), action)[0]
@@ -206,21 +203,11 @@ def test_styles(execution: Execution, in_full: str, in_retool: str) -> None:
     assert shown(execution, "retool", 2000) == in_retool
 
 
-@given(st.text("ab \n", max_size=300).map(str.rstrip).filter(bool), st.integers(100, 250))
-def test_beginning_and_end_stay(text: str, limit: int) -> None:
-    short = shown(ended(text), "full", limit)
-    assert len(short) <= limit
-    if len(text) <= limit:
-        assert short == text
-    else:
-        assert text.startswith(short[:40]) and text.endswith(short[-40:])
-
-
 def test_what_is_printed_is_bounded_and_can_be_stored() -> None:
-    flood = "print('x' * 300_000)"
+    flood = "print('x' * 150_000 + 'y' * 150_000)"
     strange = "import sys\nsys.stdout.buffer.write(bytes(range(256)))\nprint('\\ud800')"
     first, second = (step[0] for step in play(make(IDS[1], max_output_chars=500), call(flood), call(strange)))
-    assert len(first) <= 500 and "cut" in first
+    assert len(first) <= 500 and re.fullmatch(r"x{200,}\n\[... cut ...\]\ny{200,}", first)
     second.encode("utf-8")
     assert "\0" not in second and "\x1b" not in second
 

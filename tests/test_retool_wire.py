@@ -159,16 +159,6 @@ ENVS = {
     "chat": ("AgentR1/ReTool-v0", {"rendering": "chat"}),
     "stateful": ("AgentR1/MathPython-v0", {}),
 }
-SAMPLE = [
-    *(f"syscall: {name}" for name in ("io_uring", "ptrace_seize", "kill_all", "openat2", "socket_inet", "own_signal")),
-    *("read the secret", "inherited descriptors", "environment of others", "write through /proc/self/mem"),
-    *("the gold answers", "descriptors of others", "write files", "kill the fork server", "start programs"),
-    *("exit by os._exit", "claim to be unconfined", "segmentation fault", "kill oneself", "close everything"),
-    *("standard streams are None", "surrogates in the output", "terminal and chat markup", "forged reply"),
-    *("exception whose text fails", "builtins taken away", "modules poisoned", "half a character at the cut"),
-    *("walk the frames", "state for the next program", "memory at once", "recursion in C", "compiler"),
-    *("NUL in the source", "surrogate in the source"),
-]
 LIMITS = {"cpu_seconds": 1, "wall_seconds": 12, "memory_mb": 256}
 # What the policy reads where its program ended by force: the same words for every run.
 READ = {
@@ -179,6 +169,8 @@ READ = {
     "spin and catch": "TimeoutError: the program took too",
     "sleep": "TimeoutError: the program took too long",
 }
+
+SAMPLE = {*list(QUICK)[::5], *READ} & QUICK.keys()
 
 
 def check(programs: dict[str, str]) -> None:
@@ -192,7 +184,7 @@ def check(programs: dict[str, str]) -> None:
 
 @on_linux
 def test_hostile_programs_are_observations() -> None:
-    check({name: QUICK[name] for name in SAMPLE})
+    check({name: code for name, code in QUICK.items() if name in SAMPLE})
 
 
 @on_linux

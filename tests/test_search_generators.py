@@ -37,6 +37,29 @@ def engines(documents: dict[int, Any]) -> dict[int, Any]:
     return {number: BM25Retriever(found) for number, found in documents.items()}
 
 
+def facts_of(row: dict[str, Any]) -> list[tuple[str, str]]:
+    context = dict(row["context"])
+    return [(title, context[title][n]) for title, n in row["supporting_facts"]]
+
+
+def test_no_name_is_in_two_worlds_or_fields_and_no_world_or_field_in_two_splits() -> None:
+    seen: set[str] = set()
+    for number in [0, 1, 2, 79, *WORLDS["validation"], *WORLDS["test"]]:
+        world = get_world(number)
+        assert {kind: len(titles) for kind, titles in world.by_kind.items()} == SIZES and len(world.documents) == 405
+        names = set(world.entities) | {v for e in world.entities.values() for r, v in e.facts.items() if r != "year"}
+        assert not names & seen
+        seen |= names
+    seen.clear()
+    for number in [0, 1, 2, 79, *FIELDS["validation"], *FIELDS["test"]]:
+        names = {name for draft in get_field(number).drafts for name in draft.names.values()}
+        assert len(names) > 150 and not names & seen
+        seen |= names
+    for splits in (FIELDS, {split: WORLDS[split] for split in ("train", "validation", "test")}):
+        numbers = [number for part in splits.values() for number in part]
+        assert len(set(numbers)) == len(numbers) and max(numbers) < MOST_WORLDS
+
+
 # HotpotQA
 
 
@@ -45,12 +68,11 @@ def test_a_context_is_ten_paragraphs_of_its_world_that_a_search_finds(split: str
     for row in some(GeneratedQuestions, split)[:100]:
         context, world = dict(row["context"]), get_world(row["world"])
         assert len(row["context"]) == 10 == len(context)
-        assert all(0 <= n < len(context[title]) for title, n in row["supporting_facts"])
+        gold = {title for title, _ in facts_of(row)}
         documents = {document.title: document.text for document in world.documents}
         for title, (first, *rest) in row["context"]:
             assert documents[title] == "".join([first, *rest])
             assert not first.startswith(" ") and all(sentence.startswith(" ") for sentence in rest)
-        gold = {title for title, _ in row["supporting_facts"]}
         near = [title for title in world.rank(row["question"], 20) if title not in gold]
         assert set(near[:3]) <= set(context)
     kinds = {(row["type"], row["level"]) for row in some(GeneratedQuestions, split)}
@@ -61,14 +83,12 @@ def test_a_context_is_ten_paragraphs_of_its_world_that_a_search_finds(split: str
 def test_answers_follow_from_the_supporting_facts_alone(split: str) -> None:
     """Read the gold sentences as a person would and find the answer again."""
     for row in some(GeneratedQuestions, split):
-        context = dict(row["context"])
-        facts = [(title, context[title][n]) for title, n in row["supporting_facts"]]
+        facts = facts_of(row)
         for (start, first), (end, _) in zip(facts[::2], facts[1::2], strict=True):
-            assert start in row["question"] and end not in row["question"]
-            assert end in first, "the first fact names what the second is about"
+            assert start in row["question"] and end not in row["question"] and end in first
         if row["type"] == "bridge":
             assert row["answer"] in facts[1][1]
-            assert row["answer"] not in "".join(context[facts[0][0]]), "one paragraph would have been enough"
+            assert row["answer"] not in "".join(dict(row["context"])[facts[0][0]]), "one paragraph is enough"
         elif row["level"] == "medium":
             years = {title: int(re.findall(r"\d{4}", text)[0]) for title, text in facts[1::2]}
             assert len(set(years.values())) == 2 and row["answer"] == min(years, key=years.__getitem__)
@@ -88,28 +108,13 @@ def test_three_hops(split: str) -> None:
     rows = list(GeneratedQuestions(split, 60, ["easy", "medium"], hops=3))
     searching = engines({row["world"]: get_world(row["world"]).documents for row in rows})
     for row in rows:
-        context = dict(row["context"])
-        facts = [(title, context[title][n]) for title, n in row["supporting_facts"]]
-        hidden = {title for title, _ in facts[1:]}
-        assert len(context) == 10 and len({*hidden, facts[0][0]}) == 3 and row["type"] == "bridge"
-        assert facts[0][0] in row["question"] and not any(title in row["question"] for title in hidden)
-        assert facts[1][0] in facts[0][1] and facts[2][0] in facts[1][1] and row["answer"] in facts[2][1]
-        assert row["answer"] not in "".join("".join(context[title]) for title, _ in facts[:2])
+        (start, first), (second, between), (end, last) = facts_of(row)
+        assert len({start, second, end}) == 3 and row["type"] == "bridge"
+        assert start in row["question"] and second not in row["question"] and end not in row["question"]
+        assert second in first and end in between and row["answer"] in last
+        assert row["answer"] not in "".join("".join(dict(row["context"])[title]) for title in (start, second))
         (found,) = searching[row["world"]].search([row["question"]], 10)
-        assert not hidden & {hit.document.title for hit in found}
-
-
-def test_no_entity_is_in_two_worlds_and_no_world_in_two_splits() -> None:
-    seen: set[str] = set()
-    for number in [0, 1, 2, 79, *WORLDS["validation"], *WORLDS["test"]]:
-        world = get_world(number)
-        assert {kind: len(titles) for kind, titles in world.by_kind.items()} == SIZES and len(world.documents) == 405
-        names = set(world.entities) | {v for e in world.entities.values() for r, v in e.facts.items() if r != "year"}
-        assert not names & seen, "a name belongs to one world"
-        seen |= names
-    for splits in (FIELDS, {split: WORLDS[split] for split in ("train", "validation", "test")}):
-        numbers = [number for part in splits.values() for number in part]
-        assert len(set(numbers)) == len(numbers) and max(numbers) < MOST_WORLDS
+        assert not {second, end} & {hit.document.title for hit in found}
 
 
 @each_split
@@ -164,14 +169,6 @@ def test_what_a_paper_does_not_name_it_cites() -> None:
     assert all(0.4 < n / len(drafts) < 0.6 for n in veiled.values())
 
 
-def test_no_name_is_in_two_fields() -> None:
-    seen: set[str] = set()
-    for number in [0, 1, 2, 79, *FIELDS["validation"], *FIELDS["test"]]:
-        names = {name for draft in get_field(number).drafts for name in draft.names.values()}
-        assert len(names) > 150 and not names & seen
-        seen |= names
-
-
 @each_split_of_papers
 def test_papers_asked_for_can_be_read_off_the_citations(split: str) -> None:
     """Find them as a reader would: what applies something, cites both papers asked about, and is of the right time."""
@@ -212,5 +209,4 @@ def test_searching_is_not_enough_and_citations_are(split: str) -> None:
         by_question.append(len(gold & {hit.document.id for hit in found}) / len(gold))
         by_names.append(len(gold & shown) / len(gold))
     means = [sum(shares) / len(rows) for shares in (by_question, by_names)]
-    print("{}: recall of the question {:.2f}, of its names {:.2f}, of their citations 1".format(split, *means))
     assert 0.2 < means[0] < 0.35 and max(by_question) < 1 and 0.5 < means[1] < 0.65
