@@ -184,8 +184,8 @@ def test_changed_records_are_found(played: Path, tmp_path: Path, capsys: pytest.
     records[0]["steps"][-1]["reward"] += 1
     records[0]["reward"] += 1
     records[1]["steps"][0]["observation"] = "43"
-    failed = {**records[2], "failure": "EnvFailure: gone", "reward": None}
-    write_trajectories(tmp_path / "bad.jsonl", [*records[:2], failed, *records[3:]])
+    records[2] |= {"failure": "EnvFailure: gone", "reward": None}
+    write_trajectories(tmp_path / "bad.jsonl", records)
     assert main(["rescore", str(tmp_path / "bad.jsonl")]) == 1
     text = capsys.readouterr().out
     assert "31 episodes played again, 1 failed" in text
@@ -208,26 +208,23 @@ def test_files_are_compared_on_what_they_share(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     once = [record for record in records_of(played) if record["spec"]["member"] == 0]
-    expert = [r for r in once if r["policy"] == "expert" and r["spec"]["index"] < 6]
     other = [{**r, "policy": "expert"} for r in once if r["policy"] == "random" and r["spec"]["index"] > 1]
     files = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
-    write_trajectories(files[0], expert)
+    write_trajectories(files[0], [r for r in once if r["policy"] == "expert" and r["spec"]["index"] < 6])
     write_trajectories(files[1], other)
     (found,) = run(capsys, "compare", *files)
     assert (found["a"], found["b"]) == ("expert in a", "expert in b"), "named by their files"
     assert (found["paired"], found["only_a"], found["only_b"]) == (4, 2, 2)
     success = found["measures"]["episode/success"]
     assert success["test"] == "mcnemar" and success["p"] == 2 / 2**4 and success["high"] < 0
-    changed = [{**r, "messages": [{"role": "user", "content": "another question"}]} for r in other]
-    write_trajectories(files[1], changed)
-    assert "is not the same in both runs" in complaint(capsys, "compare", *files)
-    write_trajectories(files[1], [r for r in other if r["spec"]["index"] > 5])
-    assert "no task of AgentR1/GSM8K-v0 in common" in complaint(capsys, "compare", *files)
     assert "nothing to compare" in complaint(capsys, "compare", files[0])
-    for record in other:
-        record["spec"]["env_id"] = HOTPOTQA
-    write_trajectories(files[1], other)
-    assert "nothing to compare" in complaint(capsys, "compare", *files)
+    for records, words in (
+        ([{**r, "messages": [{"role": "user", "content": "another"}]} for r in other], "is not the same in both runs"),
+        ([r for r in other if r["spec"]["index"] > 5], "no task of AgentR1/GSM8K-v0 in common"),
+        ([{**r, "spec": r["spec"] | {"env_id": HOTPOTQA}} for r in other], "nothing to compare"),
+    ):
+        write_trajectories(files[1], records)
+        assert words in complaint(capsys, "compare", *files)
 
 
 def test_the_page_explains_every_field_of_a_line(played: Path) -> None:

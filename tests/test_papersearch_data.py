@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ import pytest
 pytest.importorskip("bm25s")
 
 from search_tools import serving  # noqa: E402
+from test_hotpotqa_env import Recorder  # noqa: E402
 from test_papersearch_env import expand, make, search  # noqa: E402
 
 from agent_gym import ConfigError, EnvFailure  # noqa: E402
 from agent_gym.envs.papersearch.data import open_data  # noqa: E402
 from agent_gym.envs.papersearch.embedded import write_embedded  # noqa: E402
-from agent_gym.search import Document, Hit, Retriever  # noqa: E402
+from agent_gym.search import Document  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
@@ -96,10 +96,9 @@ def without(row: dict[str, Any], column: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("papers", "words"),
     [
         ({"paper_id": "a b"}, r"paper_id is .*'a b'.*without spaces, commas and brackets"),
-        ({"paper_id": True}, "paper_id"),
         ({"paper_id": "1706.1"}, r"the paper_id '1706.1' is also that of .*papers.jsonl, line 1"),
         ({"title": " "}, "title is ' '"),
         ({"abstract": 3}, "abstract is '3'.*null"),
@@ -109,22 +108,20 @@ def without(row: dict[str, Any], column: str) -> dict[str, Any]:
         (without(PAPERS[1], "references"), "no column 'references'; it has: "),
     ],
 )
-def test_a_broken_paper_is_named_with_its_place(row: dict[str, Any], words: str, tmp_path: Path) -> None:
-    paper = row if "title" in row and len(row) > 1 else {**PAPERS[1], **row}
-    folder = write(tmp_path, papers=[PAPERS[0], paper], queries=QUERIES[:1])
+def test_a_broken_paper_is_named_with_its_place(papers: dict[str, Any], words: str, tmp_path: Path) -> None:
+    row = papers if len(papers) > 1 else PAPERS[1] | papers
     with pytest.raises(ConfigError, match=rf"papers.jsonl, line 2: {words}"):
-        make(data=folder)
+        make(data=write(tmp_path, papers=[PAPERS[0], row], queries=QUERIES[:1]))
 
 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (without(QUERIES[0], "papers"), "no column 'papers'; it has: query_id, question"),
         (without(PASA, "qid"), "no column 'qid'"),
-        ({**PASA, "answer_arxiv_id": "1810.2"}, "answer_arxiv_id is '1810.2'.*list"),
-        ({**QUERIES[0], "question": 3}, "question is '3'"),
-        ({**QUERIES[0], "papers": []}, "papers is empty"),
-        ({**QUERIES[0], "papers": ["1810.3"]}, "asks for the paper '1810.3', which is not among"),
+        (PASA | {"answer_arxiv_id": "1810.2"}, "answer_arxiv_id is '1810.2'.*list"),
+        (QUERIES[0] | {"question": 3}, "question is '3'"),
+        (QUERIES[0] | {"papers": []}, "papers is empty"),
+        (QUERIES[0] | {"papers": ["1810.3"]}, "asks for the paper '1810.3', which is not among"),
         ([], "a row must be an object"),
     ],
 )
@@ -168,21 +165,8 @@ def test_written_fields_come_back_as_data(tmp_path: Path) -> None:
         assert embedded._judge.library.papers.items() <= env._shared.papers.items()
 
 
-class Fixed:
-    """A retriever that finds the same document for everything."""
-
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.asked: list[tuple[list[str], int]] = []
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        self.asked.append((list(queries), k))
-        return [[Hit(self.document, 1.0)] for _ in queries]
-
-
 def test_an_engine_of_ones_own(tmp_path: Path) -> None:
-    engine = Fixed(Document("1810.2", "", "its own text does not count"))
-    assert isinstance(engine, Retriever)
+    engine = Recorder([Document("1810.2", "", "its own text does not count")])
     env = make(data=write(tmp_path, queries=QUERIES), retriever=engine, top_k=4)
     env.reset(seed=0, options={"index": 0})
     observation, *_ = env.step(search("x") + search("x" * 10_000))
@@ -193,7 +177,7 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_an_engine_over_other_papers_is_no_fault_of_the_policy(tmp_path: Path) -> None:
-    env = make(data=write(tmp_path, queries=QUERIES), retriever=Fixed(Document("other", "", "")))
+    env = make(data=write(tmp_path, queries=QUERIES), retriever=Recorder([Document("other", "", "")]))
     env.reset(seed=0)
     with pytest.raises(EnvFailure, match="found 'other', but data= has no such paper"):
         env.step(search("x"))

@@ -128,19 +128,18 @@ def test_process_terms_are_paid_once() -> None:
 
 def test_published_rewards_by_hand() -> None:
     actions = [search("Tobila", "fish"), expand("p1"), search("tobila") + expand("p6", "p9"), answer("p3", "p4", "p5")]
-    rewards = {
-        reward: [step[1] for step in play(make(reward=reward, top_k=9), *actions)]
-        for reward in ("f1", "pasa", "paperscout")
-    }
-    assert rewards["f1"] == [0, 0, 0, 1]
-    # Equation 1 of PaSa: 1.5 for each new paper of the answer, 0.1 less for each call. p3 first, p4 and p5 then.
-    assert rewards["pasa"] == pytest.approx([1.5 - 0.2, 3.0 - 0.1, -0.3, 0])
-    # PaperScout: at most three per call, and 0.5 less for a repeated query and for a paper that is not in the pool.
-    assert rewards["paperscout"] == pytest.approx([1.0, 2.0, -1.0, 0])
     many = {**TASK, "papers": ["p1", "p2", "p3", "p4", "p5", "p7"]}
+    for reward, expected in (
+        ("f1", [0, 0, 0, 1]),
+        # Equation 1 of PaSa: 1.5 for each new paper of the answer, 0.1 less for each call. p3 first, p4 and p5 then.
+        ("pasa", [1.5 - 0.2, 3.0 - 0.1, -0.3, 0]),
+        # PaperScout: 0.5 less for a repeated query and for a paper that is not in the pool.
+        ("paperscout", [1.0, 2.0, -1.0, 0]),
+    ):
+        assert [step[1] for step in play(make(reward=reward, top_k=9), *actions)] == pytest.approx(expected)
+    # At most three per call.
     assert [step[1] for step in play(make(reward="paperscout", top_k=9), search("Tobila Sagulo"), task=many)] == [3.0]
-    env = make(reward="pasa", reward_weights={"calls": 0.0})
-    assert play(env, search("Tobila"))[0][1] == 1.5
+    assert play(make(reward="pasa", reward_weights={"calls": 0.0}), search("Tobila"))[0][1] == 1.5
 
 
 def test_only_what_was_shown_can_be_expanded() -> None:
