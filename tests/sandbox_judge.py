@@ -56,10 +56,10 @@ class World:
             self.heard.append(str(listener.getsockname()))
 
     def fill_in(self, code: str) -> str:
-        for name, value in (("CANARY/", f"{self.folder}/"), ("PORT", self.port), ("VICTIM", self.victim.pid)):
-            code = code.replace(name, str(value))
-        # The names that the shared list of hostile programs uses.
-        for name, value in (("@FIX@", self.folder), ("@PORT@", self.port), ("@VICTIM@", self.victim.pid)):
+        # The second form of each name is that of the shared list of hostile programs.
+        names = {"CANARY/": f"{self.folder}/", "@FIX@": self.folder}
+        names |= dict.fromkeys(("PORT", "@PORT@"), self.port) | dict.fromkeys(("VICTIM", "@VICTIM@"), self.victim.pid)
+        for name, value in sorted(names.items()):  # "@" comes first
             code = code.replace(name, str(value))
         return code
 
@@ -84,18 +84,9 @@ def processes() -> dict[int, str]:
     return found
 
 
-class NoSandbox:
-    """What the judge must find guilty: a plain process."""
-
-    def __init__(self, limits: Any) -> None:
-        self.limits, self.report = limits, {}
-
-    def run(self, code: str) -> Any:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        return SimpleNamespace(stdout=done.stdout, stderr=done.stderr)
-
-    def close(self) -> None:
-        pass
+def run_openly(code: str) -> Any:
+    """Run a program without a sandbox: what the judge must find guilty."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
 def judge(sandbox, world: World, name: str, code: str, patience: float) -> list[str]:
@@ -152,7 +143,7 @@ def main() -> None:
     limits = Limits(**settings["limits"])
     world = World(Path("/var/tmp/world"), settings["watched"])
     if "AGENT_GYM_JUDGE_OPEN" in os.environ:
-        sandbox: Any = NoSandbox(limits)
+        sandbox: Any = SimpleNamespace(run=run_openly, limits=limits, report={}, close=lambda: None)
     else:
         if settings["landlock"]:
             cap_landlock(settings["landlock"])

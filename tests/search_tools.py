@@ -1,8 +1,10 @@
-"""What the tests of search share: the real sample, and engines whose behaviour is known."""
+"""What the tests of search and of remote sandboxes share: the real sample, engines that are known, and servers."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +30,7 @@ def hotpotqa_sample() -> Path:
 
 
 class CountingRetriever:
-    """Finds, for any query, documents named after it, and remembers what it was asked."""
+    """Finds, for any query, documents named after it, and remembers its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], int]] = []
@@ -38,10 +40,9 @@ class CountingRetriever:
         self.inside += 1
         assert self.inside == 1, "two threads at once"
         self.calls.append((list(queries), k))
-        if "fail" in queries:
-            self.inside -= 1
-            raise EnvFailure("the engine broke")
         self.inside -= 1
+        if "fail" in queries:
+            raise EnvFailure("the engine broke")
         return [expected(query, k) for query in queries]
 
     @property
@@ -72,3 +73,42 @@ def running(server: ServerType) -> Iterator[ServerType]:
         thread.start()
         yield server
     thread.join()
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes], threading.Semaphore]]:
+    """A server that reads one request per connection, sends these bytes back, one after the other, and hangs up.
+
+    Yields its address, the requests so far, and a semaphore that counts the connections that it has closed.
+    """
+    listener, requests, hung_up = bind(port=0), [], threading.Semaphore(0)
+    listener.listen()
+
+    def serve() -> None:
+        for answer in answers:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the test is over
+                return
+            with connection:
+                data = b""
+                while not data.endswith(b"}"):
+                    data += connection.recv(65536)
+                requests.append(data)
+                connection.sendall(answer)
+            hung_up.release()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with listener:
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests, hung_up
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def reply(content: Any, status: str = "200 OK", headers: str = "") -> bytes:
+    """An answer as bytes; `headers` are further ones, each with its line end."""
+    body = content if isinstance(content, str) else json.dumps(content)
+    return f"HTTP/1.1 {status}\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode()

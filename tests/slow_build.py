@@ -80,9 +80,7 @@ def main(folder: str, kind: str, count: str, seconds: str, call: str = "") -> No
 
     if call:
         kill_at(int(call))
-    encoder = HashEncoder(float(seconds))
-    build_index(make_documents(int(count)), encoder, Path(folder), kind=kind, shard_size=16)
-    print(sum(encoder.batches))
+    build_index(make_documents(int(count)), HashEncoder(float(seconds)), Path(folder), kind=kind, shard_size=16)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ordinary_programs import PROGRAMS
+from hostile_programs import read_programs
 from sandbox_net import opened
 
 from agent_gym.sandbox import Limits
 
+# As language models write them, and what a text file cannot hold.
+PROGRAMS = read_programs("ordinary_programs.txt") | {
+    "empty": "",
+    "comment": "# nothing to do",
+    "no newline at the end": "for i in range(3):\n    print(i)",
+    "windows line ends": "x = 1\r\nif x:\r\n    print('crlf')\r\n",
+}
 IN_FLIGHT = 1024
 MIB = 1 << 10  # in the KiB of /proc
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONIOENCODING": "utf-8:strict"}
@@ -27,29 +34,16 @@ def sandbox():
         yield sandbox
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """What `python main.py` prints, by program; run once for all sandboxes."""
-    folder, known = tmp_path_factory.mktemp("plain"), {}
-
-    def run(name):
-        if name not in known:
-            file = folder / "main.py"
-            file.write_bytes(PROGRAMS[name].encode())
-            # -u: standard output arrives as it is written, which is what a sandbox promises; the rest is untouched.
-            done = subprocess.run(
-                [sys.executable, "-u", "main.py"],
-                cwd=folder,
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=120,
-            )
-            out, err = (comparable(text.decode().replace(f"{folder}/", "")) for text in (done.stdout, done.stderr))
-            known[name] = out, err, done.returncode
-        return known[name]
-
-    return run
+def plain(folder: Path, code: str) -> tuple[str, str, int]:
+    """What `python main.py` prints, and its exit code."""
+    (folder / "main.py").write_bytes(code.encode())
+    # -u: standard output arrives as it is written, which is what a sandbox promises; the rest is untouched.
+    command = [sys.executable, "-u", "main.py"]
+    done = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, timeout=120
+    )
+    out, err = (comparable(text.decode().replace(f"{folder}/", "")) for text in (done.stdout, done.stderr))
+    return out, err, done.returncode
 
 
 def comparable(text: str) -> str:
@@ -58,9 +52,9 @@ def comparable(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_prints_what_it_prints_elsewhere(name, sandbox, plain):
+def test_a_program_prints_what_it_prints_elsewhere(name, sandbox, tmp_path):
     done = sandbox.run(PROGRAMS[name])
-    assert (comparable(done.stdout), comparable(done.stderr), done.exit_code) == plain(name)
+    assert (comparable(done.stdout), comparable(done.stderr), done.exit_code) == plain(tmp_path, PROGRAMS[name])
     assert done.succeeded == (done.exit_code == 0)
     assert not done.truncated
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
-import http.client
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from cli_tools import complaint
 from sandbox_net import opened
-from search_tools import running
+from search_tools import answering, reply, running
+from serve_tools import ask
 
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox import Limits, RemoteSandbox, Sandbox, SandboxError
@@ -46,29 +44,15 @@ def remote(server):
     sandbox.close()
 
 
-def ask(server, path, body=None):
-    connection = http.client.HTTPConnection(*server.address[:2], timeout=60)
-    data = body if isinstance(body, bytes | None) else json.dumps(body)
-    connection.request("GET" if body is None else "POST", path, data)
-    answer = connection.getresponse()
-    content = answer.status, json.loads(answer.read())
-    connection.close()
-    return content
-
-
 @pytest.mark.parametrize(
     "code",
     [
         "print('ž')",
         "import sys; print('e', file=sys.stderr); sys.exit(7)",
-        "1 / 0",
         "while True: pass",
-        "import time; time.sleep(60)",
         "x = bytearray(1 << 30)",
         "print('x' * 10_000)",
-        "while True: print('x' * 100)",
         "import os; os.abort()",
-        "print('\\ud800')",
         "print(1)\0",
     ],
 )
@@ -93,7 +77,7 @@ def test_it_is_a_sandbox_without_sessions(remote):
 
 def test_requests_can_only_tighten_the_limits(server):
     def limited(code, **wanted):
-        return ask(server, "/run_code", {"code": code, **wanted})[1]["agent_gym"]
+        return ask(server.url, "/run_code", {"code": code, **wanted})[1]["agent_gym"]
 
     assert limited("import time; time.sleep(60)", run_timeout=0.3)["status"] == "wall_limit"
     spent = limited("while True: pass", run_timeout=1000)
@@ -105,22 +89,24 @@ def test_requests_can_only_tighten_the_limits(server):
 
 
 def test_the_protocol_of_sandboxfusion(server):
-    status, content = ask(
-        server, "/run_code", {"code": "print(1)", "language": "python", "files": {}, "compile_timeout": 1}
-    )
-    assert status == 200
+    def run_code(**body):
+        return ask(server.url, "/run_code", body)[1]
+
+    content = run_code(code="print(1)", language="python", files={}, compile_timeout=1)
     assert content["status"] == "Success" and content["compile_result"] is None
     assert content["run_result"].items() >= {"status": "Finished", "return_code": 0, "stdout": "1\n"}.items()
-    failed = ask(server, "/run_code", {"code": "import sys; sys.exit(2)"})[1]
+    failed = run_code(code="import sys; sys.exit(2)")
     assert (failed["status"], failed["run_result"]["return_code"]) == ("Failed", 2)
-    late = ask(server, "/run_code", {"code": "while True: pass", "run_timeout": 0.2})[1]
+    late = run_code(code="while True: pass", run_timeout=0.2)
     assert (late["status"], late["run_result"]["status"]) == ("Failed", "TimeLimitExceeded")
+    assert ask(server.url, "/v1/ping")[:2] == (200, "pong")
+    status, content, _ = ask(server.url, "/health")
+    assert status == 200 and content["status"] == "ok" and all(content["report"]["enforced"].values())
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({}, "code must be a text"),
         ({"code": 5}, "code must be a text"),
         ({"code": "", "stdin": 5}, "stdin"),
         ({"code": "", "language": "cpp"}, "python only"),
@@ -129,24 +115,15 @@ def test_the_protocol_of_sandboxfusion(server):
         ({"code": "", "seed": "x"}, "seed is 'x'"),
         ({"code": "", "run_timeout": "1"}, "run_timeout is '1'"),
         ({"code": "", "memory_limit_MB": 3}, "memory_mb is 3"),
-        (b'{"code": "", "memory_limit_MB": 1e400}', "memory_limit_MB is inf"),
-        ({"code": "", "memory_limit_MB": -2}, "memory_limit_MB is -2"),
+        ('{"code": "", "memory_limit_MB": 1e400}', "memory_limit_MB is inf"),
         ({"code": "", "memory_limit_MB": True}, "memory_limit_MB is True"),
-        (b'{"code": "", "run_timeout": NaN}', "run_timeout is nan"),
         ({"code": "", "run_timeout": -0.5}, "run_timeout is -0.5"),
-        (b'{"code": "", "cpu_limit_s": NaN}', "cpu_limit_s is nan"),
+        ('{"code": "", "cpu_limit_s": NaN}', "cpu_limit_s is nan"),
     ],
 )
 def test_what_clients_get_wrong_is_named(server, body, message):
-    status, content = ask(server, "/run_code", body)
+    status, content, _ = ask(server.url, "/run_code", body)
     assert status == 400 and message in content["detail"]
-
-
-def test_health(server):
-    assert ask(server, "/v1/ping") == (200, "pong")
-    status, content = ask(server, "/health")
-    assert status == 200 and content["status"] == "ok" and all(content["report"]["enforced"].values())
-    assert ask(server, "/elsewhere")[0] == ask(server, "/run_jupyter", {})[0] == 404
 
 
 def test_a_sandbox_that_fails_behind_the_server_is_a_failure_here(server, remote, local, monkeypatch):
@@ -165,39 +142,17 @@ FINISHED = {"status": "Finished", "return_code": 0, "stdout": "out\x00", "stderr
 
 @contextmanager
 def playing(*answers):
-    """A server that gives these answers, (status, content), one after the other; a None closes the connection."""
-    left, requests = list(answers), []
+    """A server that gives these answers, one after the other."""
+    with answering(*answers) as (url, requests, _):
+        yield RemoteSandbox(url, limits=LIMITS, retries=2), requests
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
 
-        def do_POST(self):
-            requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            answer = left.pop(0)
-            if answer is None:
-                self.close_connection = True
-                return
-            body = json.dumps(answer[1]).encode()
-            self.send_response(answer[0])
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield RemoteSandbox(f"http://127.0.0.1:{server.server_address[1]}", limits=LIMITS, retries=2), requests
-        finally:
-            server.shutdown()
-            thread.join()
+def other(status, content):
+    return reply(content, f"{status} X", "Connection: close\r\n")
 
 
 def answer(status, /, **result):
-    return 200, {"status": status, "message": "m", "run_result": {**FINISHED, **result}}
+    return other(200, {"status": status, "message": "m", "run_result": {**FINISHED, **result}})
 
 
 @pytest.mark.parametrize(
@@ -215,7 +170,8 @@ def test_answers_of_a_sandboxfusion(given, status, exit_code):
         done, long = sandbox.run("x", stdin="in"), sandbox.run("x")
     assert (done.status, done.exit_code, done.stdout) == (status, exit_code, "out\ufffd")
     assert long.truncated and len(long.stdout) < 2100
-    assert requests[0].items() >= {"code": "x", "language": "python", "run_timeout": 2, "stdin": "in"}.items()
+    sent = json.loads(requests[0].partition(b"\r\n\r\n")[2])
+    assert sent.items() >= {"code": "x", "language": "python", "run_timeout": 2, "stdin": "in"}.items()
 
 
 @pytest.mark.parametrize(
@@ -223,11 +179,9 @@ def test_answers_of_a_sandboxfusion(given, status, exit_code):
     [
         answer("SandboxError"),
         answer("Failed", status="Error"),
-        (500, {}),
-        (422, {}),
-        (200, []),
-        (200, {"status": "Success"}),
-        (200, {"status": "Success", "run_result": {"status": "Finished", "return_code": "x"}}),
+        other(500, {}),
+        other(200, {"status": "Success"}),
+        other(200, {"status": "Success", "run_result": {"status": "Finished", "return_code": "x"}}),
     ],
 )
 def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice(given):
@@ -237,18 +191,15 @@ def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice(given)
         assert len(requests) == 1
 
 
-def test_a_program_whose_server_was_lost_is_run_again_but_not_for_ever():
-    with playing(None, None, answer("Success")) as (sandbox, requests):
+def test_a_program_whose_server_was_lost_or_busy_is_run_again_but_not_for_ever():
+    with playing(b"", b"", answer("Success")) as (sandbox, requests):
         assert sandbox.run("x").succeeded
         assert len(requests) == 3
-    with playing(None, None, None, answer("Success")) as (sandbox, requests):
+    with playing(b"", b"", b"", answer("Success")) as (sandbox, requests):
         with pytest.raises(SandboxError, match="cannot be reached .*tried 3 times"):
             RemoteSandbox(sandbox.url).run("x")
         assert len(requests) == 3
-
-
-def test_a_busy_server_is_tried_again():
-    with playing((429, {}), (503, {}), answer("Success")) as (sandbox, requests):
+    with playing(other(429, {}), other(503, {}), answer("Success")) as (sandbox, requests):
         assert sandbox.run("x").succeeded
         assert len(requests) == 3
 
@@ -256,8 +207,7 @@ def test_a_busy_server_is_tried_again():
 # The command.
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_a_signal_ends_it(end, local):
+def test_the_command_serves_until_a_signal_ends_it(local):
     words = ["-m", "agent_gym", "serve", "sandbox", "--port", "0", "--slots", "2", "--cpu_seconds", "0.3"]
     process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
@@ -266,7 +216,7 @@ def test_the_command_serves_until_a_signal_ends_it(end, local):
         sandbox = RemoteSandbox(line.split()[-1])
         assert sandbox.run("print(1)").stdout == "1\n"
         assert sandbox.run("while True: pass").status == "cpu_limit"
-        process.send_signal(end)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and "stopped" in process.stderr.read()
     finally:
         process.kill()
@@ -276,7 +226,6 @@ def test_the_command_serves_until_a_signal_ends_it(end, local):
 
 def test_the_command_names_what_is_wrong(capsys):
     assert "invalid choice: 'files'" in complaint(capsys, "serve", "files")
-    assert "--corpus" in complaint(capsys, "serve", "search")
     with pytest.raises(ConfigError, match="at least 1"):
         RemoteSandbox("http://x", concurrency=0)
     assert "cpu_seconds is 0.0" in complaint(capsys, "serve", "sandbox", "--cpu_seconds", "0")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import random
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,8 +18,8 @@ from slow_build import DIMENSION, HashEncoder
 from tiny_encoder import make_documents
 
 from agent_gym.errors import ConfigError, EnvFailure
-from agent_gym.search import build
-from agent_gym.search.build import MANIFEST, Manifest, build_index
+from agent_gym.search import build, files
+from agent_gym.search.build import MANIFEST, build_index
 from agent_gym.search.corpus import Corpus
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.index import KINDS
@@ -30,10 +28,10 @@ COUNT = 200  # in 13 files of 16
 DOCUMENTS = make_documents(COUNT)
 
 
-def start(folder: Path, kind: str = "hnsw_sq8", seconds: float = 0, kill_at: int = 0) -> subprocess.Popen[str]:
+def start(folder: Path, kind: str = "hnsw_sq8", seconds: float = 0, kill_at: int = 0) -> subprocess.Popen[bytes]:
     script = Path(__file__).parent / "slow_build.py"
     arguments = [str(folder), kind, str(COUNT), str(seconds), *([str(kill_at)] if kill_at else [])]
-    return subprocess.Popen([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, script, *arguments])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -44,12 +42,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 def undisturbed(tmp_path_factory):
     """The files of a build that was not killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = start(folder)
-    assert int(done.communicate()[0]) == COUNT + 2 and done.returncode == 0
+    assert start(folder).wait() == 0
     return contents(folder)
 
 
-@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 6, 17])
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 6, 17])
 @pytest.mark.parametrize("complete", [False, True], ids=["encoding", "indexing"])
 def test_a_build_that_is_killed_between_two_files_ends_with_the_same_bytes(tmp_path, undisturbed, call, complete):
     """Each file is flushed, renamed and its folder flushed; `complete` has all vectors, so the index comes first."""
@@ -72,9 +69,7 @@ def test_a_build_that_is_killed_between_two_files_ends_with_the_same_bytes(tmp_p
 def test_two_builds_are_equal(tmp_path, kind):
     documents, dimension = (make_documents(10_240), 8) if kind == "pq" else (DOCUMENTS, DIMENSION)
     for name in ("one", "two"):
-        encoder = HashEncoder(dimension=dimension)
-        manifest = build_index(documents, encoder, tmp_path / name, kind=kind, shard_size=50)
-    assert manifest == Manifest.read(tmp_path / "two") and manifest.index == kind
+        build_index(documents, HashEncoder(dimension=dimension), tmp_path / name, kind=kind, shard_size=50)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
@@ -87,8 +82,8 @@ def test_a_build_that_is_killed_at_random_ends_with_the_same_bytes(tmp_path, und
             process.wait(rng.uniform(0.2, 0.7))
         except subprocess.TimeoutExpired:
             process.kill()
-            killed += 1
-        if process.wait() == 0:
+        killed += process.wait() != 0
+        if process.returncode == 0:
             assert contents(tmp_path) == undisturbed
             (tmp_path / MANIFEST).unlink()
             for path in rng.sample(sorted((tmp_path / "vectors").glob("*.npy")), 10):
@@ -102,14 +97,14 @@ def test_what_is_there_is_not_made_again_and_what_is_damaged_is(tmp_path):
     build_index(DOCUMENTS, encoder, tmp_path, shard_size=16)
     expected = contents(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    encoder = HashEncoder(name="./models/hash")  # the same model, moved
-    assert build_index(DOCUMENTS, encoder, tmp_path, shard_size=16).origin.encoder.name == "BAAI/hash"
-    assert encoder.batches == [1, 1]  # the probe
+    moved = HashEncoder(name="./models/hash")  # the same model
+    assert build_index(DOCUMENTS, moved, tmp_path, shard_size=16).origin.encoder.name == "BAAI/hash"
+    assert moved.batches == [1, 1]  # the probe
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     (tmp_path / "flat.faiss").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"flat.faiss has 0 bytes.*build_index with the same arguments"):
         DenseRetriever(DOCUMENTS, tmp_path, encoder)
-    encoder = HashEncoder(name="BAAI/hash")
+    encoder.batches.clear()
     build_index(DOCUMENTS, encoder, tmp_path)
     assert encoder.batches == [1, 1] and contents(tmp_path) == expected
     shards = sorted((tmp_path / "vectors").glob("*.npy"))
@@ -126,22 +121,18 @@ def test_what_is_there_is_not_made_again_and_what_is_damaged_is(tmp_path):
 def test_another_kind_is_built_from_the_same_vectors(tmp_path, monkeypatch):
     build_index(DOCUMENTS, HashEncoder(), tmp_path, kind="flat")
     encoder = HashEncoder()
-
-    def look(folder, *_):  # at the moment between the new index and its manifest
-        assert sorted(path.name for path in folder.glob("*.faiss")) == ["flat.faiss", "sq8.faiss"]
-        DenseRetriever(DOCUMENTS, folder, HashEncoder())
-        write(manifest, folder)
-
-    write = Manifest.write
-    manifest = build_index(DOCUMENTS, encoder, tmp_path / "other", kind="sq8")
-    encoder.batches.clear()
-    monkeypatch.setattr(Manifest, "write", lambda self, folder: look(folder))
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(files, "write_json", Mock(side_effect=InterruptedError))
+        build_index(DOCUMENTS, encoder, tmp_path, kind="sq8")
+    # Between the new index and its manifest both are there, and the manifest is about the first.
+    assert sorted(path.name for path in tmp_path.glob("*.faiss")) == ["flat.faiss", "sq8.faiss"]
+    assert DenseRetriever(DOCUMENTS, tmp_path, HashEncoder()).manifest.index == "flat"
     build_index(DOCUMENTS, encoder, tmp_path, kind="sq8")
-    assert encoder.batches == [1, 1]
+    assert max(encoder.batches) == 1
     assert [path.name for path in tmp_path.glob("*.faiss*")] == ["sq8.faiss"]
-    assert DenseRetriever(DOCUMENTS, tmp_path, encoder).manifest.index == "sq8"
     shutil.rmtree(tmp_path / "vectors")  # which may be deleted afterwards
-    assert DenseRetriever(DOCUMENTS, tmp_path, encoder).search(["Arlen glass"], 1)[0]
+    opened = DenseRetriever(DOCUMENTS, tmp_path, encoder)
+    assert opened.manifest.index == "sq8" and opened.search(["Arlen glass"], 1)[0]
     build_index(DOCUMENTS, encoder, tmp_path, kind="sq8")
     assert max(encoder.batches) == 1 and not (tmp_path / "vectors").exists()
 
@@ -152,7 +143,6 @@ def test_another_kind_is_built_from_the_same_vectors(tmp_path, monkeypatch):
     [
         ([*DOCUMENTS[:-1], make_documents(201)[-1]], {}, "belongs to a corpus of 200 documents"),
         (DOCUMENTS, {"salt": "x"}, "'hash', and 'hash' gives the same text another vector"),
-        (DOCUMENTS, {"document_prefix": "passage: "}, "document_prefix=''"),
         (DOCUMENTS, {"pooling": "cls"}, "pooling='mean', and 'hash' has 'cls'"),
     ],
 )
@@ -169,10 +159,7 @@ def test_a_folder_belongs_to_one_corpus_and_one_encoder(tmp_path, finished, docu
 def test_a_corpus_on_disk(tmp_path):
     corpus = Corpus.build(tmp_path / "corpus", DOCUMENTS)
     manifest = build_index(corpus, HashEncoder(), tmp_path / "index")
-    assert manifest.origin.corpus == corpus.checksum
-    written = json.loads((tmp_path / "index" / MANIFEST).read_text())
-    assert (written["kind"], written["format"], written["index"]) == ("index", 1, "flat")
-    assert written["parameters"]["factory"] == "Flat" and "inner product" in written["metric"]
+    assert manifest.origin.corpus == corpus.checksum and manifest.parameters["factory"] == "Flat"
     assert build_index(DOCUMENTS, HashEncoder(), tmp_path / "index") == manifest  # the same documents as a list
     hits = DenseRetriever(corpus, tmp_path / "index", HashEncoder()).search([DOCUMENTS[7].text], 1)[0]
     assert hits[0].document == DOCUMENTS[7]
@@ -191,30 +178,9 @@ def test_large_files_are_read_and_encoded_in_pieces(tmp_path, monkeypatch, capfd
     assert capfd.readouterr().err == ""
 
 
-def _build_and_wait(folder, started):
-    class Waiting(HashEncoder):
-        def encode_documents(self, documents):
-            if len(documents) > 1:
-                started.set()
-                time.sleep(60)
-            return super().encode_documents(documents)
-
-    build_index(DOCUMENTS, Waiting(), folder)
-
-
 def test_two_processes_do_not_build_in_one_folder(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    started = context.Event()
-    process = context.Process(target=_build_and_wait, args=(tmp_path, started))
-    process.start()
-    try:
-        assert started.wait(60)
-        with pytest.raises(ConfigError, match="another process is writing"):
-            build_index(DOCUMENTS, HashEncoder(), tmp_path)
-    finally:
-        process.kill()
-        process.join()
-    build_index(DOCUMENTS, HashEncoder(), tmp_path)  # the lock went with the process
+    with files.locked(tmp_path), pytest.raises(ConfigError, match="another process is writing"):
+        build_index(DOCUMENTS, HashEncoder(), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +188,6 @@ def test_two_processes_do_not_build_in_one_folder(tmp_path):
     [
         ({"corpus": []}, "the corpus is empty"),
         ({"kind": "best"}, "no such kind of index: 'best'"),
-        ({"kind": "pq"}, "at least 10,240"),
         ({"shard_size": 0}, "shard_size is 0"),
         ({"threads": 0}, "threads 0"),
     ],
@@ -236,9 +201,7 @@ def test_what_cannot_be_built(tmp_path, arguments, message):
 def test_an_encoder_that_returns_no_numbers(tmp_path):
     class Broken(HashEncoder):
         def encode_documents(self, documents):
-            vectors = super().encode_documents(documents)
-            vectors[-1] = np.nan if len(documents) > 1 else vectors[-1]
-            return vectors
+            return super().encode_documents(documents) * (np.nan if len(documents) > 1 else 1)
 
     with pytest.raises(EnvFailure, match="NaN"):
         build_index(DOCUMENTS, Broken(), tmp_path)

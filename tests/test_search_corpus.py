@@ -21,9 +21,15 @@ from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document
 from agent_gym.search.corpus import Corpus, checksum
 
+
+def readable(document: Document) -> Document:
+    """As it comes back: what has no UTF-8 is a question mark."""
+    return Document(*(part.encode("utf-8", "replace").decode() for part in document))
+
+
 texts = st.text(st.characters(exclude_categories=()), max_size=40)
 documents = st.lists(
-    st.builds(Document, texts.filter(bool), texts, texts), min_size=1, max_size=8, unique_by=lambda d: d.id
+    st.builds(Document, texts.filter(bool), texts, texts), min_size=1, max_size=8, unique_by=lambda d: readable(d).id
 )
 THREE = [Document("a", "Ä", "first\nline"), Document("b", "", ""), Document("c", "\u2028", '"quoted" \x00 \U0001f600')]
 
@@ -32,39 +38,19 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-def without_surrogates(document: Document) -> Document:
-    return Document(*(part.encode("utf-8", "replace").decode() for part in document))
-
-
 @given(documents)
 def test_what_was_written_is_read(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("corpus")
-    expected = [without_surrogates(document) for document in written]
-    if len({document.id for document in expected}) < len(expected):
-        return  # two ids that differ in broken characters only
+    expected = list(map(readable, written))
     corpus = Corpus.build(folder, written)
     assert list(corpus) == expected and len(corpus) == len(expected)
     assert [corpus[i] for i in range(-len(expected), 0)] == expected
-    assert corpus[1:] == expected[1:]
+    assert corpus[1:] == expected[1:] and corpus[np.int64(0)] == expected[0]
     assert checksum(written) == corpus.checksum == checksum(Corpus(folder))
     for position in (len(expected), -len(expected) - 1):
         with pytest.raises(IndexError, match=f"of {len(expected)}"):
             corpus[position]
-    assert corpus[np.int64(0)] == expected[0]
     assert copy.deepcopy(corpus) is corpus and list(pickle.loads(pickle.dumps(corpus))) == expected
-
-
-@pytest.mark.parametrize("left", [["offsets.npy"], ["corpus.jsonl"], ["corpus.jsonl", "offsets.npy"]])
-def test_a_build_killed_between_its_renames_begins_again(tmp_path, left):
-    Corpus.build(tmp_path, THREE)
-    whole = bytes_of(tmp_path)
-    for name in whole.keys() - set(left):
-        (tmp_path / name).unlink()
-    (tmp_path / "corpus.jsonl.partial").write_text("of another corpus, and longer than this one\n" * 20)
-    with pytest.raises(ConfigError, match="holds no corpus"):
-        Corpus(tmp_path)
-    Corpus.build(tmp_path, THREE)
-    assert bytes_of(tmp_path) == whole
 
 
 BUILD = """
@@ -96,10 +82,16 @@ def test_a_killed_process_leaves_what_the_next_one_goes_on_with(tmp_path):
         Corpus.build(tmp_path / "killed", THREE)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    with pytest.raises(ConfigError, match="holds no corpus"):
-        Corpus(tmp_path / "killed")
-    assert run(tmp_path / "killed", "0").wait(timeout=120) == 0
-    assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
+    whole = bytes_of(tmp_path / "whole")
+    # As the kill left it, and as one between the renames of two files would have.
+    for left in ((), ("offsets.npy",), ("offsets.npy", "corpus.jsonl")):
+        for name in left:
+            (tmp_path / "killed" / name).write_bytes(whole[name])
+        (tmp_path / "killed" / "corpus.json").unlink(missing_ok=True)
+        with pytest.raises(ConfigError, match="holds no corpus"):
+            Corpus(tmp_path / "killed")
+        assert run(tmp_path / "killed", "0").wait(timeout=120) == 0
+        assert bytes_of(tmp_path / "killed") == whole
 
 
 def test_what_cannot_be_a_corpus_is_refused(tmp_path):
@@ -107,33 +99,26 @@ def test_what_cannot_be_a_corpus_is_refused(tmp_path):
         Corpus.build(tmp_path / "empty", [])
     with pytest.raises(ConfigError, match="document 2: the id 'a' is also that of document 0"):
         Corpus.build(tmp_path / "twice", [*THREE[:2], THREE[0], THREE[1]])
-    with pytest.raises(ConfigError, match="document 1 must be a Document"):
-        Corpus.build(tmp_path / "rows", [THREE[0], {"_id": "b"}])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="with an id"):
-        Corpus.build(tmp_path / "unnamed", [Document("", "", "")])
+    for wrong in ({"_id": "b"}, Document("", "", "")):
+        with pytest.raises(ConfigError, match="document 1 must be a Document of three texts with an id"):
+            Corpus.build(tmp_path / "wrong", [THREE[0], wrong])
     Corpus.build(tmp_path / "done", THREE)
     with pytest.raises(ConfigError, match="holds a corpus already"):
         Corpus.build(tmp_path / "done", THREE)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "offsets.npy", "corpus.json"])
-def test_damaged_files_are_refused(tmp_path, name):
+def test_damaged_files_are_refused(tmp_path):
     Corpus.build(tmp_path, THREE)
-    whole = (tmp_path / name).read_bytes()
-    flipped = whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]
-    for damaged in (b"", whole + b"\n{", flipped):
-        (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(ConfigError, match=f"{name}.*build the corpus again"):
-            Corpus(tmp_path)
-    (tmp_path / name).unlink()
-    with pytest.raises(ConfigError, match=name):
-        Corpus(tmp_path)
-
-
-def test_unverified_damage_is_found_when_it_is_read(tmp_path):
-    Corpus.build(tmp_path, THREE)
-    whole = (tmp_path / "corpus.jsonl").read_bytes()
-    (tmp_path / "corpus.jsonl").write_bytes(whole.replace(b'"_id": "b"', b'"_id": "b}'))
+    for name in ("corpus.jsonl", "offsets.npy", "corpus.json"):
+        whole = (tmp_path / name).read_bytes()
+        for damaged in (b"", whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]):
+            (tmp_path / name).write_bytes(damaged)
+            with pytest.raises(ConfigError, match=f"{name}.*build the corpus again"):
+                Corpus(tmp_path)
+        (tmp_path / name).write_bytes(whole)
+    (tmp_path / "corpus.jsonl").write_bytes(
+        (tmp_path / "corpus.jsonl").read_bytes().replace(b'"_id": "b"', b'"_id": "b}')
+    )
     corpus = Corpus(tmp_path, verify=False)
     assert corpus[0] == THREE[0]
     with pytest.raises(EnvFailure, match="document 1 is damaged"):
@@ -142,12 +127,7 @@ def test_unverified_damage_is_found_when_it_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
-    [
-        ({"format": 99}, "written for format 99"),
-        ({"kind": "faiss"}, "written for kind 'faiss'"),
-        ({"count": 4}, "has 3 documents, not 4"),
-        ({"files": {}}, "written with None"),
-    ],
+    [({"format": 99}, "written for format 99"), ({"count": 4}, "has 3 documents, not 4"), ({"files": {}}, "None")],
 )
 def test_a_manifest_that_does_not_fit_is_refused(tmp_path, change, complaint):
     Corpus.build(tmp_path, THREE)

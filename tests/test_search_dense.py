@@ -45,15 +45,13 @@ def nearest(encoder, queries, documents, k):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("index")
-    build(folder)
-    return folder
+def retriever(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("index"))
 
 
 @pytest.fixture(scope="module")
-def retriever(folder):
-    return DenseRetriever(DOCUMENTS, folder, HashEncoder())
+def folder(retriever):
+    return retriever.folder
 
 
 def test_it_finds_the_nearest_and_so_do_its_copies(retriever):
@@ -61,10 +59,9 @@ def test_it_finds_the_nearest_and_so_do_its_copies(retriever):
     queries = [document.text for document in DOCUMENTS[:50]]
     expected, scores = nearest(HashEncoder(), queries, DOCUMENTS, 5)
     found = retriever.search(queries, 5)
-    for hits, documents, row in zip(found, expected, scores, strict=True):
-        assert [hit.document for hit in hits] == documents
-        np.testing.assert_allclose([hit.score for hit in hits], row, atol=1e-5)
-        assert all(type(hit.score) is float for hit in hits)
+    assert [[hit.document for hit in hits] for hits in found] == expected
+    np.testing.assert_allclose([[hit.score for hit in hits] for hits in found], scores, atol=1e-5)
+    assert type(found[0][0].score) is float
     assert copy.deepcopy(retriever) is retriever
     sent = pickle.dumps(retriever)
     assert len(sent) < 200_000
@@ -76,42 +73,40 @@ def test_real_encoders_end_to_end(tmp_path):
     pytest.importorskip("FlagEmbedding")
     from agent_gym.search.encoder import make_encoder
 
+    documents = DOCUMENTS[:60]
+    queries = [document.text for document in documents]
     for name in ("bge-small-en-tiny", "plain"):
         encoder = make_encoder(str(make_tiny_encoder(tmp_path / name)))
-        build_index(DOCUMENTS[:60], encoder, tmp_path / "index" / name)
-        retriever = DenseRetriever(DOCUMENTS[:60], tmp_path / "index" / name)  # loads the encoder by its name
+        build_index(documents, encoder, tmp_path / "index" / name)
+        retriever = DenseRetriever(documents, tmp_path / "index" / name)  # loads the encoder by its name
         assert retriever.encoder.spec == encoder.spec
-        queries = [document.text for document in DOCUMENTS[:60]]
-        expected, scores = nearest(encoder, queries, DOCUMENTS[:60], 5)
+        expected, scores = nearest(encoder, queries, documents, 5)
         found = retriever.search(queries, 5)
         np.testing.assert_allclose([[hit.score for hit in hits] for hits in found], scores, atol=1e-5)
-        assert [hits[0].document for hits in found] == [documents[0] for documents in expected]
-        for query in ("", "\x00\x1f", "\ud83d x", "x" * 10_000, "bells " * 2_000):
-            assert len(retriever.search([query], 3)[0]) == (3 if "x" in query or "b" in query else 0)
+        assert [hits[0].document for hits in found] == [best[0] for best in expected]
+        assert [len(hits) for hits in retriever.search(["", "\ud83d x", "bells " * 2_000], 3)] == [0, 3, 3]
 
 
 @settings(max_examples=40)
 @example(["", "\n\t\r", "\x00\x01\x1f\x7f", "?!", "\u200b", "\ud83d", "Arlen"], 2)
 @given(st.lists(st.text(st.characters(), max_size=40), max_size=5), st.integers(1, 400))
 def test_any_query_gets_an_answer(retriever, queries, k):
-    found = retriever.search(queries, k)
-    assert len(found) == len(queries)
-    for query, hits in zip(queries, found, strict=True):
+    for query, hits in zip(queries, retriever.search(queries, k), strict=True):
         assert len(hits) == (min(k, len(DOCUMENTS)) if any(map(str.isalnum, query)) else 0)
         assert len({hit.document.id for hit in hits}) == len(hits)
         assert sorted((hit.score for hit in hits), reverse=True) == [hit.score for hit in hits]
 
 
-@pytest.mark.parametrize("kind", ["flat", "sqfp16", "hnsw_sq8"])
-@pytest.mark.parametrize("k", [1, 3, 20, 70])
-def test_equal_scores_come_in_the_order_of_the_corpus(tmp_path, kind, k):
+@pytest.mark.parametrize("kind", ["flat", "hnsw_sq8"])
+def test_equal_scores_come_in_the_order_of_the_corpus(tmp_path, kind):
     """60 copies among 300 others: more than k, and more than what is requested beyond k at first."""
     copies = {n: Document(f"copy{n}", "Same", "glass bells of Arlen") for n in range(5, 300, 5)}
     documents = [copies.get(n, document) for n, document in enumerate(DOCUMENTS)]
     retriever = build(tmp_path, documents, kind=kind)
-    hits = retriever.search(["Same glass bells of Arlen", "cheese"], k)[0]
-    assert [hit.document for hit in hits][: len(copies)] == list(copies.values())[:k]
-    if (kind, k) == ("flat", 3):  # the search for ties ends in a corpus of one text, too
+    for k in (1, 3, 20, 70):
+        hits = retriever.search(["Same glass bells of Arlen", "cheese"], k)[0]
+        assert [hit.document for hit in hits][: len(copies)] == list(copies.values())[:k]
+    if kind == "flat":  # the search for ties ends in a corpus of one text, too
         same = [Document(str(n), "", "all the same") for n in range(3000)]
         assert [hit.document.id for hit in build(tmp_path / "same", same).search(["same"], 3)[0]] == ["0", "1", "2"]
 
@@ -122,41 +117,36 @@ class Watched(HashEncoder):
     def encode_queries(self, queries):
         self.inside += 1
         assert self.inside == 1, "tokenizers keep state"
-        try:
-            return super().encode_queries(queries)
-        finally:
-            self.inside -= 1
+        found = super().encode_queries(queries)
+        self.inside -= 1
+        return found
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw_sq8", "ivf_sq8"])
+@pytest.mark.parametrize("kind", ["flat", "hnsw_sq8"])
 def test_threads_get_the_answers_of_one_thread_and_share_the_encoder(tmp_path, kind):
     retriever = build(tmp_path, encoder=Watched(), kind=kind)
     queries = [[document.text for document in DOCUMENTS[n : n + n % 5 + 1]] for n in range(64)]
-    expected = [retriever.search(few, 4) for few in queries]
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(16) as pool:
-            found = list(pool.map(lambda few: retriever.search(few, 4), queries * 4))
-    finally:
-        sys.setswitchinterval(switch)
-    for ours, theirs in zip(found, expected * 4, strict=True):
-        assert [[hit.document for hit in hits] for hits in ours] == [[hit.document for hit in hits] for hits in theirs]
+
+    def search(few):
+        return [[hit.document for hit in hits] for hits in retriever.search(few, 4)]
+
+    expected = list(map(search, queries))
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(search, queries * 4)) == expected * 4
 
 
 FORK = """
 import multiprocessing, sys, threading
+from pathlib import Path
 from slow_build import HashEncoder
 from tiny_encoder import make_documents, make_tiny_encoder
-from agent_gym.search.build import build_index
-from agent_gym.search.dense import DenseRetriever
-from agent_gym.search.encoder import make_encoder
+from agent_gym.search import DenseRetriever, build_index, make_encoder
 
-folder, model = sys.argv[1:]
+folder, model = Path(sys.argv[1]), sys.argv[2]
 documents = make_documents(2000)
-encoder = make_encoder(str(make_tiny_encoder(__import__("pathlib").Path(folder) / model))) if model else HashEncoder()
-build_index(documents, encoder, folder + "/index", threads=2)
-retriever = DenseRetriever(documents, folder + "/index", encoder)
+encoder = make_encoder(str(make_tiny_encoder(folder / model))) if model else HashEncoder()
+build_index(documents, encoder, folder / "index", threads=2)
+retriever = DenseRetriever(documents, folder / "index", encoder)
 search = lambda: retriever.search([document.text for document in documents[:300]], 5)
 expected = search()  # starts the threads that a fork loses
 
@@ -185,14 +175,11 @@ def test_a_forked_process_searches_on(tmp_path, model):
 
 
 def test_effort_is_passed_on(tmp_path):
-    build(tmp_path, kind="ivf_flat")
+    assert len(build(tmp_path, kind="ivf_flat").search(["Arlen"], 300)[0]) == 300
     opened = DenseRetriever(DOCUMENTS, tmp_path, HashEncoder(), nprobe=1)
     # It reads one list, which holds fewer documents than are requested: none of them is made up.
     hits = opened.search(["Arlen"], 300)[0]
     assert 0 < len(hits) < 300 and len({hit.document.id for hit in hits}) == len(hits)
-    assert len(DenseRetriever(DOCUMENTS, tmp_path, HashEncoder()).search(["Arlen"], 300)[0]) == 300
-    with pytest.raises(ConfigError, match="'ivf_flat' has no ef"):
-        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder(), ef=3)
 
 
 def test_a_broken_encoder_is_a_failure_and_no_answer(folder):
@@ -213,10 +200,8 @@ def test_a_broken_encoder_is_a_failure_and_no_answer(folder):
     ("documents", "encoder", "message"),
     [
         (DOCUMENTS[:-1], {}, "belongs to a corpus of 300 documents .* given corpus has 299"),
-        ([*DOCUMENTS[1:], DOCUMENTS[0]], {}, "belongs to a corpus of 300 documents"),
         (DOCUMENTS, {"salt": "x"}, "gives the same text another vector"),
         (DOCUMENTS, {"name": "new", "dimension": 16}, "'hash' with dimension=32, and 'new' has 16"),
-        (DOCUMENTS, {"query_prefix": "query: "}, "query_prefix"),
     ],
 )
 def test_what_does_not_belong_together_is_not_opened(folder, documents, encoder, message):
@@ -224,39 +209,34 @@ def test_what_does_not_belong_together_is_not_opened(folder, documents, encoder,
         DenseRetriever(documents, folder, HashEncoder(**encoder))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_damaged_index_is_never_searched(tmp_path_factory, folder, data):
     content = (folder / "flat.faiss").read_bytes()
     place = data.draw(st.integers(0, len(content) - 1))
-    how = data.draw(st.sampled_from(["flip", "cut", "lengthen"]))
     damaged = tmp_path_factory.mktemp("damaged")
     (damaged / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
     flipped = content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
-    (damaged / "flat.faiss").write_bytes({"flip": flipped, "cut": content[:place], "lengthen": content + b"x"}[how])
-    message = "is damaged" if how == "flip" else f"bytes and was written with {len(content)}"
-    with pytest.raises(ConfigError, match=f"flat.faiss.*{message}.*build the index again"):
+    (damaged / "flat.faiss").write_bytes(flipped)
+    with pytest.raises(ConfigError, match="flat.faiss is damaged.*build the index again"):
         DenseRetriever(DOCUMENTS, damaged, HashEncoder())
-    if how != "flip":  # the size is compared in any case
-        with pytest.raises(ConfigError, match="bytes"):
-            DenseRetriever(DOCUMENTS, damaged, HashEncoder(), verify=False)
+    for other in (content[:place], content + b"x"):
+        (damaged / "flat.faiss").write_bytes(other)
+        with pytest.raises(ConfigError, match=f"bytes and was written with {len(content)}.*build the index again"):
+            DenseRetriever(DOCUMENTS, damaged, HashEncoder(), verify=False)  # the size is compared in any case
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"format": 2}, "at 'format': Input should be 1; delete it and build the index again, or update agent-gym"),
-        ({"format": "1"}, "at 'format'"),
         ({"kind": "corpus"}, "at 'kind': Input should be 'index'"),
         ({"index": "annoy"}, "kind 'annoy'; this version knows flat"),
-        ({"index": "../flat"}, "kind '../flat'"),
         ({"index": "sq8"}, "sq8.faiss is missing"),
         ({"file": {"bytes": "9", "sha256": ""}}, "flat.faiss has .* was written with 9"),
         ({"surprise": 1}, "cannot be read at 'surprise'"),
         ({"origin": None}, "cannot be read at 'origin'"),
-        ("", f"{MANIFEST}.*delete it and build the index again"),
         ('{"kind": "index"', f"{MANIFEST}.*delete it and build the index again"),
-        ("[]", f"{MANIFEST}.*delete it and build the index again"),
         (None, "holds no index .*build_index"),
     ],
 )
@@ -277,9 +257,6 @@ def test_files_that_are_not_of_one_build(folder, tmp_path):
     mixed = json.loads((folder / MANIFEST).read_text()) | {"file": other["file"]}
     (tmp_path / MANIFEST).write_text(json.dumps(mixed))
     with pytest.raises(ConfigError, match="holds 100 vectors of 32 numbers, and its manifest says 300 of 32"):
-        DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
-    (tmp_path / "flat.faiss").unlink()
-    with pytest.raises(ConfigError, match="flat.faiss is missing"):
         DenseRetriever(DOCUMENTS, tmp_path, HashEncoder())
 
 

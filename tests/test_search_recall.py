@@ -34,15 +34,8 @@ def test_bm25_on_generated_questions(tmp_path: Path) -> None:
     (row,) = results["table"]
     recalls = [float(row[f"recall@{k}"]) for k in (2, 5, 10)]
     assert 0 < recalls[0] <= recalls[1] <= recalls[2] < 1
-    low, high = map(float, row["(95%)"].split(" to "))
-    assert 0 < low <= recalls[1] <= high < 1
     # The generator promises that a search for the question never finds all of them, and one for a title finds it.
     assert row["all@5"] == "0.000" and row["title@5"] == "1.000"
-    gold = [len({title for title, _ in question["supporting_facts"]}) for question in json.loads(data.read_text())]
-    per_question = results["per_question"]["BM25"]
-    assert len(per_question["title@1"]) == sum(gold)
-    for found, of in zip(per_question["recall@5"], gold, strict=True):
-        assert found * of == pytest.approx(round(found * of)), "a part of this question's own paragraphs"
 
 
 @pytest.mark.slow

@@ -44,6 +44,9 @@ def test_beir_files_are_read(tmp_path, name):
     source = open_source(tmp_path / name)
     assert list(source) == DOCUMENTS
     assert list(source) == DOCUMENTS, "a source can be read again"
+    (tmp_path / "twice.jsonl").write_text(LINES + "\n" + LINES)
+    with pytest.raises(ConfigError, match=r"twice\.jsonl, line 5: the id '1' is also that of .*twice\.jsonl, line 1$"):
+        Corpus.build(tmp_path / "corpus", open_source(tmp_path / "twice.jsonl"))
 
 
 def test_parquet_is_read_with_other_column_names(tmp_path):
@@ -64,8 +67,6 @@ def test_parquet_is_read_with_other_column_names(tmp_path):
         ('{"_id": "2", "text": "x"', "not valid JSON"),
         ('["2", "x"]', "must be an object"),
         ('{"title": "x", "text": "x"}', "no column '_id'; it has: title, text"),
-        ('{"_id": "2", "title": "x"}', "no column 'text'"),
-        ('{"_id": "", "text": "x"}', "_id is ''"),
         ('{"_id": true, "text": "x"}', "_id is True"),
         ('{"_id": "2", "text": null}', "text is 'None'; it must be a text"),
         ('{"_id": "2", "text": "x", "title": ["a"]}', "title is"),
@@ -78,12 +79,6 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, line, message):
     )
     raised = complaint(read_documents(tmp_path / "c.jsonl"))
     assert raised.startswith(f"{tmp_path / 'c.jsonl'}, line 3: ") and message in raised
-
-
-def test_an_id_that_occurs_twice_is_named_with_both_lines(tmp_path):
-    (tmp_path / "c.jsonl").write_text(LINES + "\n" + LINES)
-    with pytest.raises(ConfigError, match=r"c\.jsonl, line 5: the id '1' is also that of .*c\.jsonl, line 1$"):
-        Corpus.build(tmp_path / "corpus", open_source(tmp_path / "c.jsonl"))
 
 
 def test_a_file_that_breaks_off_is_named_with_what_was_read_last(tmp_path):
@@ -100,11 +95,9 @@ def test_a_file_that_breaks_off_is_named_with_what_was_read_last(tmp_path):
     ("text", "message"),
     [
         ("", ": must hold a JSON list"),
-        ('{"data": []}', ": must hold a JSON list"),
         ("[", ", example 0: not valid JSON"),
         ('[{"_id": "1", "text": ""}, {"_id": "2"', ", example 1: not valid JSON"),
         ('[{"_id": "1", "text": ""}, 3]', ", example 1: a row must be an object"),
-        ('[{"_id": "1", "text": ""}, {"_id": "2"}]', ", example 1: no column 'text'"),
     ],
 )
 def test_what_is_wrong_in_a_list_is_named_with_its_example(tmp_path, text, message):
@@ -113,10 +106,9 @@ def test_what_is_wrong_in_a_list_is_named_with_its_example(tmp_path, text, messa
 
 
 def test_files_that_are_not_there_or_not_known(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
-        open_source(tmp_path / "none.jsonl")
-    with pytest.raises(ConfigError, match="no such file"):
-        open_source("none.jsonl")
+    for name in (tmp_path / "none.jsonl", "none.jsonl"):
+        with pytest.raises(ConfigError, match="no such file"):
+            open_source(name)
     (tmp_path / "c.csv").write_text("a")
     with pytest.raises(ConfigError, match=r"must end in \.jsonl"):
         read_documents(tmp_path / "c.csv")

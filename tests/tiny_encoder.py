@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from agent_gym.search import Document
@@ -21,12 +20,11 @@ CRAFTS = ("glass", "clocks", "cheese", "bells", "rope", "paper", "boats", "brick
 
 def make_documents(count: int) -> list[Document]:
     """Documents with titles; each differs from all others."""
-    return [
-        Document(
-            f"d{n}", f"{TOWNS[n % 10]} {n}", f"{TOWNS[n % 10]} number {n} is known for its {CRAFTS[n // 10 % 10]}."
-        )
-        for n in range(count)
-    ]
+    documents = []
+    for n in range(count):
+        town, craft = TOWNS[n % 10], CRAFTS[n // 10 % 10]
+        documents.append(Document(f"d{n}", f"{town} {n}", f"{town} number {n} is known for its {craft}."))
+    return documents
 
 
 def make_tiny_encoder(
@@ -37,7 +35,8 @@ def make_tiny_encoder(
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     folder.mkdir(parents=True, exist_ok=True)
-    words = _words([f"{d.title} {d.text}" for d in make_documents(100)])
+    texts = " ".join(f"{document.title} {document.text}" for document in make_documents(100))
+    words = sorted(set(re.findall(r"[a-z]+", texts.lower())))
     pieces = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *("##" + p for p in pieces), *words]
     (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(vocabulary)) + "\n")
@@ -65,7 +64,3 @@ def make_tiny_encoder(
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 128, "do_lower_case": False}))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts or {}}))
     return folder
-
-
-def _words(texts: Iterable[str]) -> list[str]:
-    return sorted({word for text in texts for word in re.findall(r"[a-z]+", text.lower())})

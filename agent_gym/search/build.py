@@ -44,10 +44,10 @@ def build_index(
     """Build an index, or go on building it. Where there is one already, this returns at once.
 
     After a kill at any moment the same call goes on and ends with the same bytes. The vectors stay in the folder
-    `vectors`: another kind is built from them in minutes. The folder may be deleted if no other kind is wanted.
+    `vectors`: another kind is built from them in minutes. It may be deleted if no other kind is wanted.
 
     Args:
-        corpus: the documents; a `Corpus`, or any sequence.
+        corpus: a `Corpus`, or any sequence of documents.
         encoder: makes their vectors.
         folder: of the index; made if it is missing.
         kind: of index (`agent_gym.search.index`).
@@ -70,13 +70,13 @@ def build_index(
     faiss = require("faiss", "search")  # to fail now and not after the encoding
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
-        origin = Origin.of(corpora.checksum(corpus), len(corpus), encoder)
+        origin = Origin.of(corpus, encoder)
         if (folder / MANIFEST).exists():
             finished = Manifest.read(folder)
             finished.origin.check(origin, folder)
             if finished.index == kind:
                 with suppress(ConfigError):  # a damaged file, for which DenseRetriever asks for this build
-                    finished.check_file(folder)
+                    finished.checked_file(folder)
                     return finished
         shards = VectorShards(folder / "vectors", origin, shard_size)
         _encode(corpus, encoder, shards, progress)
@@ -89,7 +89,7 @@ def build_index(
         factory = KINDS[kind].factory(len(corpus), encoder.spec.dimension)
         parameters = {"factory": factory, "faiss": faiss.__version__}
         manifest = Manifest(index=kind, parameters=parameters, origin=shards.origin, file=files.describe(path))
-        manifest.write(folder)
+        files.write_json(folder / MANIFEST, asdict(manifest))  # after this, and not before, there is an index
         for other in folder.glob("*.faiss*"):
             if other != path:  # an earlier kind, which the manifest was about until now
                 other.unlink()
@@ -103,8 +103,9 @@ def _encode(corpus: Sequence[Document], encoder: Encoder, shards: VectorShards, 
         for shard in missing:
             # Cut the same way on every run: which texts share a batch decides the last bits of their vectors.
             parts = []
-            for start in shards.span(shard)[::_ENCODE_AT_ONCE]:
-                documents = [corpus[n] for n in range(start, min(start + _ENCODE_AT_ONCE, shards.span(shard).stop))]
+            span = shards.span(shard)
+            for start in range(0, len(span), _ENCODE_AT_ONCE):
+                documents = [corpus[n] for n in span[start : start + _ENCODE_AT_ONCE]]
                 parts.append(checked_vectors(encoder.encode_documents(documents), len(documents), encoder.spec))
                 bar.update(len(documents))
             shards.write(shard, np.concatenate(parts))
@@ -121,18 +122,17 @@ def _index(shards: VectorShards, kind: str, progress: bool) -> Any:
     reserve(index, count)
     with tqdm(total=count, desc=f"indexing ({kind})", unit=" vectors", disable=not progress) as bar:
         for start in range(0, count, ADD_AT_ONCE):
-            stop = min(start + ADD_AT_ONCE, count)
-            index.add(shards.read(start, stop))
-            bar.update(stop - start)
+            positions = np.arange(start, min(start + ADD_AT_ONCE, count))
+            index.add(shards.pick(positions))
+            bar.update(len(positions))
     return index
 
 
 class VectorShards:
-    """The vectors of a corpus on disk, in files of `shard_size`: they cost hours, and no kill loses more than minutes.
+    """The vectors of a corpus on disk, as float16 in files of `shard_size`.
 
-    They are float16, which for vectors of length 1 is finer than the bfloat16 the encoder computed in. A file is
-    renamed to its name when it is complete, and the name carries its checksum: so it is complete and right, or it is
-    made again. A folder that is there keeps its own `shard_size`, and must be of this corpus and encoder.
+    For vectors of length 1 float16 is finer than the bfloat16 the encoder computed in. A file gets its name, with its
+    checksum in it, when it is complete; else it is made again. A folder that is there keeps its own `shard_size`.
     """
 
     def __init__(self, folder: Path, origin: Origin, shard_size: int) -> None:
@@ -169,22 +169,15 @@ class VectorShards:
         files.replace(partial, path)
         self._paths[shard] = path
 
-    def read(self, start: int, stop: int) -> Vectors:
-        shards = range(start // self.shard_size, -(-stop // self.shard_size))
-        parts = [self._open(s)[max(start - self.span(s).start, 0) : stop - self.span(s).start] for s in shards]
-        return np.concatenate(parts, dtype=np.float32)
-
     def pick(self, positions: NDArray[np.int64]) -> Vectors:
         """Return the vectors of ascending positions."""
         picked = np.empty((len(positions), self.origin.encoder.dimension), np.float32)
         shards = positions // self.shard_size
-        for shard in np.unique(shards):
+        for shard in np.unique(shards).tolist():
             chosen = shards == shard
-            picked[chosen] = self._open(int(shard))[positions[chosen] - self.span(int(shard)).start]
+            vectors = np.load(self._paths[shard], mmap_mode="r")
+            picked[chosen] = vectors[positions[chosen] - self.span(shard).start]
         return picked
-
-    def _open(self, shard: int) -> NDArray[np.float16]:
-        return np.load(self._paths[shard], mmap_mode="r")
 
 
 @dataclass(frozen=True)
@@ -199,8 +192,8 @@ class Origin:
     probe: list[float]  # what the encoder makes of two fixed texts
 
     @classmethod
-    def of(cls, checksum: str, count: int, encoder: Encoder) -> Self:
-        return cls(checksum, count, encoder.spec, probe(encoder))
+    def of(cls, corpus: Sequence[Document], encoder: Encoder) -> Self:
+        return cls(corpora.checksum(corpus), len(corpus), encoder.spec, probe(encoder))
 
     def check(self, given: Origin, where: Path) -> None:
         """Raise `ConfigError` for another corpus or encoder. A model may be moved; what it does may not change."""
@@ -245,17 +238,12 @@ class Manifest:
     origin: Origin
     file: dict[str, Any]  # `files.describe`
 
-    @property
-    def file_name(self) -> str:
-        return f"{self.index}.faiss"
-
-    def check_file(self, folder: Path, *, verify: bool = True) -> None:
+    def checked_file(self, folder: Path, *, verify: bool = True) -> Path:
+        """Return the file of the index; `ConfigError` if it is not the one that was written."""
+        path = folder / f"{self.index}.faiss"
         cure = "build the index again (build_index with the same arguments; the vectors are kept)"
-        files.check(folder / self.file_name, self.file, cure, verify=verify)
-
-    def write(self, folder: Path) -> None:
-        # After this, and not before, there is an index.
-        files.write_json(folder / MANIFEST, asdict(self))
+        files.check(path, self.file, cure, verify=verify)
+        return path
 
     @classmethod
     def read(cls, folder: Path) -> Self:

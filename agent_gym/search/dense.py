@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_gym.errors import ConfigError, EnvFailure, require
-from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, ForkSafe, Hit, checked
 from agent_gym.search.build import Manifest, Origin
 from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder
@@ -66,8 +65,7 @@ class DenseRetriever(ForkSafe):
         self.folder = Path(folder).expanduser()
         self.manifest = Manifest.read(self.folder)
         self.corpus, self.encoder = corpus, encoder or load_encoder(self.manifest)
-        origin = Origin.of(corpora.checksum(corpus), len(corpus), self.encoder)
-        self.manifest.origin.check(origin, self.folder)
+        self.manifest.origin.check(Origin.of(corpus, self.encoder), self.folder)
         self._device, self._effort = device, {"ef": ef, "nprobe": nprobe}
         self._searcher = self._open(verify=verify)
         super().__init__()
@@ -119,12 +117,12 @@ class DenseRetriever(ForkSafe):
         kind, origin = self.manifest.index, self.manifest.origin
         if kind not in KINDS:
             raise ConfigError(f"{self.folder} holds an index of kind {kind!r}; this version knows {', '.join(KINDS)}")
-        self.manifest.check_file(self.folder, verify=verify)
-        index = read_index(self.folder / self.manifest.file_name)
+        path = self.manifest.checked_file(self.folder, verify=verify)
+        index = read_index(path)
         if (index.ntotal, index.d) != (origin.count, origin.encoder.dimension):
             raise ConfigError(
-                f"{self.folder / self.manifest.file_name} holds {index.ntotal} vectors of {index.d} numbers, and its "
-                f"manifest says {origin.count} of {origin.encoder.dimension}; build the index again"
+                f"{path} holds {index.ntotal} vectors of {index.d} numbers, and its manifest says {origin.count} of "
+                f"{origin.encoder.dimension}; build the index again"
             )
         if self._device != "cpu":
             index = to_gpu(index, kind, self._device)

@@ -17,7 +17,7 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,10 +33,7 @@ from agent_gym.search.index import EXACT
 from agent_gym.search.sources import documents_of
 from agent_gym.serve.client import RETRIES, JsonClient
 
-# How many hits of each engine are fused. A document that both rank 40th beats one that a single engine ranks first only
-# by a constant larger than the paper's, so that deeper ranks change little but their own order.
-_DEPTH = 50
-
+_DEPTH = 50  # hits of each engine that are fused; deeper ranks change little but their own order
 _MAX_QUERIES = 64  # of a request
 _CONNECTIONS = 1024  # as many as a server lets wait
 
@@ -59,7 +56,7 @@ class Engines(ForkSafe):
         with self._lock:
             if key not in self._engines:
                 self._engines[key] = make(), owner
-                while len(self._engines) > self._maxsize:
+                if len(self._engines) > self._maxsize:
                     self._engines.popitem(last=False)
             self._engines.move_to_end(key)
             return self._engines[key][0]
@@ -78,18 +75,19 @@ def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriev
         if find_spec("bm25s") is None:
             require("bm25s", "search")  # names the extra now, and not when the first policy searches
         return None
-    if isinstance(retriever, str) and retriever.startswith(("http://", "https://")):
-        return ENGINES.get(retriever, lambda: RemoteRetriever(retriever))
-    if isinstance(retriever, str) and Path(retriever).expanduser().is_dir():
-        if corpus is None:
-            raise ConfigError(f"retriever is the index {retriever!r}, which needs corpus=, the one it was built from")
-        return ENGINES.get((retriever, id(corpus)), lambda: open_index(retriever, documents_of(corpus)), corpus)
-    if isinstance(retriever, str) or not isinstance(retriever, Retriever):
-        raise ConfigError(
-            f"retriever is {retriever!r:.80}; allowed: 'bm25', the folder of an index, an address such as "
-            "'http://127.0.0.1:8000', or an object with search(queries, k), such as those of agent_gym.search"
-        )
-    return retriever
+    if isinstance(retriever, str):
+        if retriever.startswith(("http://", "https://")):
+            return ENGINES.get(retriever, lambda: RemoteRetriever(retriever))
+        if Path(retriever).expanduser().is_dir():
+            if corpus is None:
+                raise ConfigError(f"retriever is the index {retriever!r}; it needs corpus=, the one it was built from")
+            return ENGINES.get((retriever, id(corpus)), lambda: open_index(retriever, documents_of(corpus)), corpus)
+    elif isinstance(retriever, Retriever):
+        return retriever
+    raise ConfigError(
+        f"retriever is {retriever!r:.80}; allowed: 'bm25', the folder of an index, an address such as "
+        "'http://127.0.0.1:8000', or an object with search(queries, k), such as those of agent_gym.search"
+    )
 
 
 def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu") -> Retriever:
@@ -157,36 +155,31 @@ class RemoteRetriever(ForkSafe):
         return found
 
 
-def to_wire(document: Document) -> dict[str, str]:
-    """Write a document: the title in quotes on a line of its own, then the text."""
-    return {"id": document.id, "contents": f'"{document.title.replace(chr(10), " ")}"\n{document.text}'}
-
-
-def from_wire(document: Mapping[str, Any]) -> Document:
-    """Read a document; titles come back with spaces for line breaks. Raises ValueError if it has no `contents`."""
-    contents = document.get("contents")
-    if not isinstance(contents, str):
-        raise ValueError(f"a document has no contents: {str(document)[:100]}")
-    title, newline, text = contents.partition("\n")
-    if not newline:
-        title, text = "", contents
-    if len(title) >= 2 and title[0] == title[-1] == '"':
-        title = title[1:-1]
-    return Document(str(document.get("id", "")), title, text)
-
-
 def response(found: Sequence[Sequence[Hit]], return_scores: bool) -> dict[str, Any]:
-    """Write what was found."""
-    if not return_scores:
-        return {"result": [[to_wire(hit.document) for hit in hits] for hits in found]}
-    return {"result": [[{"document": to_wire(hit.document), "score": hit.score} for hit in hits] for hits in found]}
+    """Write what was found: of a document the title in quotes on a line of its own, then the text."""
+
+    def written(hit: Hit) -> dict[str, Any]:
+        document, title = hit.document, hit.document.title.replace("\n", " ")
+        content = {"id": document.id, "contents": f'"{title}"\n{document.text}'}
+        return {"document": content, "score": hit.score} if return_scores else content
+
+    return {"result": [[written(hit) for hit in hits] for hits in found]}
 
 
 def read_response(data: bytes, count: int) -> list[list[Hit]]:
-    """Read what was found for `count` queries. Raises ValueError if it is anything else."""
+    """Read what was found for `count` queries, with scores. Raises ValueError if it is anything else."""
+
+    def read(row: Any) -> Hit:
+        document, contents = row["document"], row["document"]["contents"]
+        title, newline, text = contents.partition("\n")
+        if not newline:
+            title, text = "", contents
+        if len(title) >= 2 and title[0] == title[-1] == '"':
+            title = title[1:-1]
+        return Hit(Document(str(document.get("id", "")), title, text), float(row["score"]))
+
     try:
-        lists = json.loads(data)["result"]
-        found = [[Hit(from_wire(row["document"]), float(row["score"])) for row in rows] for rows in lists]
+        found = [[read(row) for row in rows] for rows in json.loads(data)["result"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no list of documents with scores for each query: {data[:100]!r}") from error
     if len(found) != count:
@@ -195,11 +188,10 @@ def read_response(data: bytes, count: int) -> list[list[Hit]]:
 
 
 class HybridRetriever(ForkSafe):
-    """Fuses rankings by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009): 1 / (k_constant + rank), added up.
+    """Fuses rankings by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009), see `fuse`.
 
-    Only ranks count, so that engines with scores of different kinds can be mixed without tuning. Documents are the same
-    where their ids are. Equal sums are ordered by the ranking of the first engine, then of the second, and so on. The
-    larger `k_constant` (60 in the paper), the less the first ranks count against later ones.
+    Only ranks count, so that engines with scores of different kinds can be mixed without tuning. The larger
+    `k_constant` (60 in the paper), the less the first ranks count against later ones.
 
     Raises:
         ConfigError: for no engines or a constant below 0.
@@ -220,11 +212,11 @@ class HybridRetriever(ForkSafe):
 
 
 def fuse(rankings: Sequence[Sequence[Hit]], k_constant: float = 60) -> list[Hit]:
-    """Fuse the rankings of one query, one per engine, best first; their scores are not looked at.
+    """Fuse the rankings of one query, one per engine; their scores are not looked at.
 
     Returns:
-        Every document once, best first, with the sum of 1 / (k_constant + rank) over the rankings that have it, where
-        ranks start at 1.
+        Every document (by its id) once, best first, with the sum of 1 / (k_constant + rank) over the rankings that have
+        it, where ranks start at 1. Equal sums are ordered by the first engine's ranking, then the second's, and so on.
     """
     documents: dict[str, Document] = {}
     ranks: dict[str, list[float]] = {}
@@ -289,7 +281,7 @@ class CachedRetriever(ForkSafe):
 class _Batch:
     def __init__(self) -> None:
         self.queries: list[str] = []
-        self.full = threading.Event()
+        self.closed = threading.Event()  # no caller joins any more
         self.found: Future[list[list[Hit]]] = Future()
 
 
@@ -305,7 +297,7 @@ class MicroBatcher(ForkSafe):
         ConfigError: for a batch below 1 or a negative time.
     """
 
-    live = ("_lock", "_engine", "_open")
+    live = ("_lock", "_engine", "_batches")
 
     def __init__(self, retriever: Retriever, max_batch: int = 64, max_wait_s: float = 0.002) -> None:
         if max_batch < 1 or not 0 <= max_wait_s < threading.TIMEOUT_MAX:
@@ -316,8 +308,8 @@ class MicroBatcher(ForkSafe):
     def renew(self) -> None:
         self._lock = threading.Lock()
         self._engine = threading.Lock()
-        # One batch per k: with an approximate index, the first 5 of 10 need not be the first 5.
-        self._open: dict[int, _Batch] = {}
+        # The last batch per k: with an approximate index, the first 5 of 10 need not be the first 5.
+        self._batches: dict[int, _Batch] = {}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         queries = checked(queries, k)
@@ -328,35 +320,28 @@ class MicroBatcher(ForkSafe):
 
     def _join(self, queries: list[str], k: int) -> list[list[Hit]]:
         with self._lock:
-            batch = self._open.get(k)
-            if batch is not None and len(batch.queries) + len(queries) > self.max_batch:
-                self._close(batch, k)
-                batch = None
-            leads = batch is None
-            if batch is None:
-                batch = self._open[k] = _Batch()
+            batch = self._batches.get(k)
+            leads = batch is None or batch.closed.is_set() or len(batch.queries) + len(queries) > self.max_batch
+            if batch is None or leads:
+                if batch is not None:
+                    batch.closed.set()
+                batch = self._batches[k] = _Batch()
             start = len(batch.queries)
             batch.queries += queries
             if len(batch.queries) == self.max_batch:
-                self._close(batch, k)
+                batch.closed.set()
         if leads:
             self._lead(batch, k)
         return [list(hits) for hits in batch.found.result()[start : start + len(queries)]]
-
-    def _close(self, batch: _Batch, k: int) -> None:
-        # The lock is held.
-        if self._open.get(k) is batch:
-            del self._open[k]
-        batch.full.set()
 
     def _lead(self, batch: _Batch, k: int) -> None:
         try:
             with self._engine:
                 # Only now: those whose batch has just ended ask again in a moment, and belong into this one. Else two
                 # halves of the callers would wait for each other's searches for ever.
-                batch.full.wait(self.max_wait_s)
+                batch.closed.wait(self.max_wait_s)
                 with self._lock:
-                    self._close(batch, k)
+                    batch.closed.set()
                 unique = list(dict.fromkeys(batch.queries))
                 found = dict(zip(unique, self.retriever.search(unique, k), strict=True))
             batch.found.set_result([found[query] for query in batch.queries])
@@ -364,7 +349,6 @@ class MicroBatcher(ForkSafe):
             batch.found.set_exception(error)
         except BaseException:
             # Ctrl-C reaches one thread only; the others must neither hang nor take it for theirs.
-            with self._lock:
-                self._close(batch, k)
+            batch.closed.set()
             batch.found.set_exception(EnvFailure("the search was interrupted in the thread that ran it for several"))
             raise
