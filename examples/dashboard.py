@@ -170,7 +170,7 @@ class LiveCurve(TrainerCallback):
         unfinished.replace(folder / "curve.html")
         started = time.perf_counter()
         if now or started >= self._rest_until:
-            plot_curve(points, folder / "curve.png", baseline_name="start", **drawn)
+            plot_curve(points, folder / "curve.png", **drawn)
             ended = time.perf_counter()
             self._rest_until = ended + 100 * (ended - started)
 

@@ -77,24 +77,20 @@ def test_nothing_that_matters_is_lost_in_the_compact_form(tokenizer: Any) -> Non
         assert packed["advantages"] == [[0.5, len(sampled)]] and packed["values"] == [[-0.25, len(sampled)]]
         assert packed["versions"][:2] == [[3, 1], [4, original["steps"][0]["stop"] - original["steps"][0]["start"] - 1]]
         assert [step["reward"] for step in episode["steps"]] == pytest.approx([s["reward"] for s in original["steps"]])
+        for name in ("action", "observation"):
+            assert [data["texts"][s[name]] for s in episode["steps"]] == [s[name] for s in original["steps"]]
         assert episode["spec"]["seed"] == original["spec"]["seed"] and episode["extra"] == {"step": 7}
         shown = [[role, data["texts"][text]] for role, text in episode["opening"]]
         assert shown == [[m["role"], m["content"]] for m in original["messages"][:2]]
 
 
-def test_a_hundred_short_episodes_fit_into_a_megabyte(tokenizer: Any) -> None:
-    page = render_html(records(tokenizer, play(tokenizer, 100)))
-    assert len(embedded(page)["episodes"]) == 100
-    assert len(page.encode()) < 1_000_000
-
-
-def test_the_page_needs_nothing_from_outside(tokenizer: Any) -> None:
-    page = render_html(records(tokenizer, play(tokenizer, 1)), "A title & more")
+def test_the_page_is_small_and_needs_nothing_from_outside(tokenizer: Any) -> None:
+    page = render_html(records(tokenizer, play(tokenizer, 100)), "A title & more")
+    assert len(embedded(page)["episodes"]) == 100 and len(page.encode()) < 1_000_000
     assert not re.search(r"(src|href|url|import)\s*[=(]\s*[\"']?(https?:)?//", page)
     assert "default-src 'none'" in page and "<title>A title &amp; more</title>" in page
-    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    assert len(script) == 1
-    digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page
 
 
@@ -106,29 +102,6 @@ def test_what_a_model_writes_stays_text(tokenizer: Any) -> None:
     data = embedded(page)
     assert data["title"] == HOSTILE
     assert data["episodes"][0]["extra"]["note"] == HOSTILE + "?"  # a lone surrogate fits into no file
-
-
-def test_a_text_is_a_place_in_its_tokens_unless_they_split_its_characters(tokenizer: Any) -> None:
-    played = play(
-        tokenizer, 1, lambda episode: "思考 <answer>1</answer>" if episode.steps else "<tool_call>{</tool_call>"
-    )
-    (record,) = records(tokenizer, played)
-    data = compact([record], "t")
-    first, second = data["episodes"][0]["steps"]
-    for name, of_policy in (("action", True), ("observation", False)):
-        at, length = first[name]
-        row = record["rows"][0]
-        spans = [s for s in row["spans"] if s[3] == 0 and (s[2] == "agent") == of_policy]
-        spelled = "".join(text for start, stop, *_ in spans for text in row["tokens"][start:stop])
-        assert spelled[at : at + length] == record["steps"][0][name]
-    assert data["texts"][second["action"]].startswith("思考")
-
-
-def test_parts_of_a_message_that_are_no_text_are_named(tokenizer: Any) -> None:
-    (record,) = records(tokenizer, play(tokenizer, 1))
-    record["messages"][1]["content"] = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
-    data = compact([record], "t")
-    assert data["texts"][data["episodes"][0]["opening"][1][1]] == "<image>What is this?"
 
 
 def test_records_without_token_texts_and_failed_episodes_are_shown(tokenizer: Any) -> None:
@@ -171,16 +144,14 @@ def node(*words: Any) -> str:
     return subprocess.run(["node", *map(str, words)], capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def draw(page: Path) -> str:
-    """Run the page's script without a browser, with tokens shown, and return what it drew."""
-    return node(Path(__file__).with_name("viewer_dom.js"), page, "t")
+DOM = Path(__file__).with_name("viewer_dom.js")  # runs the page's script without a browser and prints what it drew
 
 
 @needs_node
 def test_the_script_draws_contexts_and_summaries(tokenizer: Any, tmp_path: Path) -> None:
     (record,) = rewritten(tokenizer)
     page = write_html(tmp_path / "page.html", [record])
-    drawn = draw(page)
+    drawn = node(DOM, page, "t")  # with tokens shown
     n, summaries = len(record["rows"]), sum(step["kind"] == "summary" for step in record["steps"])
     assert re.findall(r'h3\.context "(.*)"', drawn) == [f"context {i + 1} of {n}" for i in range(n)]
     assert re.findall(r'h3 "(turn \d+)"', drawn) == [f"turn {k + 1}" for k in range(9)]
@@ -200,7 +171,7 @@ def test_marks_that_mirror_text_are_shown_as_signs(tokenizer: Any, tmp_path: Pat
     (record,) = rewritten(tokenizer)
     record["task_id"], record["categories"] = "a\u202e42", {"kind": "b\u2066"}
     page = write_html(tmp_path / "page.html", [record])
-    drawn = draw(page)
+    drawn = node(DOM, page, "t")  # with tokens shown
     assert "a\u27e8U+202E\u27e942" in drawn and not re.search("[\u202a-\u202e\u2066-\u2069]", drawn)
     package = Path(agent_gym.__file__).parent
     for script, call in (("serve/page.js", "plain('', text)"), ("envs/webshop/page.js", "plain(text)")):
@@ -253,8 +224,11 @@ def test_a_browser_compares_runs_task_by_task(browser: Browser, page: Path) -> N
 
 
 @needs_browser
-def test_a_browser_shows_tokens_in_each_colour(browser: Browser, page: Path) -> None:
+def test_a_browser_shows_rewards_of_turns_and_tokens_in_each_colour(browser: Browser, page: Path) -> None:
     browser.open(page)
+    label = browser.js("document.querySelector('.timeline svg').getAttribute('aria-label')")
+    assert re.fullmatch(r"rewards: (turn \d+ \S+, sum \S+; )*turn \d+ \+1\.1, sum \+1\.1", label)
+    assert browser.texts(".timeline figcaption")[0].split("\n")[-1] == "process reward"
     browser.press("c")
     colour = "getComputedStyle(document.querySelector('#episode .token.agent')).backgroundColor"
     seen = set()
@@ -297,15 +271,6 @@ def test_a_browser_is_steered_by_keys_alone(browser: Browser, page: Path) -> Non
     assert names == 0
     browser.js("($('controls').querySelector('[aria-label=run]').value = 'after', drawList())")
     assert len(browser.texts("#list li")) == 5
-    assert not browser.errors
-
-
-@needs_browser
-def test_a_browser_draws_the_rewards_of_each_turn(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    label = browser.js("document.querySelector('.timeline svg').getAttribute('aria-label')")
-    assert re.fullmatch(r"rewards: (turn \d+ \S+, sum \S+; )*turn \d+ \+1\.1, sum \+1\.1", label)
-    assert browser.texts(".timeline figcaption")[0].split("\n")[-1] == "process reward"
     assert not browser.errors
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from agent_gym.cli.parser import as_text, json_object
 from agent_gym.errors import ConfigError
@@ -98,11 +98,7 @@ class SFTArguments(Environment):
 
 
 def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each environment its arguments.
-
-    Args:
-        env_ids: the environments.
-        kwargs: arguments of all of them, or by id, where an environment without an entry has none.
+    """Give each environment its arguments: `kwargs` are those of all, or by id, where one without an entry has none.
 
     Raises:
         ConfigError: for an id that is not there, ids among plain arguments, or an entry that is no mapping.
@@ -128,19 +124,12 @@ def mapping(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{name}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingCommand:
-    """A command that trains.
-
-    Attributes:
-        summary: what it does, for `--help`.
-        arguments: which tasks or demonstrations, one of the dataclasses above.
-        own: dataclasses of our settings of the trainer.
-    """
+class TrainingCommand(NamedTuple):
+    """A command that trains."""
 
     summary: str
-    arguments: type
-    own: tuple[type, ...]
+    arguments: type  # which tasks or demonstrations, one of the dataclasses above
+    own: tuple[type, ...]  # dataclasses of our settings of the trainer
 
 
 TRAINING = {
@@ -158,7 +147,6 @@ TRAINING = {
         "Train a model on the episodes of an environment's own expert (supervised warm start).", SFTArguments, ()
     ),
 }
-"""The commands by name."""
 
 
 def layout(name: str) -> dict[str, Any]:
@@ -175,47 +163,41 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-h", "--help", action="help", help="Show our own settings and the most common ones of TRL.")
     group.add_argument("--help-all", "--help_all", action="help", help="Show TRL's settings, too; this imports TRL.")
     group.add_argument("--config", metavar="FILE", help="A yaml file with any of these arguments.")
-    group.add_argument(
-        "--accelerate_config",
-        metavar="NAME",
-        help=f"A preset ({', '.join(presets())}) or a file of `accelerate config`. This and all arguments of "
-        "`accelerate launch` (--num_processes, ...) start several processes; without any there is one.",
+    help_text = (
+        f"A preset ({', '.join(presets())}) or a file of `accelerate config`. This and all arguments of "
+        "`accelerate launch` (--num_processes, ...) start several processes; without any there is one."
     )
+    group.add_argument("--accelerate_config", metavar="NAME", help=help_text)
 
 
 def short_help(name: str) -> str:
     """Return the help of a training command: our settings by group, and the common ones of TRL."""
     parser = argparse.ArgumentParser(
-        **layout(name),
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        argument_default=argparse.SUPPRESS,
+        **layout(name), formatter_class=argparse.ArgumentDefaultsHelpFormatter, argument_default=argparse.SUPPRESS
     )
     command = TRAINING[name]
     own = {one.name: (kind, one) for kind in command.own for one in dataclasses.fields(kind)}
-    group = parser.add_argument_group("what to train on")
-    for setting in dataclasses.fields(command.arguments):
-        _show(group, command.arguments, setting)
+    _show(parser, "what to train on", [(command.arguments, one) for one in dataclasses.fields(command.arguments)])
     group = parser.add_argument_group("TRL's settings that every run needs (--help-all shows the others)")
     for common, (metavar, text) in COMMON.items():
         if common not in own and (own or common not in _RL_ONLY):
             group.add_argument(f"--{common}", metavar=metavar, help=text)
     for key, title in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for kind, setting in own.values():
-            if setting.metadata["group"] == key:
-                _show(group, kind, setting)
+        _show(parser, title, [one for one in own.values() if one[1].metadata["group"] == key])
     add_launcher(parser)
     return parser.format_help()
 
 
-def _show(group: argparse._ArgumentGroup, settings: type, setting: dataclasses.Field[Any]) -> None:
-    """Show a field of a dataclass as the flag that it becomes."""
-    hint = get_type_hints(settings)[setting.name]
-    kinds = (hint, *get_args(hint))
-    letter = next((name for kind, name in ((bool, "BOOL"), (int, "N"), (float, "X")) if kind in kinds), "TEXT")
-    metavar = "|".join(str(value) for value in choices(settings, setting.name) if value is not None) or letter
-    default = argparse.SUPPRESS if setting.default in (MISSING, None) else setting.default
-    group.add_argument(f"--{setting.name}", metavar=metavar, default=default, help=setting.metadata["help"])
+def _show(parser: argparse.ArgumentParser, title: str, settings: Sequence[tuple[type, dataclasses.Field[Any]]]) -> None:
+    """Show fields of dataclasses as the flags that they become."""
+    group = parser.add_argument_group(title)
+    for kind, setting in settings:
+        hint = get_type_hints(kind)[setting.name]
+        letters = {bool: "BOOL", int: "N", float: "X"}
+        letter = next((letters[one] for one in letters if one in (hint, *get_args(hint))), "TEXT")
+        metavar = "|".join(str(value) for value in choices(kind, setting.name) if value is not None) or letter
+        default = argparse.SUPPRESS if setting.default in (MISSING, None) else setting.default
+        group.add_argument(f"--{setting.name}", metavar=metavar, default=default, help=setting.metadata["help"])
 
 
 def presets() -> list[str]:
@@ -225,11 +207,7 @@ def presets() -> list[str]:
 
 
 def preset_file(name: str) -> str:
-    """Return the file of a preset, or the name itself if it is a file.
-
-    Raises:
-        ConfigError: if it is neither.
-    """
+    """Return the file of a preset, or the name itself if it is a file; a `ConfigError` if it is neither."""
     if Path(name).is_file():
         return name
     if name not in presets():

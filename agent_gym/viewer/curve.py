@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, require
 from agent_gym.viewer.page import fill
 
 _POLICY, _START, _TRAINING = "#1f5fbf", "#7a7a7a", "#b5651d"
@@ -39,7 +39,6 @@ def plot_curve(
     baseline: CurvePoint | None = None,
     below: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     title: str = "",
-    baseline_name: str = "supervised start",
 ) -> Path:
     """Draw the curve and return where it is.
 
@@ -49,7 +48,6 @@ def plot_curve(
         baseline: the evaluation to beat; its `step` is not looked at.
         below: what to draw under it: label to (training step, value) points.
         title: heading.
-        baseline_name: what the legend calls the baseline.
 
     Raises:
         ConfigError: if there is nothing to draw, or matplotlib is not installed.
@@ -57,11 +55,9 @@ def plot_curve(
     series = {label: sorted(values) for label, values in (below or {}).items() if values}
     if not points and not series:
         raise ConfigError("there is no evaluation to draw; evaluate at least once")
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator, PercentFormatter
-    except ImportError as error:
-        raise ConfigError("drawing the curve needs matplotlib: pip install 'agent-gym[train]'") from error
+    require("matplotlib", "train")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     # A figure of its own and not pyplot: no global state, and no window system is looked for.
     tops = 1 if points else 0
@@ -69,7 +65,7 @@ def plot_curve(
     ratios = {"height_ratios": [*[5] * tops, *[2] * len(series)]}
     axes = figure.subplots(tops + len(series), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
     if points:
-        _draw_success(axes[0], sorted(points, key=lambda point: point.step), baseline, baseline_name)
+        _draw_success(axes[0], sorted(points, key=lambda point: point.step), baseline)
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
     axes[0].set(title=title)
     for axis, (label, points_below) in zip(axes[tops:], series.items(), strict=True):
@@ -93,12 +89,12 @@ def plot_curve(
     return path
 
 
-def _draw_success(top: Any, points: Sequence[CurvePoint], baseline: CurvePoint | None, baseline_name: str) -> None:
+def _draw_success(top: Any, points: Sequence[CurvePoint], baseline: CurvePoint | None) -> None:
     steps = [point.step for point in points]
     if baseline is not None:
-        share = f"{baseline_name}: {baseline.success:.1%}"
         top.axhspan(baseline.low, baseline.high, color=_START, alpha=0.15, linewidth=0)
-        top.axhline(baseline.success, color=_START, linestyle="--", linewidth=1.3, label=share)
+        label = f"start: {baseline.success:.1%}"
+        top.axhline(baseline.success, color=_START, linestyle="--", linewidth=1.3, label=label)
     lows, highs = [point.low for point in points], [point.high for point in points]
     top.fill_between(steps, lows, highs, color=_POLICY, alpha=0.18, linewidth=0, label="95% interval")
     # Seen alone only where there is a single point, and then it is all there is to see of the interval.
@@ -139,7 +135,7 @@ def render_curve(
         now_at = f"{now.success:.1%} [{now.low:.1%}, {now.high:.1%}] at step {now.step:g}"
         head = f"success on held-out tasks <small>{now_at}</small>"
         band = [(p.step, p.high) for p in points] + [(p.step, p.low) for p in reversed(points)]
-        start = [] if baseline is None else [(step, baseline.success) for step in (scale.first, scale.last)]
+        start = [(step, baseline.success) for step in (scale.first, scale.last)] if baseline else []
         drawn = scale.line(start, "start line") if start else ""
         drawn += scale.shape("polygon", band, "policy band")
         drawn += scale.shape("polyline", [(p.step, p.success) for p in points], "policy line")
@@ -153,13 +149,12 @@ def render_curve(
         scale = _Scale(min(steps), last, min(numbers), max(numbers))
         head = f"{html.escape(label)} <small>{numbers[-1]:.4g} at step {values[-1][0]:g}</small>"
         panels.append(scale.panel(head, scale.line(values, "training line")))
-    note = (
-        f"The run goes on; this page shows it anew every {_RELOAD_SECONDS} seconds." if running else "The run is over."
-    )
+    ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
+    ending = ending if running else "The run is over."
     reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
     heading = html.escape(title)
-    parts = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "note": note}
-    return fill("curve.html", parts)
+    marks = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "ending": ending}
+    return fill("curve.html", marks)
 
 
 class _Scale:

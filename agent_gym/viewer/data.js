@@ -66,21 +66,7 @@ function unpack(row) {
   return { spans, tokens };
 }
 
-// A text is a number in the table, or a place in the text of the step's own tokens.
-function stepText(episode, number, name) {
-  const place = episode.steps[number][name];
-  if (typeof place === "number") return DATA.texts[place];
-  const row = episode.rows[episode.steps[number].row];
-  let at = 0;
-  let text = "";
-  for (const [length, source, step] of row.spans) {
-    if (step === number && (source === AGENT) === (name === "action")) {
-      for (let i = at; i < at + length; i++) text += DATA.tokens[row.tokens[i]][1];
-    }
-    at += length;
-  }
-  return text.slice(place[0], place[0] + place[1]);
-}
+const stepText = (episode, number, name) => DATA.texts[episode.steps[number][name]];
 
 function outcome(episode) {
   if (episode.failure) return "failed";

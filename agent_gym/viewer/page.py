@@ -4,11 +4,9 @@ The page is viewer.html with viewer.css, the scripts and the data put in. Whatev
 gets into the page in one place only, a JSON block in which every `<` is escaped, and onto the screen only as text
 nodes; a content security policy that allows this one script, by its hash, and no connection at all is the second lock.
 
-A record repeats itself: the same prompt in every member of a group, the same few hundred tokens everywhere, logprobs of
-0 where nothing was sampled, and each text a second time in its tokens. In the page's JSON (`compact`, read by data.js
-alone) tokens and long texts are written once and then named by number, a text that its tokens spell is a place in them,
-logprobs are kept for sampled tokens only, and what is constant over a turn more often than not (advantages, values) as
-runs. So 100 short episodes stay well below a megabyte.
+In the page's JSON (`compact`, read by data.js alone) tokens and texts are written once and then named by number,
+logprobs are kept for sampled tokens only, and what is mostly constant over a turn (advantages, values) as runs. So 100
+short episodes stay well below a megabyte.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from typing import Any
 
 from agent_gym.chat import text_of
 
+# The page's script in the order in which it runs; the last one starts it.
 SCRIPTS = ("data.js", "list.js", "tokens.js", "chat.js", "timeline.js", "episode.js", "keys.js")
-"""The page's script in the order in which it runs; the last one starts it."""
-
 _SOURCES = ("system", "user", "agent", "env")
 _ENDED = ("success", "terminated", "truncated", "truncation", "failure", "failure_details")
 _KEPT = ("task_id", "reward", "reward_terms", *_ENDED, "seconds")
@@ -50,10 +47,9 @@ def render_html(records: Records | Mapping[str, Records], title: str = "Trajecto
     script = "\n".join(map(_asset, SCRIPTS))
     # Escaping "<" inside JSON strings keeps the JSON equal and makes "</script>" and "<!--" impossible.
     data = json.dumps(compact(records, title), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
         "title": html.escape(title),
-        "script_hash": digest,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "style": _asset("viewer.css"),
         "data": data.replace("<", "\\u003c"),
         "script": script,
@@ -83,8 +79,7 @@ def _asset(name: str) -> str:
     return resources.files("agent_gym.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
-_Table = dict[Any, int]
-"""Distinct values to their numbers, in the order of their first use."""
+_Table = dict[Any, int]  # distinct values to their numbers, in the order of their first use
 
 
 def _number(table: _Table, value: Any) -> int:
@@ -94,9 +89,7 @@ def _number(table: _Table, value: Any) -> int:
 def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, Any]:
     """Condense the records of one run, or of several by name, to JSON without NaN or infinity (null instead)."""
     runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
-    tokens: _Table = {}
-    texts: _Table = {}
-    images: _Table = {}
+    tokens, texts, images = _Table(), _Table(), _Table()
     episodes = [
         {"run": number, **_episode(record, tokens, texts, images)}
         for number, played in enumerate(runs.values())
@@ -142,15 +135,8 @@ def _step(
     shown = [images[i] for i, start, _ in row.get("images", ()) if any(a <= start < b for a, b in answers)]
     if shown:
         entry["images"] = shown
-    for name, of_policy in (("action", True), ("observation", False)):
-        spans = [(a, b) for a, b, source, k in row["spans"] if k == number and (source == "agent") == of_policy]
-        spelled = "".join(text for a, b in spans for text in row["tokens"][a:b]) if "tokens" in row else ""
-        # A text is its place in the text of its tokens. It is written out where a character is spread over several
-        # tokens, each of which decodes to a replacement character, and where there are characters behind U+FFFF, of
-        # which Python and JavaScript count the length differently.
-        at = spelled.find(step[name])
-        written_out = at < 0 or max(spelled, default="") > "\uffff"
-        entry[name] = _number(texts, step[name]) if written_out else [at, len(step[name])]
+    for name in ("action", "observation"):
+        entry[name] = _number(texts, step[name])
     return entry
 
 
