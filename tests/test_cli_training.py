@@ -21,7 +21,7 @@ from cli_tools import complaint
 pytest.importorskip("trl")
 
 from agent_gym.cli import launch
-from agent_gym.cli.main import main
+from agent_gym.cli.main import guarded, main
 from agent_gym.rollout import read_trajectories, replay
 from agent_gym.trainers.estimators import ESTIMATORS
 
@@ -141,7 +141,9 @@ def test_what_sft_needs(words: list[str], message: str, tmp_path: Path, capsys: 
 
 
 def test_a_mistake_found_in_a_worker_is_one_line_too(capsys: Any) -> None:
-    assert launch.worker(["grpo", GSM8K, "--output_dir", "x", "--loss_type", "nope"]) == 2
+    assert (
+        guarded(lambda: launch.train("grpo", [GSM8K, "--output_dir", "x", "--loss_type", "nope"], launched=True)) == 2
+    )
     assert "loss_type" in capsys.readouterr().err
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.vllm import set_environment
-from agent_gym.registry import list_envs
+from agent_gym.registry import check_env_id, list_envs
 from agent_gym.rollout import derive_seed
 from agent_gym.rollout.env_threads import shows_images
 
@@ -48,8 +48,7 @@ SCRIPTS: dict[str, Callable[[Any], str]] = {"expert": _expert, "random": _random
 """Policies that need no model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Player:
+class Player(NamedTuple):
     """One row of the report."""
 
     name: str  # in the report and in the records
@@ -59,6 +58,8 @@ class Player:
 
 def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
     """Resolve `--policy`, `--expert` and `--model`."""
+    for env_id in env_ids:
+        check_env_id(env_id)
     players = []
     for name in dict.fromkeys(arguments.policy or (["expert"] if arguments.expert else ["model"])):
         if name in SCRIPTS:
@@ -79,14 +80,11 @@ def variant(env_id: str, policy: str) -> str:
     """Return the id of an environment's variant: `AgentR1/HotpotQA-v0` and `naive-rag` give `...-NaiveRAG-v0`."""
 
     def plain(name: str) -> str:
-        return name.lower().replace("-", "").replace("_", "")
+        return re.sub("[-_]", "", name).lower()
 
     base, _, version = env_id.rpartition("-")
-    variants = {
-        plain(other[len(base) + 1 : -len(version) - 1]): other
-        for other in list_envs()
-        if other.startswith(base + "-") and other.endswith("-" + version) and other != env_id
-    }
+    found = [re.fullmatch(rf"{re.escape(base)}-(.+)-{version}", other) for other in list_envs()]
+    variants = {plain(one[1]): one[0] for one in found if one}
     if plain(policy) not in variants:
         raise ConfigError(f"{env_id} has no policy {policy!r}; {nearest(policy, [*SCRIPTS, 'model', *variants])}")
     return variants[plain(policy)]
@@ -146,7 +144,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
         model: a folder or a hub id.
         engine: vllm, transformers or auto: vLLM where it is installed and can serve the model.
         context: longest context in tokens.
-        seed: of the engine's own sampling stream.
+        seed: of the engine's own sampling.
     """
     if _is_adapter(model):
         if engine == "vllm":
@@ -176,16 +174,11 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     gpu = torch.cuda.is_available()
     with _loading(model):
         kind = transformers.AutoModelForCausalLM if _is_adapter(model) else model_class(model)
-        loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32)
+        loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32).to("cuda" if gpu else "cpu")
     ends, pad = renderer.eos_token_ids, renderer.tokenizer.pad_token_id
-    return tokenizer, TransformersPolicy(
-        loaded.to("cuda" if gpu else "cpu"),
-        ends,
-        min(ends) if pad is None else pad,
-        renderer.decode_action,
-        vision=renderer.vision,
-        seed=seed,
-    )
+    pad = min(ends) if pad is None else pad
+    policy = TransformersPolicy(loaded, ends, pad, renderer.decode_action, vision=renderer.vision, seed=seed)
+    return tokenizer, policy
 
 
 def _is_adapter(model: str) -> bool:

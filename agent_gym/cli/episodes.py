@@ -6,15 +6,14 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
+from agent_gym.cli.engine import SCRIPTS, build, build_endpoint, find_players, scripted
 from agent_gym.cli.parser import Parser, nearest, positive
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs, summarize
 from agent_gym.evaluate.report import details, table
-from agent_gym.registry import check_env_id
 from agent_gym.rollout import (
     CONTEXTS,
     Budget,
@@ -27,10 +26,8 @@ from agent_gym.rollout import (
     warn_of_expert,
 )
 
-SETTINGS = ("split", "seed", "temperature", "env_kwargs", "context") + (
-    "max_turns", "max_turn_tokens", "max_tokens", "max_seconds"
-)  # fmt: skip
-"""Flags that decide what an episode is like: a file is continued under the same ones only."""
+# Flags that decide what an episode is like: a file is continued under the same ones only.
+SETTINGS = "split seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
 
 
 def rollout(argv: Sequence[str]) -> int:
@@ -44,9 +41,10 @@ def rollout(argv: Sequence[str]) -> int:
     parser.set_defaults(policy=[])  # `eval` has a flag for it
     _add_playing(parser, "trajectories.jsonl")
     arguments = parser.parse(argv)
-    (player,) = _players(arguments, [arguments.env_id])
+    (player,) = find_players(arguments, [arguments.env_id])
+    limits = _limits(arguments)
     specs = _specs(arguments, arguments.env_id, arguments.group_size)
-    with _open_file(arguments) as file, _open_runner(arguments, arguments.env_id, player.engine) as runner:
+    with _open_file(arguments) as file, _open_runner(arguments, limits, arguments.env_id, player.engine) as runner:
         result = summarize(_play(arguments, player.name, specs, file, runner))
     print(f"success: {result}\nreward: {result.reward:.3f}")
     if result.failed:
@@ -82,7 +80,7 @@ def evaluate(argv: Sequence[str]) -> int:
     _add_playing(parser)
     arguments = parser.parse(argv)
     env_ids = arguments.env_id if isinstance(arguments.env_id, list) else [arguments.env_id]
-    players = _players(arguments, env_ids)
+    players, limits = find_players(arguments, env_ids), _limits(arguments)
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
             f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, for example 1.0"
@@ -95,7 +93,18 @@ def evaluate(argv: Sequence[str]) -> int:
     specs = {env_id: _specs(arguments, env_id, arguments.samples) for env_id in played}
     splits = {spec.split for some in specs.values() for spec in some}
     arguments.split = splits.pop() if len(splits) == 1 else None
-    results = _evaluate(arguments, players, specs)
+    results: dict[tuple[str, str], EvalResult] = {}
+    with _open_file(arguments) as file:
+        for engine in dict.fromkeys(player.engine for player in players):
+            mine = [player for player in players if player.engine == engine]
+            with _open_runner(arguments, limits, next(iter(mine[0].env_ids)), engine) as runner:
+                for player in mine:
+                    for wanted, env_id in player.env_ids.items():
+                        results[player.name, wanted] = summarize(
+                            _play(arguments, player.name, specs[env_id], file, runner)
+                        )
+    # In the order of --policy, whatever had to be started when.
+    results = {(player.name, wanted): results[player.name, wanted] for player in players for wanted in player.env_ids}
     if arguments.json:
         rows = [
             {"policy": player.name, "env_id": env_id, **dataclasses.asdict(results[player.name, wanted])}
@@ -135,15 +144,6 @@ def _add_playing(parser: Parser, output: str | None = None) -> None:
     flag("--workers N", "environments that run at once", type=positive, default=32)
     help_text = "processes that run environments while the threads wait; for those that compute in Python"
     flag("--env_processes N", help_text, type=int, default=0)
-
-
-def _players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
-    """Find the cheap mistakes before an engine is started, and return who plays."""
-    for env_id in env_ids:
-        check_env_id(env_id)
-    players = find_players(arguments, env_ids)
-    _limits(arguments)
-    return players
 
 
 def _limits(arguments: argparse.Namespace) -> tuple[Budget, Context]:
@@ -186,9 +186,11 @@ def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
 
 
 @contextmanager
-def _open_runner(arguments: argparse.Namespace, env_id: str, engine: str) -> Iterator[Runner]:
+def _open_runner(
+    arguments: argparse.Namespace, limits: tuple[Budget, Context], env_id: str, engine: str
+) -> Iterator[Runner]:
     """Start the policy, "model" or the name of a script, and a runner, and stop both at the end."""
-    budget, context = _limits(arguments)
+    budget, context = limits
     if engine in SCRIPTS:
         # A name at an endpoint is no folder or hub id.
         model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
@@ -219,20 +221,3 @@ def _play(
     if name == "expert":
         warn_of_expert(episodes)
     return episodes
-
-
-def _evaluate(
-    arguments: argparse.Namespace, players: Sequence[Player], specs: Mapping[str, list[EpisodeSpec]]
-) -> dict[tuple[str, str], EvalResult]:
-    """Return the results by policy and environment."""
-    results: dict[tuple[str, str], EvalResult] = {}
-    with _open_file(arguments) as file:
-        for engine in dict.fromkeys(player.engine for player in players):
-            mine = [player for player in players if player.engine == engine]
-            with _open_runner(arguments, next(iter(mine[0].env_ids)), engine) as runner:
-                for player in mine:
-                    for wanted, env_id in player.env_ids.items():
-                        episodes = _play(arguments, player.name, specs[env_id], file, runner)
-                        results[player.name, wanted] = summarize(episodes)
-    # In the order of --policy, whatever had to be started when.
-    return {(player.name, wanted): results[player.name, wanted] for player in players for wanted in player.env_ids}

@@ -17,19 +17,10 @@ from tqdm import tqdm
 from agent_gym.cli.parser import Parser, announce, check_output, json_object, positive, run_kind
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate import summarize
-from agent_gym.evaluate.compare import Comparison, Run, read_runs, same_kind
+from agent_gym.evaluate.compare import Run, read_runs, same_kind
 from agent_gym.evaluate.compare import compare as compare_runs
-from agent_gym.evaluate.report import align, number
-from agent_gym.evaluate.statistics import Difference
-from agent_gym.rollout import (
-    Replay,
-    failure_summary,
-    from_record,
-    make_env,
-    play_again,
-    read_trajectories,
-    write_trajectories,
-)
+from agent_gym.evaluate.report import align, comparison_text, number
+from agent_gym.rollout import Replay, from_record, make_env, play_again, read_trajectories, write_trajectories
 from agent_gym.rollout.env_threads import close_env
 
 _SHOWN = 10  # differences that `rescore` prints
@@ -137,7 +128,7 @@ def compare(argv: Sequence[str]) -> int:
         ]
         print(json.dumps(rows, indent=2))
     else:
-        print("\n\n".join(_comparison_text(a, b, comparison) for a, b, comparison in found))
+        print("\n\n".join(comparison_text(a, b, comparison) for a, b, comparison in found))
     return 0
 
 
@@ -160,39 +151,6 @@ def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
             yield next((other for other in before if other.env_id == run.env_id), before[0]), run
 
 
-def _comparison_text(a: Run, b: Run, found: Comparison) -> str:
-    where = a.env_id if a.env_id == b.env_id else f"{a.env_id} and {b.env_id}"
-    lines = [
-        f"a: {a.policy}",
-        f"b: {b.policy}",
-        f"{where}: {found.paired} tasks paired, {found.only_a} of a alone, {found.only_b} of b alone",
-    ]
-    for name, run in (("a", a), ("b", b)):
-        lines += [f"{len(run.failed)} episodes of {name} failed and are left out"] if run.failed else []
-        lines += [f"  {line}" for line in failure_summary(run.failed)]
-    if a.env_kwargs != b.env_kwargs:
-        lines.append(f"env_kwargs differ: {json.dumps(a.env_kwargs)}, {json.dumps(b.env_kwargs)}")
-    rows = [["measure", "a", "b", "b - a", "95% interval", "p", "test"]]
-    rows += [[name, *_cells(name, difference)] for name, difference in found.measures.items()]
-    lines.append(align(rows))
-    for field, parts in found.categories.items():
-        rows = [[field, "tasks", "success of a", "of b", "b - a", "95% interval", "p", "test"]]
-        rows += [[value, str(n), *_cells("episode/success", d)] for value, (n, d) in parts.items()]
-        lines += ["", align(rows)]
-    return "\n".join(lines)
-
-
-def _cells(name: str, d: Difference) -> list[str]:
-    ends = "-" if d.low is None or d.high is None else f"{_signed(name, d.low)} to {_signed(name, d.high)}"
-    p = "< 0.0001" if d.p < 1e-4 else f"{d.p:.4f}"
-    return [number(name, d.a), number(name, d.b), _signed(name, d.difference), ends, p, d.test]
-
-
-def _signed(name: str, value: float) -> str:
-    text = number(name, value)
-    return text if text.startswith("-") else f"+{text}"
-
-
 # rescore
 
 
@@ -209,9 +167,8 @@ def rescore(argv: Sequence[str]) -> int:
     parser.flag("--output FILE.jsonl", "write the episodes with their new scores")
     parser.flag("--json", "print the outcome as JSON", action="store_true")
     arguments = parser.parse(argv)
-    changes = {**arguments.env_kwargs}
-    if arguments.reward_weights:
-        changes["reward_weights"] = arguments.reward_weights
+    weights = {"reward_weights": arguments.reward_weights} if arguments.reward_weights else {}
+    changes = {**arguments.env_kwargs, **weights}
     if arguments.output:
         check_output(arguments.output)
     records = list(_read([arguments.file]))

@@ -1,9 +1,8 @@
 """How a training command starts: here, or as several processes of `accelerate launch`.
 
 What none of the settings knows belongs to the launcher, from the command line and from the yaml file alike, as with the
-command `trl`. Two things differ from `trl`: without any launcher argument nothing is launched, and training runs in
-this process; and an argument that `accelerate launch` does not know either is an error of one line, before any process
-starts. Each process of the launcher runs this module.
+command `trl`. Unlike there, training without any launcher argument runs in this process, and an argument that
+`accelerate launch` does not know either is an error before any process starts. Each of its processes runs this module.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from agent_gym.cli.main import guarded
 from agent_gym.cli.parser import announce
 from agent_gym.errors import require
 
-LAUNCHER = "AGENT_GYM_LAUNCHER"
-"""The environment variable by which the processes know the process id of their launcher."""
+LAUNCHER = "AGENT_GYM_LAUNCHER"  # the environment variable with the process id of the launcher, for its processes
 _PR_SET_PDEATHSIG = 1
 
 
@@ -88,14 +86,9 @@ def end_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def worker(argv: Sequence[str]) -> int:
-    """Train in a process of the launcher."""
-    return guarded(lambda: train(argv[0], argv[1:], launched=True))
-
-
 if __name__ == "__main__":
     # torchrun starts its processes in sessions of their own: killed outright, it would leave them training. With other
     # launchers the parent may be another process than the one that this variable names.
     launcher_id = os.environ.get(LAUNCHER) if "TORCHELASTIC_RUN_ID" in os.environ else None
     end_with(int(launcher_id) if launcher_id else os.getppid())
-    raise SystemExit(worker(sys.argv[1:]))
+    raise SystemExit(guarded(lambda: train(sys.argv[1], sys.argv[2:], launched=True)))

@@ -13,6 +13,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -38,7 +39,7 @@ _FENCE = '"""'
 
 
 def play(argv: Sequence[str]) -> int:
-    """Play one episode on stdin and stdout."""
+    """Play one episode."""
     summary = "Play one episode yourself: read the task, write your turns, see the rewards."
     parser = Parser("play", summary, config=False)
     parser.add_env()
@@ -76,25 +77,30 @@ def _game(env: gymnasium.Env[str, str], seed: int | None, options: dict[str, Any
     """Play one episode on stdin and stdout."""
     _, info = env.reset(seed=seed, options=options)
     tools = {schema["function"]["name"]: schema["function"] for schema in info["tools"]}
-    help_text = "\n".join([HELP, *map(_tool_line, tools.values())])
+    help_text = HELP
+    for name, tool in tools.items():
+        call = f"/{name} {' '.join(tool['parameters'].get('properties', {}))}"
+        help_text += f"\n  {call:<15}  {tool['description']}"
     print(f"task {info['task_id']}")
     for message in info["messages"]:
         print(f"--- {message['role']}\n{text_of(message['content'])}")
     print(f"--- help\n{help_text}", flush=True)
-    total, turns, over = 0.0, 0, ""
-    while not over:
+    total, turns = 0.0, "0 turns"
+    for turn in count(1):
         action = _next_action(env, tools, help_text)
         if action is None:
-            print(f"left after {_turns(turns)}, reward so far {total:+.2f}")
+            print(f"left after {turns}, reward so far {total:+.2f}")
             return
         observation, reward, terminated, truncated, info = env.step(action)
-        total, turns = total + float(reward), turns + 1
+        total, turns = total + float(reward), "1 turn" if turn == 1 else f"{turn} turns"
         if observation:
             print(f"--- world\n{observation}")
         terms = ", ".join(f"{name} {value:+.2f}" for name, value in info["reward_terms"].items())
         print(f"reward {reward:+.2f}" + (f" ({terms})" if terms else ""), flush=True)
-        over = "out of turns" if truncated else "done" if terminated else ""
-    print(f"{over}: {'solved' if info['is_success'] else 'not solved'}, reward {total:+.2f}, {_turns(turns)}")
+        if terminated or truncated:
+            end = "out of turns" if truncated else "done"
+            print(f"{end}: {'solved' if info['is_success'] else 'not solved'}, reward {total:+.2f}, {turns}")
+            return
 
 
 def _next_action(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any]], help_text: str) -> str | None:
@@ -147,36 +153,24 @@ def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any
     if parser is None or name not in tools:
         known = ", ".join(f"/{known}" for known in [*tools, "expert", "help", "quit"])
         raise ConfigError(f"there is no /{name} here; known: {known}")
-    return parser.render(name, _arguments(name, tools[name]["parameters"], argument))
-
-
-def _arguments(name: str, schema: Mapping[str, Any], text: str) -> dict[str, Any]:
-    if text.startswith("{"):
+    if argument.startswith("{"):
         try:
-            return dict(json.loads(text))
+            return parser.render(name, dict(json.loads(argument)))
         except ValueError as error:
             raise ConfigError(f"/{name}: not valid JSON: {error}") from error
+    schema = tools[name]["parameters"]
     properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not text and not required:
-        return {}
+    if not argument and not required:
+        return parser.render(name, {})
     candidates = required if len(required) == 1 else list(properties)
     if len(candidates) != 1:
         example = json.dumps({key: "..." for key in properties})
         raise ConfigError(f"/{name} takes {', '.join(properties) or 'no argument'}: write /{name} {example}")
-    value: Any = text
+    value: Any = argument
     if properties[candidates[0]].get("type") != "string":
         with suppress(ValueError):  # the tool explains what it cannot use
-            value = json.loads(text)
-    return {candidates[0]: value}
-
-
-def _tool_line(function: Mapping[str, Any]) -> str:
-    call = f"/{function['name']} {' '.join(function['parameters'].get('properties', {}))}"
-    return f"  {call:<15}  {function['description']}"
-
-
-def _turns(n: int) -> str:
-    return "1 turn" if n == 1 else f"{n} turns"
+            value = json.loads(argument)
+    return parser.render(name, {candidates[0]: value})
 
 
 def chat(argv: Sequence[str]) -> int:

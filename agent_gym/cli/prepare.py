@@ -7,11 +7,11 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.parser import Parser, positive, print_table
 from agent_gym.plan import Estimate, cache_per_token, find_shape
 from agent_gym.plan import plan as estimate
 
@@ -41,9 +41,7 @@ def prepare(argv: Sequence[str]) -> int:
     help_text = f"model of an index that is not bm25, on the hub or in a folder; default: {ENCODER}"
     parser.flag("--encoder MODEL", help_text, default=ENCODER)
     parser.flag("--device", "where the encoder runs: cpu, cuda, cuda:1", default="cpu")
-    parser.flag(
-        "--dry_run", "only print what would be fetched, in bytes, and what would be written", action="store_true"
-    )
+    parser.flag("--dry_run", "only print what would be fetched, in bytes, and written", action="store_true")
     arguments = parser.parse(argv)
     options = Options(arguments.index, arguments.encoder, arguments.device)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
@@ -60,7 +58,7 @@ def _print_forecast(recipe: str, folder: Path, lines: Sequence[Forecast]) -> Non
         return
     rows = [(line.action, line.what, "" if line.size is None else f"{line.size:,}", line.remark) for line in lines]
     print(f"{recipe} -> {folder}")
-    _print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
+    print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
     print(f"to fetch: {sum(line.size or 0 for line in lines if line.action == 'fetch'):,} bytes")
 
 
@@ -74,17 +72,8 @@ def _print_result(prepared: Prepared) -> None:
         state = "written" if path in prepared.made else "already there, checksums agree"
         rows.append((path, count, f"{size:,}", state))
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
-    _print_table([("", "ROWS", "BYTES", ""), *rows], numbers=(1, 2))
+    print_table([("", "ROWS", "BYTES", ""), *rows], numbers=(1, 2))
     print(f"\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
-
-
-def _print_table(rows: Sequence[Sequence[str]], numbers: Container[int]) -> None:
-    """Print columns, those of numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        aligned = [cell.rjust(width) if i in numbers else cell.ljust(width) for i, (cell, width) in cells]
-        print("  ".join(aligned).rstrip())
 
 
 def plan(argv: Sequence[str]) -> int:
@@ -120,7 +109,7 @@ def plan(argv: Sequence[str]) -> int:
         f"{cache_per_token(shape) / 1024:.0f} KiB of cache per token\n"
         f"{count} GPUs of {gib:g} GiB, of which {estimates[0].usable / GIB:.1f} are planned with; GiB per GPU:\n"
     )
-    _print_table([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14))
+    print_table([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14))
     print()
     if command is None:
         print("Nothing fits: take more or larger GPUs, shorter episodes or a smaller model.")

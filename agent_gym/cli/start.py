@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-from agent_gym.cli.parser import Parser, add_engine, announce
+from agent_gym.cli.parser import Parser, add_engine, announce, print_table
 from agent_gym.errors import ConfigError, require
 from agent_gym.registry import entries
 
@@ -40,9 +40,7 @@ def list_envs(argv: Sequence[str]) -> int:
         needs += [entry.needs] if entry.needs else []
         summary = f"{entry.summary} ({'; '.join(needs)})" if needs else entry.summary
         rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.data))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+    print_table(rows)
     return 0
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from agent_gym.evaluate.compare import Comparison, Run
 from agent_gym.evaluate.results import SHARES, EvalResult
-from agent_gym.evaluate.statistics import Measure
+from agent_gym.evaluate.statistics import Difference, Measure
+from agent_gym.rollout import failure_summary
 
 Results = Mapping[tuple[str, str], EvalResult]
 """Results by policy and environment."""
@@ -95,3 +98,33 @@ def _rank(name: str) -> tuple[int, str]:
     # The longest beginning that fits: episode/success before the rest of episode/.
     place = max((len(first), -i) for i, first in enumerate(_FIRST) if name.startswith(first))[1]
     return -place, name if not name.startswith("pass@") else name.rjust(20)
+
+
+def comparison_text(a: Run, b: Run, found: Comparison) -> str:
+    """Return two runs with their differences, interval and p-value of each, and by kind of task."""
+
+    def signed(name: str, value: float) -> str:
+        text = number(name, value)
+        return text if text.startswith("-") else f"+{text}"
+
+    def cells(name: str, d: Difference) -> list[str]:
+        ends = "-" if d.low is None or d.high is None else f"{signed(name, d.low)} to {signed(name, d.high)}"
+        p = "< 0.0001" if d.p < 1e-4 else f"{d.p:.4f}"
+        return [number(name, d.a), number(name, d.b), signed(name, d.difference), ends, p, d.test]
+
+    where = a.env_id if a.env_id == b.env_id else f"{a.env_id} and {b.env_id}"
+    alone = f"{found.only_a} of a alone, {found.only_b} of b alone"
+    lines = [f"a: {a.policy}", f"b: {b.policy}", f"{where}: {found.paired} tasks paired, {alone}"]
+    for name, run in (("a", a), ("b", b)):
+        lines += [f"{len(run.failed)} episodes of {name} failed and are left out"] if run.failed else []
+        lines += [f"  {line}" for line in failure_summary(run.failed)]
+    if a.env_kwargs != b.env_kwargs:
+        lines.append(f"env_kwargs differ: {json.dumps(a.env_kwargs)}, {json.dumps(b.env_kwargs)}")
+    rows = [["measure", "a", "b", "b - a", "95% interval", "p", "test"]]
+    rows += [[name, *cells(name, difference)] for name, difference in found.measures.items()]
+    lines.append(align(rows))
+    for field, parts in found.categories.items():
+        rows = [[field, "tasks", "success of a", "of b", "b - a", "95% interval", "p", "test"]]
+        rows += [[value, str(n), *cells("episode/success", d)] for value, (n, d) in parts.items()]
+        lines += ["", align(rows)]
+    return "\n".join(lines)
