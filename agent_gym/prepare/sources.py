@@ -104,7 +104,8 @@ def source_names(source: Sequence[Mapping[str, Any]]) -> str:
 
 def _local(used: Sequence[Path], urls: Mapping[Path, str], **found: Any) -> Inputs:
     """Describe files, and folders, by name and checksum: the same file elsewhere is the same source."""
-    origin, reads = [], []
+    origin: list[dict[str, Any]] = []
+    reads = []
     for path in used:
         inside = files_in(path) if path.is_dir() else [path]
         size = sum(file.stat().st_size for file in inside)
