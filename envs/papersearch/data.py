@@ -14,9 +14,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_gym.data import Row, Splits
 from agent_gym.envs.papersearch.embedded import SPLIT_SIZES, GeneratedQueries, get_field
@@ -30,8 +29,7 @@ COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 _NO_ID = re.compile(r"[\s,\[\]]|^$")
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """What an episode needs of a row.
 
     Attributes:
@@ -81,12 +79,11 @@ def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[S
         raise ConfigError(f"{folder} holds no papers.jsonl, with {', '.join(COLUMNS)} in each line")
     library = _read_papers(read_rows(papers))
     files = {"train": find("train"), "validation": find("validation", "dev"), "test": find("test")}
+    if not any(files.values()):
+        files["train"] = find("queries")
     splits = {split: _read_queries(file, library) for split, file in files.items() if file}
     if not splits:
-        file = find("queries")
-        if file is None:
-            raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
-        splits["train"] = _read_queries(file, library)
+        raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
     if "validation" in splits:
         splits.setdefault("test", splits["validation"])
     return splits, library
@@ -129,7 +126,7 @@ def _read_queries(file: Path, library: Library) -> Sequence[Row]:
     rows = []
     for place, row in read_rows(file):
         if "papers" not in row and "answer_arxiv_id" in row:
-            _need(place, row, ("qid", "question", "answer_arxiv_id"))
+            _need(place, row, ("qid", "question"))
             # No dump holds all that was ever cited. What is not in it cannot be found, and is not asked for.
             answer = _ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
             papers = [paper for paper in answer if paper in library.papers]
@@ -145,7 +142,6 @@ def _read_queries(file: Path, library: Library) -> Sequence[Row]:
 
 
 def _read_papers(rows: Iterable[tuple[str, Any]]) -> Library:
-    """Read rows, each with its place in a file, which errors name."""
     places: dict[str, str] = {}
     papers = []
     for place, row in rows:

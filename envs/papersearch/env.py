@@ -23,20 +23,19 @@ class PaperSearchEnv(ToolEnv):
     """Scholarly questions, answered by the set of papers that they ask for.
 
     ## Description
-    Each episode is one question such as "Which papers apply Tobila to Dorema?". A search finds some of the papers;
-    others do not name what they use and only cite it, so that they are found along citations. The policy searches and
-    expands as often as its turns allow, several times per turn if it likes, and then lists the papers. A turn without a
-    tool call is the answer.
+    A question is such as "Which papers apply Tobila to Dorema?". A search finds some of the papers; others do not name
+    what they use and only cite it, so that they are found along citations. The policy searches and expands as often as
+    its turns allow, several times per turn if it likes. A turn without a tool call is the answer: the list of papers.
 
     ## Observation
-    `reset` returns the question (after the system prompt, if there is one). A search is answered by up to `top_k`
-    papers, one per line: `[id] title (authors, year): abstract`. An expansion lists the papers that a paper cites and
-    then those of the corpus that cite it, `top_k` at a time; expanding it again shows the next. A paper that was shown
-    before is listed by id and title alone. "No results." and lines that start with "Error:" are the other answers. The
-    final answer returns nothing. Which papers are relevant is never shown.
+    `reset` returns the question. A search is answered by up to `top_k` papers, one per line:
+    `[id] title (authors, year): abstract`. An expansion lists the papers that a paper cites and then those of the
+    corpus that cite it, `top_k` at a time; expanding it again shows the next. A paper that was shown before is listed
+    by id and title alone. "No results." and lines that start with "Error:" are the other answers. The final answer
+    returns nothing. Which papers are relevant is never shown.
 
     ## Action
-    Free text. Calls in Hermes form: `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, and
+    Free text. Calls as `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, and
     `{"name": "expand", "arguments": {"paper_id": "..."}}` with an id that an earlier turn has shown. The searches of
     one turn are one batch. The answer as `<answer>w7-31, w7-80</answer>`, ids between commas or line breaks.
 
@@ -73,25 +72,18 @@ class PaperSearchEnv(ToolEnv):
     - `top_k`: papers per call.
     - `max_paper_tokens`, `max_observation_tokens`: limits of a paper's line, and of all that a turn is answered, in
       tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
-    - `reward`: see above.
     - everything `ToolEnv` and `TextEnv` take.
 
-    ## Ids
-    `AgentR1/PaperSearch-v0`.
-
     ## Data
-    "embedded" is a seeded generator of invented fields of research (embedded/): 20,000 train questions
-    over 80 fields of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers
-    per search the question itself finds 28% of the papers asked for, and never all; two names and their citations lead
-    to all. AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa;
-    they need a dump of the papers.
+    "embedded" is a seeded generator of invented fields of research (embedded/): 20,000 train questions over 80 fields
+    of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers per search the
+    question itself finds 28% of the papers asked for, and never all; two names and their citations lead to all.
+    AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa; they need a dump of
+    the papers.
 
     ## References
     He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of its recipe in
     StepPO, except that a search engine and the gold papers stand in for its selector model.
-
-    ## Versions
-    v0: first version.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {

@@ -38,32 +38,31 @@ class Paper:
 
 
 class Library:
-    """The papers that a question is searched in: `papers` by id, in the order of the corpus."""
+    """What a question is searched in.
+
+    Attributes:
+        papers: by id, in the order of the corpus.
+        cites, citing: id to the papers of the library that it cites, in its own order, and that cite it.
+    """
 
     def __init__(self, papers: Iterable[Paper]) -> None:
         self.papers = {paper.id: paper for paper in papers}
-        self._citing: dict[str, list[str]] = {}
-        for paper_id in self.papers:
-            for reference in self.references(paper_id):
-                self._citing.setdefault(reference, []).append(paper_id)
+        self.cites: dict[str, list[str]] = {}
+        self.citing: dict[str, list[str]] = {paper_id: [] for paper_id in self.papers}
+        for paper in self.papers.values():
+            references = dict.fromkeys(paper.references)
+            self.cites[paper.id] = [one for one in references if one in self.papers and one != paper.id]
+            for one in self.cites[paper.id]:
+                self.citing[one].append(paper.id)
 
     @cached_property
     def documents(self) -> list[Document]:
         """What a search engine indexes: title and abstract, and neither authors nor references."""
         return [Document(paper.id, paper.title, paper.abstract) for paper in self.papers.values()]
 
-    def references(self, paper_id: str) -> list[str]:
-        """Return which papers of the library a paper cites, in its own order."""
-        found = dict.fromkeys(self.papers[paper_id].references)
-        return [reference for reference in found if reference in self.papers and reference != paper_id]
-
-    def citing(self, paper_id: str) -> Sequence[str]:
-        """Return which papers of the library cite a paper, in the order of the library."""
-        return self._citing.get(paper_id, ())
-
     def around(self, paper_id: str) -> list[str]:
-        """Return the references of a paper and then the papers that cite it; one that does both comes twice."""
-        return [*self.references(paper_id), *self.citing(paper_id)]
+        """Return the papers that a paper cites and then those that cite it; one that does both comes twice."""
+        return self.cites[paper_id] + self.citing[paper_id]
 
 
 class Search(TextTool):
@@ -109,7 +108,7 @@ def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, ma
 
 def citations(library: Library, paper_id: str, page: int, size: int, write: Callable[[Sequence[str]], str]) -> str:
     """Write a page of the papers around a paper, those that it cites first; behind the last page they begin again."""
-    around, cited = library.around(paper_id), len(library.references(paper_id))
+    around, cited = library.around(paper_id), len(library.cites[paper_id])
     if not around:
         return NO_CITATIONS
     start = page * size % (-(-len(around) // size) * size)

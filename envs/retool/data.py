@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.data import Row, Splits, load_splits
-from agent_gym.envs.retool.embedded import SIZES, GeneratedProblems, check_kinds, check_level
+from agent_gym.envs.retool.embedded import SIZES, GeneratedProblems, check_kinds
 from agent_gym.errors import ConfigError
 
 EMBEDDED = "embedded"
@@ -68,10 +68,8 @@ def problems(data: str, level: int | None = None, kinds: Sequence[str] | None = 
     Raises:
         ConfigError: for a source that cannot be read or has no problems, or a level or kinds that it does not have.
     """
-    check_level(level)
-    chosen = check_kinds(kinds)
     if data == EMBEDDED:
-        return _embedded(level, chosen)
+        return _embedded(level, check_kinds(kinds))
     for name, value in (("level", level), ("kinds", kinds)):
         if value is not None:
             raise ConfigError(f"{name} is {value!r}, but only the embedded problems have {name}, and data is {data!r}")

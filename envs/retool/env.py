@@ -50,10 +50,9 @@ class CodeInterpreter(TextTool):
             raise ConfigError(f"output_style is {style!r}; allowed: {', '.join(STYLES)}")
         if max_output_chars < MIN_OUTPUT_CHARS:
             raise ConfigError(f"max_output_chars is {max_output_chars}; it must be at least {MIN_OUTPUT_CHARS}")
+        state = "Each program starts anew, so that it has to be complete, with its imports."
         if stateful:
             state = "Names are kept from one program to the next; the value of a last expression is printed."
-        else:
-            state = "Each program starts anew, so that it has to be complete, with its imports."
         super().__init__(NAME, f"Run a Python program and return what it prints. {state}", ARGUMENT, "the program")
         self._sandbox = make_sandbox(sandbox)
         self._stateful, self._style, self._max_chars = stateful, style, max_output_chars
@@ -83,14 +82,6 @@ class CodeInterpreter(TextTool):
             results.append(ToolResult(text, error=not execution.succeeded))
         return results
 
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-        self._session, self._before = None, []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_session": None}
-
     def _run(self, code: str) -> Execution:
         if not self._stateful:
             return self._sandbox.run(code, seed=self._seed)
@@ -101,16 +92,21 @@ class CodeInterpreter(TextTool):
         self._before.append(code)
         return self._session.run(code)
 
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session, self._before = None, []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_session": None}
+
 
 def shown(execution: Execution, style: str, max_chars: int) -> str:
-    """Write what the policy reads of a program.
+    """Write what the policy reads of a program, in at most `max_chars` characters.
 
-    Args:
-        execution: how it ran.
-        style: "full" for what was printed, then the traceback or the limit; of long texts the beginning and the end.
-            "retool" as in ReTool's evaluation for what was printed, or the last line of the traceback alone, in 400
-            characters; unlike there, a program that prints nothing is no TypeError.
-        max_chars: the most characters.
+    The style "full" is what was printed, then the traceback or the limit; of long texts the beginning and the end.
+    "retool" is, as in ReTool's evaluation, what was printed, or the last line of the traceback alone, in 400
+    characters; unlike there, a program that prints nothing is no TypeError.
     """
     stdout, stderr = execution.stdout.rstrip(), execution.stderr.rstrip()
     verdict = _LIMITS.get(execution.status, "")
@@ -132,30 +128,29 @@ class ReToolEnv(ToolEnv):
     r"""Mathematical problems, solved with a Python interpreter.
 
     ## Description
-    Each episode is one problem. The policy may run programs as often as its turns allow and then states the answer. A
-    turn without a program is the final answer. Programs run in a sandbox (`agent_gym.sandbox`): they
-    compute and print, and can reach no file, network or other process.
+    Each episode is one problem. The policy may run programs as often as its turns allow; a turn without a program is
+    the final answer. Programs run in a sandbox (`agent_gym.sandbox`): they compute and print, and can reach no file,
+    network or other process.
 
     ## Observation
-    `reset` returns the problem (after the system prompt, if there is one). A program is answered by what it did, in
-    ReTool's protocol `\n<interpreter>\n...</interpreter>\n\n`, inside the policy's turn (`rendering="inline"`), or as
-    a tool message (`rendering="chat"`). A `</code>` that the policy did not write is written before it, by the world.
-    `output_style="full"` shows what was printed, then the traceback: the beginning and the end of it, where that is
-    longer than `max_output_chars`. "retool" shows what was printed or else the last line of the traceback, in 400
-    characters. Times, paths and process ids are never shown, and limits have constant texts: the same program has the
-    same answer, on a busy machine too. The answer returns nothing: the gold answer is never shown.
+    `reset` returns the problem. A program is answered by what it did, in ReTool's protocol
+    `\n<interpreter>\n...</interpreter>\n\n` inside the policy's turn (`rendering="inline"`; a `</code>` that the policy
+    did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows what was
+    printed, then the traceback, of long texts the beginning and the end. "retool" shows what was printed or else the
+    last line of the traceback, in 400 characters. Times, paths and process ids are never shown, and limits have
+    constant texts: the same program has the same answer. The answer returns nothing: the gold answer is never shown.
 
     ## Action
-    Free text. A program as `<code>...</code>` with or without a ```python fence inside, as a ```python fence, or as the
-    tool call `{"name": "code_interpreter", "arguments": {"code": "..."}}` in Hermes form; the system prompt shows the
-    first (inline) or the last (chat). Inline, a turn stops at `</code>`. Where a turn holds several
-    programs, `agent_gym/formats/code.py` decides which is meant. The answer in `\boxed{}`, of which the last counts.
+    Free text. A program as `<code>...</code>`, as a ```python fence, or as the tool call
+    `{"name": "code_interpreter", "arguments": {"code": "..."}}` in Hermes form; the system prompt shows the first
+    (inline) or the last (chat). Inline, a turn stops at `</code>`. Where a turn holds several programs,
+    `agent_gym/formats/code.py` decides which is meant. The answer in `\boxed{}`, of which the last counts.
 
     ## Reward
     - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where
-      the gold answer is a number, only a numeral of that value is right (scoring.py): `1,170` and `\frac{6}{8}`, and
-      neither `2+3` nor `\binom{5}{1}`, since nothing is computed for the policy. Other gold answers are compared as
-      strings and then by math-verify, with bounds on what an answer may leave to compute (scoring.py).
+      the gold answer is a number, only a numeral of that value is right: `1,170` and `\frac{6}{8}`, and neither `2+3`
+      nor `\binom{5}{1}`. Other gold answers are compared as strings and then by math-verify, with bounds on what an
+      answer may leave to compute (scoring.py).
     - `failure` (0): -1 if the episode ends, by an answer or for want of turns, and was not solved.
     - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
     - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
@@ -163,10 +158,9 @@ class ReToolEnv(ToolEnv):
     - `turn_bonus` (0): what verl's recipe adds to its -1 for a failure: 0.1 per turn before the last, at most 0.4.
 
     `reward="retool"` pays +1 and -1 (`outcome` and `failure`, as the paper does), "verl" also the bonus: a wrong answer
-    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Only the amounts are those of the two: which answers are right
-    is decided here, as above, and neither by verl's comparison of strings nor by the checker of the paper. The default,
-    "outcome", pays 1 and 0. `reward_weights` replaces single weights. Where a rollout's budget of tokens or seconds
-    ends an episode, no term is paid, not even `failure`.
+    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Which answers are right is decided as above for both, and not
+    by verl's comparison of strings or the checker of the paper. `reward_weights` replaces single weights. Where a
+    rollout's budget of tokens or seconds ends an episode, no term is paid, not even `failure`.
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `outcome` alone.
@@ -177,7 +171,6 @@ class ReToolEnv(ToolEnv):
       rows have problem (or question) and answer, or prompt and reward_model. Problems that repeat are left out.
     - `level`: 1 to 3 for embedded problems of one difficulty; None (default) mixes them.
     - `kinds`: embedded problems of some kinds only, such as ("modular-power", "unpayable"); None (default) for all.
-    - `rendering`, `output_style`, `max_output_chars`, `reward`: see above.
     - `parser`: reads programs in another format than these, such as `TagParser({"code_interpreter": "code"})`.
     - `stateful`: whether the programs of an episode share their names, as the cells of a notebook do, and the value of
       a last expression is printed. False (default) as in ReTool.
@@ -185,25 +178,18 @@ class ReToolEnv(ToolEnv):
       must not be able to read the data.
     - everything `ToolEnv` and `TextEnv` take.
 
-    ## Ids
-    `AgentR1/ReTool-v0` (inline, 8 turns), `AgentR1/MathPython-v0` (`rendering="chat", stateful=True`, 8 turns).
-
     ## Data
-    "embedded" is a seeded generator (embedded/) of 17 kinds of problems, from divisor sums to lattice paths: 20,000
-    train, 1,000 validation and 1,000 test problems. No problem of another split has kind and numbers, in any order, of
-    one in train; validation and test have other sentences, too. The splits `unseen_numbers` and `unseen_numbers_dev`
-    (1,000 each) have the sentences of train. Train is a stream in which kinds with few numbers come back (13,229
-    problems of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of `kinds` or `level` may have
-    fewer than 1,000. DAPO-Math-17k has about 17,400 problems with whole answers (Apache-2.0), each a hundred times.
-    The expert writes a program, then the answer; on data without programs it answers at once.
+    "embedded" is a seeded generator (embedded/) of 17 kinds of problems: 20,000 train, 1,000 validation and 1,000 test
+    problems. No problem of another split has kind and numbers, in any order, of one in train; validation and test have
+    other sentences, too, `unseen_numbers` and `unseen_numbers_dev` (1,000 each) those of train. In train, kinds with
+    few numbers come back (13,229 problems of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of
+    `kinds` or `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems with whole answers
+    (Apache-2.0), each a hundred times. On data without programs the expert answers at once.
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
     Unlike ReTool's code, programs are isolated, one that prints nothing is no error, and an empty one is reported as
     empty and not as None. Agent-R1's recipe (arXiv:2511.14460) and verl's allow 5 and 8 turns.
-
-    ## Versions
-    v0: first version.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {
@@ -275,11 +261,7 @@ class ReToolEnv(ToolEnv):
         return {"code_runs": sum(not result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        """Write the program, then the answer.
-
-        Args:
-            style: "default", or "direct" to answer at once.
-        """
+        """Write the program, then the answer; with the style "direct" answer at once."""
         if style not in ("default", "direct"):
             raise ConfigError(f"the ReTool expert has no style {style!r}; known: default, direct")
         if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:

@@ -1,8 +1,8 @@
 """Questions about invented worlds, in HotpotQA's own JSON: the data an environment has before anything is downloaded.
 
-A row has the fields of HotpotQA's distractor setting (arXiv:1809.09600): `_id`, `question`, `answer`, `type`, `level`,
-`supporting_facts` as [title, sentence] pairs, and a `context` of ten [title, sentences] paragraphs, the gold ones among
-those that a word search for the question would put first. `world` is the number of the world to search.
+A row has the fields of HotpotQA's distractor setting (arXiv:1809.09600), and in `world` the number of the world to
+search. Of the ten paragraphs in its `context` some are gold, the others those that a word search for the question would
+put first.
 
 | level | type | asks | example |
 |---|---|---|---|
@@ -10,16 +10,13 @@ those that a word search for the question would put first. `world` is the number
 | medium | bridge, comparison | for a year, or who was born earlier | Who was born earlier, ... or ...? |
 | hard | comparison | yes or no | Were the singer of the song ... and the founder of ... born in the same city? |
 
-One search cannot answer any of them: the paragraph with the answer is never among the first `HIDDEN` for a search with
-the question itself, because the thing it is about is not named there. A search for its title finds it first.
-
 A question follows a *path*: from a thing that it names over one relation to a second thing, and from there over another
-relation to the answer. Every world states all relations, but no question of training asks for those that are held out:
-validation asks for teachers and publishers, test for mayors and rivers. A policy that answers those has understood what
-a question asks.
+relation to the answer. One search cannot answer it: the paragraph with the answer is never among the first `HIDDEN` for
+a search with the question itself, because the thing it is about is not named there. A search for its title finds it.
 
-Question i of a split depends on the split, the levels and i alone, and is made when it is asked for; outside of train
-it is drawn again where one before it is the same.
+Every world states all relations, but no question of training asks for those that are held out: validation asks for
+teachers and publishers, test for mayors and rivers. Question i of a split depends on the split, the levels and i alone;
+outside of train it is drawn again where one before it is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_gym.data import DistinctRows, Row
 from agent_gym.envs.hotpotqa.embedded.world import TABLES, Entity, World, get_world
@@ -114,14 +111,8 @@ def _comparisons(split: str) -> list[tuple[str, str, str]]:
     return [(a, b, by) for a in people for b in people for by in COMPARED if _belongs_to(split, a, b, by)]
 
 
-class _Draft(NamedTuple):
-    """A question that may yet turn out too easy; `hidden` are the gold titles that it does not name."""
-
-    question: str
-    answer: str
-    type: str
-    facts: list[tuple[str, int]]
-    hidden: list[str]
+_Draft = tuple[str, str, list[tuple[str, int]], list[str]]
+"""Question, answer, supporting facts, and the gold titles that the question does not name."""
 
 
 # An episode's group and the epochs after it ask for the same questions.
@@ -137,16 +128,17 @@ def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attemp
         compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
         draft = _compare(world, level, asked_in, rng) if compare else _bridge(world, level, asked_in, hops, rng)
         # What the question does not name must stay out of what a search with the question finds.
-        if draft and not set(draft.hidden) & set(world.rank(draft.question, HIDDEN)):
+        if draft and not set(draft[3]) & set(world.rank(draft[0], HIDDEN)):
             break
+    question, answer, facts, _ = draft
     return {
         "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
-        "question": draft.question,
-        "answer": draft.answer,
-        "type": draft.type,
+        "question": question,
+        "answer": answer,
+        "type": "comparison" if compare else "bridge",
         "level": level,
-        "supporting_facts": [list(fact) for fact in draft.facts],
-        "context": _context(world, draft.question, [title for title, _ in draft.facts], rng),
+        "supporting_facts": [list(fact) for fact in facts],
+        "context": _context(world, question, [title for title, _ in facts], rng),
         "world": number,
     }
 
@@ -160,8 +152,7 @@ def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random)
     earlier = "".join(sentence for title in titles[:-1] for sentence in world.entities[title].sentences)
     if answer in earlier or len(set(titles)) < len(titles):
         return None
-    question = rng.choice(ASKED[asked][1]).format(np=phrase)
-    return _Draft(question, answer, "bridge", facts, titles[1:])
+    return rng.choice(ASKED[asked][1]).format(np=phrase), answer, facts, titles[1:]
 
 
 def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft | None:
@@ -180,8 +171,7 @@ def _compare(world: World, level: str, split: str, rng: random.Random) -> _Draft
             answer = "yes" if wanted else "no"
         else:
             continue
-        question = rng.choice(COMPARED[by]).format(a=a, b=b)
-        return _Draft(question, answer, "comparison", first + second, [one.title, other.title])
+        return rng.choice(COMPARED[by]).format(a=a, b=b), answer, first + second, [one.title, other.title]
     return None
 
 
@@ -215,11 +205,10 @@ def _context(world: World, question: str, gold: list[str], rng: random.Random) -
 
 
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, levels: Sequence[str] = LEVELS) -> Path:
-    """Write generated questions and the paragraphs of their worlds, in the two forms in which real data comes.
+    """Write generated questions as HotpotQA's JSON, `<split>.json`, for `data=`, and return the folder.
 
-    HotpotQA's JSON, `<split>.json`, for `data=`; and in the folder `beir` the corpus, the questions and which
-    paragraphs are relevant to them (corpus.jsonl, queries.jsonl, qrels/<split>.tsv), in the form of BEIR
-    (arXiv:2104.08663), for `corpus=` and for measuring search engines.
+    Its folder `beir` then has the paragraphs of their worlds, the questions and which paragraphs are relevant to them
+    (corpus.jsonl, queries.jsonl, qrels/<split>.tsv) as BEIR has them (arXiv:2104.08663), for `corpus=`.
 
     Raises:
         ConfigError: for an unknown split or level.
@@ -232,7 +221,7 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, l
     documents = [document for world in worlds for document in get_world(world).documents]
     ids = {document.title: document.id for document in documents}
     corpus = [{"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents]
-    queries: list[dict[str, Any]] = []
+    queries = []
     for split, rows in splits.items():
         # In the corpus of all worlds together a title is still unique, so that the row needs no world.
         plain = [{key: value for key, value in row.items() if key != "world"} for row in rows]

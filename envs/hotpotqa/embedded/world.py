@@ -24,14 +24,11 @@ from agent_gym.search import Document
 TABLES: dict[str, Any] = json.loads(files(__package__).joinpath("relations.json").read_text("utf-8"))
 """What is true in a world and how it is written.
 
-- `sentences`: kind of thing to its sentences, each with two wordings. One sentence is one supporting fact. A relation
-  stands in it as {relation}. {name} is the title, {last} a person's last name and {sort} what sort of its kind it is.
-- `sorts`: kind of thing to its sorts.
-- `links`: relation to the kind of thing that has it, and how a question names the other end of it.
+- `sentences`: kind of thing to its sentences, each with two wordings and one supporting fact. A relation stands in it
+  as {relation}. {name} is the title, {last} a person's last name and {sort} what sort of its kind it is, of `sorts`.
+- `links`, `asked`: relation to the kind of thing that has it, and how a question names the other end, or asks for it.
 - `leads_to`: relation to the kind of thing at its other end.
-- `asked`: relation to the kind of thing that has it, and how a question asks for it.
-- `compared`: relation to how a question compares two people by it. With the year the answer is a name, otherwise yes or
-  no.
+- `compared`: relation to how a question compares two people by it: with the year by a name, else by yes or no.
 - `held_out`: split to the relations that no question of another split touches.
 """
 SIZES = {"person": 150, "film": 60, "book": 60, "song": 60, "organisation": 45, "city": 30}
@@ -49,14 +46,12 @@ class Entity:
 
     Attributes:
         title: its name, unique over all worlds.
-        kind: a key of `SIZES`.
         facts: relation to value.
         stated_in: relation to the number of the sentence that states it.
         sentences: its paragraph, as in HotpotQA: every sentence but the first begins with a space.
     """
 
     title: str
-    kind: str
     facts: dict[str, str]
     stated_in: dict[str, int]
     sentences: tuple[str, ...]
@@ -79,7 +74,7 @@ class World:
             for kind, size in SIZES.items()
         }
         regions = [namer.word() for _ in range(REGIONS)]
-        self.entities: dict[str, Entity] = {}
+        entities: list[Entity] = []
         for kind, titles in self.by_kind.items():
             for i, title in enumerate(titles):
                 facts = self._facts(kind, i, title, rng)
@@ -92,14 +87,12 @@ class World:
                     fact: n for n, wording in enumerate(wordings) for fact in facts if f"{{{fact}}}" in wording
                 }
                 sentences = tuple(wording.format(**words) for wording in wordings)
-                self.entities[title] = Entity(title, kind, facts, stated_in, sentences)
+                entities.append(Entity(title, facts, stated_in, sentences))
         # The encyclopedia is in no order, or the place of a document would show its kind.
-        order = list(self.entities)
-        rng.shuffle(order)
-        self.entities = {title: self.entities[title] for title in order}
+        rng.shuffle(entities)
+        self.entities = {entity.title: entity for entity in entities}
         self.documents = tuple(
-            Document(f"w{number}-{i}", entity.title, "".join(entity.sentences))
-            for i, entity in enumerate(self.entities.values())
+            Document(f"w{number}-{i}", entity.title, "".join(entity.sentences)) for i, entity in enumerate(entities)
         )
 
     def _facts(self, kind: str, i: int, title: str, rng: random.Random) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Questions about invented fields of research: the data an environment has before anything is downloaded.
 
-A row has `query_id`, the `question`, and in `papers` the ids of all papers that it asks for. It has also its
-`type`, the `field` in which it is to be searched, and what its expert does: `searches` are the names that the question
-gives, `expands` the papers that introduced what they name.
+A row has `query_id`, the `question`, its `type`, in `papers` the ids of all papers that it asks for, the `field` in
+which it is to be searched, and for the expert in `searches` the names that the question gives, in `expands` the papers
+that introduced what they name.
 
 | type | asks for the papers that | example |
 |---|---|---|
@@ -14,13 +14,10 @@ Which papers these are can be read off the citations: a paper that applies somet
 and no other paper that introduced something. Surveys and theory are not asked for. One paper at least of each answer
 names nothing that the question names, so that no search for these names finds it; both papers in `expands` lead to it.
 
-Question i of a split depends on the split and i alone; outside of train it is drawn again where one before it is the
-same.
-
-A field has four topics with methods, tasks and data, and some two hundred papers that cite each other. There are many
-small fields instead of a large one: a policy that meets the same names again and again learns the names and not how to
-search. A field depends on its number alone. What is cited is older by a year at least. A paper that applies a method
-may leave out its name: "an earlier method". Then only the citation shows which one is meant.
+A field depends on its number alone. It has four topics with methods, tasks and data, and some two hundred papers that
+cite older ones. There are many small fields instead of a large one: a policy that meets the same names again and again
+learns the names and not how to search. Question i of a split depends on the split and i alone; outside of train it is
+drawn again where one before it is the same.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_gym.data import DistinctRows
 from agent_gym.envs.names import Namer
@@ -191,35 +188,29 @@ class GeneratedQueries(DistinctRows):
         # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
         rng = random.Random(f"papers/{self.split}/{index}" + (f"/{attempt}" if attempt else ""))
         number, kinds, bounded = rng.choice(FIELDS[self.split]), rng.choice(list(QUESTIONS)), rng.random() < _BOUNDED
-        asked = rng.choice([one for one in _all_asked(number) if one.kinds == kinds and bool(one.when) == bounded])
-        names = {kind: paper.names[kind] for kind, paper in zip(kinds, asked.about, strict=True)}
-        when = f" {WHEN[asked.when].format(year=asked.year)}" if asked.when else ""
+        fits = [one for one in _all_asked(number) if one[0] == kinds and bool(one[3]) == bounded]
+        _, about, answer, bound, year = rng.choice(fits)
+        names = {kind: paper.names[kind] for kind, paper in zip(kinds, about, strict=True)}
+        when = f" {WHEN[bound].format(year=year)}" if bound else ""
         return {
             "query_id": f"{self.split}-{index}",
             "question": rng.choice(QUESTIONS[kinds]).format(**names, when=when),
-            "papers": [paper.id for paper in asked.answer],
+            "papers": [paper.id for paper in answer],
             "type": "-".join(kinds),
             "searches": list(names.values()),
-            "expands": [paper.id for paper in asked.about],
+            "expands": [paper.id for paper in about],
             "field": number,
         }
 
 
-class _Asked(NamedTuple):
-    """What a question may ask for: papers about two things, all of them or those before or after a year."""
-
-    kinds: tuple[str, str]
-    about: tuple[Draft, Draft]
-    answer: list[Draft]
-    when: str
-    year: int
+_Asked = tuple[tuple[str, str], list[Draft], list[Draft], str, int]
+"""Two kinds, the papers that introduced the two things asked about, the answer, before or after a year, this year."""
 
 
 @functools.lru_cache(maxsize=128)
 def _all_asked(number: int) -> list[_Asked]:
-    drafts = get_field(number).drafts
     found: dict[tuple[tuple[str, str], Draft, Draft], list[Draft]] = {}
-    for draft in drafts:
+    for draft in get_field(number).drafts:
         if draft.kind == "application":
             for kinds in QUESTIONS:
                 one, other = (draft.about[kind] for kind in kinds)
@@ -234,15 +225,14 @@ def _all_asked(number: int) -> list[_Asked]:
             named = [len(paper.named.intersection(kinds)) for paper in answer]
             # Several papers to find, some by what the question names and some only by citations.
             if 2 <= len(answer) <= 6 and min(named) == 0 < max(named):
-                asked.append(_Asked(kinds, (about[0], about[1]), answer, when, year))
+                asked.append((kinds, about, answer, when, year))
     return asked
 
 
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES) -> Path:
-    """Write generated questions and all papers of their fields in the form of real data, for `data=`.
+    """Write generated questions and all papers of their fields for `data=`, and return the folder.
 
-    The folder, which is returned, then has `papers.jsonl` and `<split>.jsonl`. Each question is searched in the papers
-    of all fields together.
+    Each question is then searched in the papers of all fields together.
 
     Raises:
         ConfigError: for an unknown split, or a size below one.

@@ -1,11 +1,10 @@
 """Problems made on the spot, of a kind in which a program helps: the data there is before anything is downloaded.
 
 Problem i of a split depends on the split and on i alone (and on the level and the kinds, if they are chosen). The kinds
-and their answers are in kinds.py, the sentences, and which split may use which, in wording.txt.
+and their answers are in kinds.py, the sentences in wording.txt.
 
 A hash of a problem's kind and numbers, in any order, decides which splits may ask it: six tenths of all numbers are for
 training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
-`SPLITS` has what each split uses.
 
 Left out on purpose: proofs, geometry, and what needs an idea before it needs a program. These problems are for
 learning to use an interpreter; how well a policy does at mathematics only real problems can show.
@@ -22,12 +21,10 @@ from importlib.resources import files
 from typing import Any
 
 from agent_gym.data import DistinctRows
-from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS, Draft
+from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS
 from agent_gym.errors import ConfigError
 
 SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
-
-
 SPLITS = {
     "train": ("train", "train"),
     "validation": ("dev", "validation"),
@@ -53,8 +50,8 @@ for _block in files(__package__).joinpath("wording.txt").read_text("utf-8").stri
 class GeneratedProblems(DistinctRows):
     """The generated problems of one split: rows with problem, answer, program, kind and level.
 
-    All kinds are drawn alike. Train is a stream, in which the problems of kinds with few numbers come back. In the
-    other splits no problem occurs twice, so that there may be fewer than `size`.
+    All kinds are drawn alike. In train the problems of kinds with few numbers come back. In the other splits no problem
+    occurs twice, so that there may be fewer than `size`.
 
     Args:
         split: a key of `SPLITS`.
@@ -70,25 +67,16 @@ class GeneratedProblems(DistinctRows):
         super().__init__(size, key=None if split == "train" else "problem")
         if split not in SPLITS:
             raise ConfigError(f"unknown split {split!r}: generated problems have {', '.join(SPLITS)}")
-        check_level(level)
+        if level is not None and level not in LEVELS:
+            raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
         self.split, self.level, self.kinds = split, level, check_kinds(kinds)
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
         return dict(_problem(self.split, self.level, self.kinds, index, attempt))
 
 
-def check_level(level: int | None) -> None:
-    """Raise `ConfigError` for a level that is neither one of `LEVELS` nor None."""
-    if level is not None and level not in LEVELS:
-        raise ConfigError(f"level is {level!r}; allowed: {', '.join(map(str, LEVELS))}, or None for all")
-
-
 def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the kinds in the order of `KINDS`; None means all of them.
-
-    Raises:
-        ConfigError: if there are none, or unknown ones.
-    """
+    """Return the kinds in the order of `KINDS`, all for None; raise `ConfigError` for none or unknown ones."""
     if kinds is None:
         return tuple(KINDS)
     if isinstance(kinds, str) or not kinds or not set(kinds) <= set(KINDS):
@@ -108,7 +96,10 @@ def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int, 
     while True:
         draft = KINDS[kind](rng, chosen)
         small = draft.gold.denominator == 1 and -SMALLEST < draft.gold < SMALLEST
-        if not small and _numbers_of(kind, draft) == numbers:
+        # Every kind has numbers of all three at every level.
+        used = sorted(re.findall("[0-9]+", " ".join(map(str, draft.values.values()))))
+        digest = hashlib.blake2b(f"{_SALT}/{kind}/{' '.join(used)}".encode(), digest_size=8).digest()
+        if not small and _NUMBERS[int.from_bytes(digest) % len(_NUMBERS)] == numbers:
             break
     return {
         "problem": wording.format(**draft.values),
@@ -117,10 +108,3 @@ def _problem(split: str, level: int | None, kinds: tuple[str, ...], index: int, 
         "kind": kind,
         "level": chosen,
     }
-
-
-def _numbers_of(kind: str, draft: Draft) -> str:
-    # Every kind has numbers of all three at every level.
-    numbers = sorted(re.findall("[0-9]+", " ".join(map(str, draft.values.values()))))
-    digest = hashlib.blake2b(f"{_SALT}/{kind}/{' '.join(numbers)}".encode(), digest_size=8).digest()
-    return _NUMBERS[int.from_bytes(digest) % len(_NUMBERS)]
