@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,32 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+import pyarrow.parquet as parquet  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
+from torch.utils.tensorboard import SummaryWriter  # noqa: E402
 from trainer_tools import ENV, batches_of, distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
-from transformers import AutoTokenizer  # noqa: E402
+from transformers import AutoTokenizer, TrainerCallback  # noqa: E402
+from transformers.integrations import TensorBoardCallback  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.evaluate import evaluate, wilson_interval  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
-from agent_gym.rollout import Runner, read_trajectories, replay  # noqa: E402
+from agent_gym.rollout import (  # noqa: E402
+    Episode,
+    EpisodeSpec,
+    Failure,
+    Runner,
+    Step,
+    read_trajectories,
+    replay,
+)
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.metrics import show_on_tensorboard  # noqa: E402
+from agent_gym.trainers.grpo import mean_metrics  # noqa: E402
+from agent_gym.trainers.losses import RunningMeans  # noqa: E402
+from agent_gym.trainers.metrics import eval_metrics, show_on_tensorboard  # noqa: E402
 from agent_gym.trainers.schedule import group_specs  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -61,8 +80,16 @@ def test_evaluation_before_training_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_evaluation_while_training(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, eval_dataset=tasks(5), eval_strategy="steps", eval_steps=2, max_steps=4)
+    modes = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            modes.append(model.training)
+
+    options = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4}
+    trainer = make_trainer(tmp_path, policy=None, eval_dataset=tasks(5), callbacks=[Look()], **options)
     trainer.train()
+    assert modes == [True] * 4
     evaluations = [log for log in trainer.state.log_history if "eval_success" in log]
     assert [log["step"] for log in evaluations] == [2, 4]
     for log in evaluations:
@@ -102,21 +129,22 @@ def test_several_attempts_and_several_sets(tmp_path: Path) -> None:
     assert len({r["spec"]["sampling_seed"] for r in files["eval_more_000000_0.jsonl"]}) == 12
 
 
-def play_once(folder: str, n: int) -> Any:
-    trainer = make_trainer(folder, eval_dataset=tasks(n), trajectories_per_step=8)
-    return trainer.evaluate()
+def play_once(folder: str) -> Any:
+    data = {"few": tasks(1), "more": tasks(5)}
+    return make_trainer(folder, eval_dataset=data, trajectories_per_step=8).evaluate()
 
 
-@pytest.mark.parametrize("n", [5, 1])
-def test_every_task_is_played_exactly_once_on_two_ranks(tmp_path: Path, n: int) -> None:
-    one, other = in_ranks(play_once, 2, str(tmp_path / "two"), n)
-    alone = play_once(str(tmp_path / "one"), n)
-    for name in ("eval_success", "eval_success_low", "eval_reward", "eval_episodes", "eval_episode/turns"):
-        assert one[name] == other[name] == pytest.approx(alone[name]), name
-    files = sorted((tmp_path / "two" / "trajectories").iterdir())
-    assert [path.name for path in files] == ["eval_000000_0.jsonl", "eval_000000_1.jsonl"][:n]
-    played = [record["spec"]["index"] for path in files for record in read_trajectories(path)]
-    assert sorted(played) == list(range(n))
+def test_every_task_is_played_exactly_once_on_two_ranks(tmp_path: Path) -> None:
+    one, other = in_ranks(play_once, 2, str(tmp_path / "two"))
+    alone = play_once(str(tmp_path / "one"))
+    for metric in ("success", "success_low", "reward", "episodes", "episode/turns"):
+        for name in (f"eval_few_{metric}", f"eval_more_{metric}"):
+            assert one[name] == other[name] == pytest.approx(alone[name]), name
+    folder = tmp_path / "two" / "trajectories"
+    found = {path.name: [r["spec"]["index"] for r in read_trajectories(path)] for path in folder.iterdir()}
+    assert found == {
+        "eval_few_000000_0.jsonl": [0], "eval_more_000000_0.jsonl": [0, 2, 4], "eval_more_000000_1.jsonl": [1, 3]
+    }  # fmt: skip
 
 
 # Files.
@@ -156,26 +184,10 @@ def test_trajectories_carry_the_credit_of_each_sampled_token_and_can_be_replayed
             assert record["failure"] or replay(record) == []
 
 
-def test_the_table_of_completions(tmp_path: Path) -> None:
-    import pyarrow.parquet as parquet
-
-    trainer = make_trainer(tmp_path, max_steps=1, log_completions=True, num_completions_to_print=0)
-    trainer.train()
-    table = parquet.read_table(next((tmp_path / "completions").iterdir())).to_pydict()
-    assert len(table["prompt"]) == 8
-    for prompt, completion in zip(table["prompt"], table["completion"], strict=True):
-        assert [message["role"] for message in prompt] == ["system", "user"]
-        assert completion[0]["role"] == "assistant"
-    assert sum(table["advantage"]) == pytest.approx(0.0, abs=1e-3)
-    assert len(table["reward"]) == 8
-
-
 # Names.
 
 
 def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorboard.backend.event_processing import event_accumulator
-
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
     encode = ChatRenderer(AutoTokenizer.from_pretrained(model_folder())).encode_action
     policy = ScriptedPolicy(lambda episode: episode.env.unwrapped.expert_action(), encode)
@@ -220,24 +232,114 @@ def test_trackers_get_the_named_metrics(tmp_path: Path, monkeypatch: pytest.Monk
         (first, *_) = read_trajectories(tmp_path / "trajectories" / f"train_{step - 1:06d}_0.jsonl")
         assert text.startswith(f"## reward {first['reward']:+.3f}, mean advantage ")
         assert all(f"**{m['role']}**\n\n```\n{m['content']}\n```" in text for m in first["messages"])
+    (path, _) = sorted((tmp_path / "completions").iterdir())
+    table = parquet.read_table(path).to_pydict()
+    assert [len(column) for name, column in table.items() if name in ("prompt", "completion", "reward")] == [8] * 3
+    for prompt, completion in zip(table["prompt"], table["completion"], strict=True):
+        assert [message["role"] for message in prompt] == ["system", "user"]
+        assert completion[0]["role"] == "assistant"
+    assert sum(table["advantage"]) == pytest.approx(0.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("text", ["plain", "```python\nprint(1)\n```", "a ````` b"])
-def test_a_text_for_tensorboard_is_one_block(text: str, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing import event_accumulator
-    from torch.utils.tensorboard import SummaryWriter
-    from transformers.integrations import TensorBoardCallback
-
-    callback = TensorBoardCallback(SummaryWriter(str(tmp_path)))
+def test_a_text_for_tensorboard_is_one_block(tmp_path: Path) -> None:
+    fences = {"plain": "```", "```python\nprint(1)\n```": "````", "a ````` b": "``````"}
     image = [{"type": "image"}, {"type": "text", "text": "what is it?"}]
-    messages = [{"role": "user", "content": image}, {"role": "assistant", "content": text}]
-    table = {"prompt": [messages[:1]], "completion": [messages[1:]], "rewards": {"reward": [1.0]}, "advantages": [0.5]}
-    show_on_tensorboard([callback], table, step=1, limit=4)
+    prompts, completions = (
+        [[{"role": "user", "content": image}]] * 3,
+        [[{"role": "assistant", "content": text}] for text in fences],
+    )
+    table = {"prompt": prompts, "completion": completions, "rewards": {"reward": [1.0] * 3}, "advantages": [0.5] * 3}
+    show_on_tensorboard([TensorBoardCallback(SummaryWriter(str(tmp_path)))], table, step=1, limit=4)
     board = event_accumulator.EventAccumulator(str(tmp_path))
     board.Reload()
     (event,) = board.Tensors("episodes/text_summary")
     shown = event.tensor_proto.string_val[0].decode()
-    assert "**user**\n\n```\n[image]\nwhat is it?\n```" in shown
-    block = shown.partition("**assistant**\n\n")[2]
-    fence = block.partition("\n")[0]
-    assert set(fence) == {"`"} and fence not in text and block == f"{fence}\n{text}\n{fence}"
+    assert shown.count("**user**\n\n```\n[image]\nwhat is it?\n```") == 3
+    assert all(f"**assistant**\n\n{fence}\n{text}\n{fence}" in shown for text, fence in fences.items())
+
+
+# Metrics of several processes are those of all their episodes together.
+
+
+def make_episode(turns: int, rare: bool, n_calls: int, env_id: str = "Toy/None-v0") -> Episode:
+    """Build an episode with so many turns, a rare reward term or not, and so many calls in each turn."""
+    calls = [{"name": "add", "arguments": {}, "error": i == 0, "seconds": 0.5 + i} for i in range(n_calls)]
+    terms = {"usual": 1.0} | ({"rare": 2.0} if rare else {})
+    steps = [Step(0, i, i + 1, "a", "o", 1.0, terms, calls, {}, None, "stop", 0.0) for i in range(turns)]
+    tools = [{"function": {"name": "add"}}]
+    return Episode(EpisodeSpec(env_id), steps=steps, tools=tools, success=rare, truncated=not rare)
+
+
+def metrics_of_a_rank() -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    Accelerator(cpu=True)
+    rank = int(os.environ["RANK"])
+    broken = make_episode(3, False, 1)
+    broken.failure = Failure("EnvFailure", "gone")
+    episodes = [make_episode(1, True, 0), make_episode(4, False, 2)] if rank else [broken, make_episode(1, False, 1)]
+    other = [make_episode(2, True, 0, "Toy/Other-v0")] * rank
+    means = RunningMeans()
+    means.add("mean", torch.tensor([1.0 + rank, math.inf]), torch.tensor([True, False]))
+    means.largest("most", torch.tensor([5.0 - rank, 9.0]), torch.tensor([True, False]))
+    mixed = mean_metrics(episodes + other)
+    return mean_metrics(episodes) | eval_metrics(episodes), mixed, means.pop(Accelerator(cpu=True))
+
+
+def test_metrics_are_those_of_all_processes_and_failed_episodes_count_as_failed_only() -> None:
+    one, other = in_ranks(metrics_of_a_rank, 2)
+    assert one == other
+    metrics, mixed, means = one
+    assert (metrics["episodes"], metrics["failed"]) == (3, 1)
+    assert (metrics["success"], metrics["reward"]) == (1 / 3, 2.0)
+    assert 0.0 < metrics["success_low"] < 1 / 3 < metrics["success_high"] < 1.0
+    assert (metrics["episode/turns"], metrics["reward/rare"], metrics["reward/usual"]) == (2.0, 2 / 3, 2.0)
+    assert (metrics["tool/add/calls"], metrics["tool/add/errors"]) == (3.0, 5 / 3)
+    # Per call and not per episode: one of 0.5 s, and four pairs of 0.5 s and 1.5 s.
+    assert metrics["tool/add/latency"] == pytest.approx((0.5 + 4 * 2.0) / 9)
+    assert not any(name.startswith("Toy") for name in metrics)
+    assert mixed["episode/turns"] == 2.0
+    assert {n: v for n, v in mixed.items() if n.startswith("Toy/None-v0/episode/")} == {
+        f"Toy/None-v0/{name}": metrics[name] for name in metrics if name.startswith("episode/")
+    }
+    assert (mixed["Toy/None-v0/reward"], mixed["Toy/Other-v0/reward"], mixed["Toy/Other-v0/reward/rare"]) == (2, 2, 4)
+    assert means == {"mean": 1.5, "most": 5.0}
+
+
+def test_no_episode_at_all_is_no_success_and_no_knowledge() -> None:
+    metrics = eval_metrics([])
+    assert (metrics["success"], metrics["success_low"], metrics["success_high"], metrics["episodes"]) == (0, 0, 1, 0)
+    assert mean_metrics([]) == {}
+
+
+@given(st.lists(st.lists(st.tuples(st.floats(-10, 10), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_means_over_tokens_do_not_depend_on_the_pieces(pieces: list[list[tuple[float, bool]]]) -> None:
+    means, accelerator = RunningMeans(), Accelerator(cpu=True)
+    for piece in pieces:
+        values, mask = (torch.tensor(column) for column in zip(*piece, strict=True))
+        means.add("some", values, mask)
+        means.largest("most", values.abs(), mask)
+    counted = [value for piece in pieces for value, mine in piece if mine]
+    found = means.pop(accelerator)
+    assert found["most"] == pytest.approx(max(map(abs, counted), default=0.0))
+    assert found["some"] == pytest.approx(sum(counted) / max(1, len(counted)), abs=1e-5)
+    assert means.pop(accelerator) == {}
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+def test_what_the_correction_did_is_logged_before_its_bounds(tmp_path: Path, mode: str) -> None:
+    high, low = (1.05, 0.9) if mode.startswith("token") else (1.5, 0.5)
+    bounds = {"vllm_importance_sampling_clip_max": high, "vllm_importance_sampling_clip_min": low}
+    options = {"use_vllm": True, "vllm_importance_sampling_mode": mode, "num_iterations": 2, "max_steps": 1}
+    trainer = make_trainer(tmp_path, **bounds, **options)
+    trainer.train()
+    batch, log = trainer._generated, trainer.state.log_history[0]
+    mask = batch["action_mask"]
+    off = (batch["old_logps"] - batch["engine_logps"]) * mask
+    ratio = (off.sum(1, keepdim=True).expand_as(off) if mode.startswith("sequence") else off).exp()[mask]
+    assert log["sampling/ratio_mean"] == pytest.approx(ratio.mean().item(), rel=1e-4)
+    assert log["sampling/ratio_max"] == pytest.approx(ratio.max().item(), rel=1e-4)
+    outside = ((ratio > high) | (ratio < low)).float().mean().item()
+    assert log["sampling/bounded"] == pytest.approx(outside) and 0.1 < outside < 1.0
+    assert log["sampling/ratio_max"] > high
+    tokens = off[mask].double()
+    assert log["sampling/kl"] == pytest.approx((tokens.exp() - 1 - tokens).mean().item(), rel=1e-3)
+    assert log["sampling/logp_difference_max"] == pytest.approx(tokens.abs().max().item())

@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from engines import disturb  # noqa: E402
 from trainer_tools import (  # noqa: E402
     ENV,
     SGD,
@@ -26,27 +25,16 @@ from trainer_tools import (  # noqa: E402
     played_by,
     weights,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.estimators.groups import grpo  # noqa: E402
 
 
-def test_rollouts_never_repeat_their_seeds_and_every_group_shares_its_task(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=4, gradient_accumulation_steps=2, steps_per_generation=1)
-    trainer.train()
-    seeds = [request.params.seed for request in trainer.runner.policy.seen]
-    assert len(set(seeds)) == len(seeds) > 4 * 2 * 8
-    openings = [request.prompt_ids for request in trainer.runner.policy.seen if request.episode.steps == []]
-    for i in range(0, len(openings), 4):
-        assert openings[i : i + 4] == [openings[i]] * 4
-
-
 def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **SGD)
-    (batch,) = [batches := batches_of(trainer), trainer.train()][0]
-    assert batches == [batch]
+    (batch,) = (batches_of(trainer), trainer.train())[0]
     mask = batch["action_mask"]
     expected = -(batch["advantages"] * mask).sum() / mask.sum()
     assert logged(trainer, "loss")[0] == pytest.approx(expected.item(), abs=5e-5)  # logs are rounded
@@ -56,32 +44,20 @@ def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
     assert not mask[-1].any()
 
 
-# Several updates from one rollout.
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"num_iterations": 2}, {"steps_per_generation": 2}, {"steps_per_generation": 2, "num_iterations": 2}],
-    ids=str,
-)
-def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path, options: dict[str, int]) -> None:
+def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path) -> None:
+    options = {"steps_per_generation": 2, "num_iterations": 2}
     trainer = make_trainer(tmp_path, max_steps=4, learning_rate=5e-3, **options)
-    batches = batches_of(trainer)
-    trainer.train()
-    window = math.prod(options.values())
-    assert len(batches) == 4 // window
+    (batch,) = (batches_of(trainer), trainer.train())[0]
     start = AutoModelForCausalLM.from_pretrained(model_folder())
-    ids, mask = batches[0]["input_ids"], batches[0]["action_mask"]
+    ids, mask = batch["input_ids"], batch["action_mask"]
     with torch.no_grad():
-        logps = start(input_ids=ids, attention_mask=batches[0]["attention_mask"]).logits[:, :-1].log_softmax(-1)
+        logps = start(input_ids=ids, attention_mask=batch["attention_mask"]).logits[:, :-1].log_softmax(-1)
     expected = logps.gather(-1, ids[:, 1:, None]).squeeze(-1) * mask[:, 1:]
-    for batch in batches:
-        assert batch["old_logps"].isfinite().all()
-    assert torch.allclose(batches[0]["old_logps"][:, 1:], expected, atol=1e-5)
-    assert (batches[0]["old_logps"][:, 0] == 0.0).all()
+    assert torch.allclose(batch["old_logps"][:, 1:], expected, atol=1e-5)
+    assert (batch["old_logps"][:, 0] == 0.0).all()
     # The second update is taken at other weights than the rollout, which clips some ratios.
     clipped = logged(trainer, "clip_ratio/region_mean")
-    assert clipped[0] == 0.0 and max(clipped[1:window]) > 0.0
+    assert clipped[0] == 0.0 and max(clipped) > 0.0
 
 
 # The reference model.
@@ -97,22 +73,6 @@ def test_kl_to_the_reference_model(tmp_path: Path) -> None:
     assert kl[2] > 1e-3
     assert distance(weights(trainer.ref_model), before) == 0.0
     assert all((batch["ref_logps"][~batch["action_mask"]] == 0).all() for batch in batches)
-
-
-def test_kl_pulls_towards_the_reference(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, beta=1.0, max_steps=5, num_iterations=5, **SGD)
-    disturb(trainer.model, seed=0)
-    generate = trainer._generate_and_score_completions
-
-    def without_advantages(inputs: Any) -> Any:
-        batch = generate(inputs)
-        return batch | {"advantages": torch.zeros_like(batch["advantages"])}
-
-    trainer._generate_and_score_completions = without_advantages
-    trainer.train()
-    kl = logged(trainer, "kl")
-    assert kl == sorted(kl, reverse=True)
-    assert kl[-1] < 0.9 * kl[0]
 
 
 def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> None:
@@ -177,32 +137,22 @@ def test_a_group_that_failed_as_a_whole_is_left_out(tmp_path: Path) -> None:
     assert distance(before, weights(trainer.model)) > 1e-5
 
 
-def test_a_loss_that_is_no_number_stops_the_run_without_an_update(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    batches = batches_of(trainer)
-    keep = trainer._generate_and_score_completions
-
-    def spoil(inputs: Any) -> Any:
-        batch = keep(inputs)
-        if trainer.state.global_step == 1:
-            batch["advantages"] = batch["advantages"] * float("nan")
-        return batch
-
-    trainer._generate_and_score_completions = spoil
-    with pytest.raises(RolloutError, match="the loss is nan at step 1; nothing was updated"):
-        trainer.train()
-    assert len(batches) == 2
-    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
-
-
-@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
-def test_a_gradient_that_is_no_number_stops_the_run_without_an_update(tmp_path: Path, max_grad_norm: float) -> None:
+@pytest.mark.parametrize(
+    ("what", "spoil", "max_grad_norm"),
+    [
+        ("loss", lambda logps: logps.sum() * float("nan"), 1.0),
+        # The loss of a square root at 0 is finite, and its gradient is not.
+        ("gradient norm", lambda logps: (logps.sum() * 0).abs().sqrt(), 1.0),
+        ("gradient norm", lambda logps: (logps.sum() * 0).abs().sqrt(), 0.0),
+    ],
+)
+def test_what_is_no_number_stops_the_run_without_an_update(
+    tmp_path: Path, what: str, spoil: Any, max_grad_norm: float
+) -> None:
     trainer = make_trainer(tmp_path, max_grad_norm=max_grad_norm)
-    before = weights(trainer.model)
-    # The loss of a square root at 0 is finite, and its gradient is not.
-    whole = trainer._loss
-    trainer._loss = lambda scores, inputs: whole(scores, inputs) + (scores.logps.sum() * 0).abs().sqrt()
-    with pytest.raises(RolloutError, match="the gradient norm is nan at step 0; nothing was updated"):
+    before, whole = weights(trainer.model), trainer._loss
+    trainer._loss = lambda scores, inputs: whole(scores, inputs) + spoil(scores.logps)
+    with pytest.raises(RolloutError, match=f"the {what} is nan at step 0; nothing was updated"):
         trainer.train()
     assert distance(before, weights(trainer.model)) == 0.0
 
@@ -243,21 +193,6 @@ def test_the_engine_gets_the_weights_before_every_rollout(tmp_path: Path) -> Non
     trainer.train()  # a second run, which starts at step 0 with other weights than the first
     trainer.evaluate()
     assert policy.synced == 4
-
-
-def test_the_model_is_left_in_training_mode_only_while_it_trains(tmp_path: Path) -> None:
-    modes = []
-
-    class Look(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            modes.append(model.training)
-
-    data = task_dataset(ENV, split="test", tasks=2)
-    trainer = make_trainer(
-        tmp_path, policy=None, eval_dataset=data, eval_strategy="steps", eval_steps=1, callbacks=[Look()]
-    )
-    trainer.train()
-    assert modes == [True] * 3
 
 
 def test_arguments_of_the_chat_template_reach_the_prompt(tmp_path: Path) -> None:

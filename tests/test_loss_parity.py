@@ -105,7 +105,7 @@ def loss_and_gradients(trainer: Any, inputs: Any) -> tuple[float, dict[str, Any]
 def on_both(
     tmp_path: Path, ours: dict[str, Any], theirs: dict[str, Any], *, fresh: bool = False, dummy: bool = True
 ) -> tuple[Any, Any]:
-    """Put the rows through both trainers and compare loss and gradients.
+    """Put the rows through both trainers, compare loss and gradients, and return them.
 
     Args:
         tmp_path: where the trainers may write.
@@ -113,9 +113,6 @@ def on_both(
         theirs: settings of TRL's.
         fresh: whether the policy is still the one that was scored, so that no old logprobs are given.
         dummy: whether the last row, which nothing is trained on, goes along.
-
-    Returns:
-        Both trainers, with the metrics of this pass.
     """
     trainer, stock = make_trainer(tmp_path, **ours), stock_trainer(tmp_path, **theirs)
     batch = {name: value if dummy or name == "noise" else value[:-1] for name, value in make_rows().items()}
@@ -149,11 +146,7 @@ def on_both(
 K3 = {"beta": 0.1, "use_bias_correction_kl": False}
 SAME: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "clip-higher": {"epsilon": 0.1, "epsilon_high": 0.28},
     "dual clip": {"epsilon_high": 0.28, "delta": 1.5},
-    "kl": K3,
-    "kl, weighed by the ratio": {"beta": 0.1, "use_bias_correction_kl": True},
-    "entropy": {"entropy_coef": 0.1},
     "everything": {"epsilon_high": 0.28, "delta": 1.5, "beta": 0.1, "entropy_coef": 0.1, "temperature": 0.7},
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     # Above one, where the cap has something to do.
@@ -203,19 +196,16 @@ def test_what_trl_calls_otherwise(tmp_path: Path, ours: dict[str, Any], theirs: 
     on_both(tmp_path, ours, theirs, dummy=theirs.get("loss_type") != "grpo")
 
 
-def test_trl_logs_the_same_numbers(tmp_path: Path) -> None:
+def test_trl_computes_the_same_loss_with_kl_and_logs_the_same_numbers(tmp_path: Path) -> None:
     options = {"epsilon_high": 0.28, **K3}
     trainer, stock = on_both(tmp_path, options, options)
     ours = trainer._means.pop(trainer.accelerator)
-    theirs = {name: values[-1] for name, values in stock._metrics["train"].items()}
-    names = {"kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"}
-    assert set(ours) == names
-    for name in names:
-        assert theirs[name] > 0.0
-        assert ours[name] == pytest.approx(theirs[name], abs=TOLERANCE), name
+    assert set(ours) == {"kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"}
+    for name, value in ours.items():
+        assert 0.0 < value == pytest.approx(stock._metrics["train"][name][-1], abs=TOLERANCE), name
 
 
-@pytest.mark.parametrize("failed", [(), (2,), (0, 1, 2, 5)], ids=str)
+@pytest.mark.parametrize("failed", [(), (0, 1, 2, 5)], ids=str)
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_trl_computes_the_same_group_advantages(tmp_path: Path, scale: str, failed: tuple[int, ...]) -> None:
     # What could not be scored is None in TRL and absent here.

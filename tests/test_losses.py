@@ -40,17 +40,6 @@ def test_the_clip_is_pessimistic_and_the_dual_clip_bounds_what_is_left(dual: flo
     assert found.low.tolist() == [[False, False, False, True, False, False]]
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(-3, 3)), min_size=1, max_size=8), st.floats(1.5, 5))
-def test_the_clipped_loss_equals_the_formula_case_by_case(pairs: list[tuple[float, float]], dual: float) -> None:
-    ratio, advantages = torch.tensor(pairs, dtype=torch.float64).T
-    expected = []
-    for r, a in pairs:
-        gain = min(r * a, min(max(r, 0.8), 1.28) * a)
-        expected.append(-(max(gain, dual * a) if a < 0 else gain))
-    found = clipped_loss(ratio[None], advantages[None], 0.2, 0.28, dual)
-    assert torch.allclose(found.loss, torch.tensor([expected], dtype=torch.float64), atol=1e-12)
-
-
 def test_a_clipped_token_has_no_gradient_and_cispo_keeps_one_for_every_token() -> None:
     gradients = []
     for cispo in (False, True):
@@ -76,20 +65,6 @@ def test_the_ratio_of_a_step_is_the_geometric_mean_of_its_tokens() -> None:
     whole = probability_ratio(difference, torch.zeros(2, 8), STEPS, "sequence")
     assert torch.allclose(whole[0][STEPS[0] >= 0], difference[0][STEPS[0] >= 0].mean().exp().expand(5))
     assert (whole[STEPS < 0] == 1.0).all()
-
-
-def test_with_one_advantage_per_step_the_gradient_is_that_of_gspo() -> None:
-    """GSPO differentiates exp(mean log-ratio) itself; here each token keeps its own share of the same gradient."""
-    logps = torch.randn(2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    weight = torch.where(STEPS == 1, 2.0, 0.5).double() * (STEPS >= 0)
-    ours, plain = logps.clone().requires_grad_(), logps.clone().requires_grad_()
-    (probability_ratio(ours, torch.zeros_like(logps), STEPS, "step") * weight).sum().backward()
-    ratio = torch.ones_like(plain)
-    for row, step in ((0, 0), (0, 1), (1, 2), (1, 3)):
-        inside = (STEPS == step) & (torch.arange(2)[:, None] == row)
-        ratio = torch.where(inside, plain[inside].mean().exp(), ratio)
-    (ratio * weight).sum().backward()
-    assert torch.allclose(ours.grad, plain.grad, atol=1e-12)
 
 
 @pytest.mark.parametrize("level", ["token", "step", "sequence"])
@@ -127,11 +102,9 @@ def test_the_value_loss_takes_the_worse_of_clipped_and_plain() -> None:
     assert torch.allclose(values.grad, torch.tensor([[0.0, 1.0, 0.1]]))
 
 
-@pytest.mark.parametrize(
-    ("length", "penalty"), [(0, 0.0), (60, 0.0), (61, -0.025), (80, -0.5), (100, -1.0), (101, -1.0)]
-)
-def test_the_penalty_of_a_long_step(length: int, penalty: float) -> None:
-    assert overlong_penalty(length, limit=100, buffer=40) == penalty
+def test_the_penalty_of_a_long_step() -> None:
+    found = [overlong_penalty(length, limit=100, buffer=40) for length in (0, 60, 61, 80, 100, 101)]
+    assert found == [0.0, 0.0, -0.025, -0.5, -1.0, -1.0]
 
 
 # What a token counts.
@@ -203,12 +176,8 @@ MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
 @pytest.mark.parametrize(
     ("mode", "low", "high", "expected"),
     [
-        ("token_truncate", None, None, [[E, 1, E**2, 1], [E**0.5, E**-0.5, 1, 1]]),
-        ("token_truncate", None, 3.0, [[E, 1, 3, 1], [E**0.5, E**-0.5, 1, 1]]),
         ("token_truncate", 0.9, 2.0, [[2, 1, 2, 1], [E**0.5, 0.9, 1, 1]]),
-        ("token_mask", None, 3.0, [[E, 1, 0, 1], [E**0.5, E**-0.5, 1, 1]]),
         ("token_mask", 0.7, None, [[E, 1, E**2, 1], [E**0.5, 0, 1, 1]]),
-        ("sequence_truncate", None, 30.0, [[E**3], [1.0]]),
         ("sequence_truncate", None, 3.0, [[3.0], [1.0]]),
         ("sequence_mask", None, None, [[E**3], [1.0]]),
         ("sequence_mask", None, 3.0, [[0.0], [1.0]]),
@@ -220,22 +189,6 @@ def test_the_engine_ratio_by_hand(mode: str, low: float | None, high: float | No
     # Tokens of the environment count for nothing, whatever the engine reports there.
     unknown = torch.where(MASK, ENGINE, torch.full_like(ENGINE, NAN))
     assert torch.equal(engine_ratio(LOGPS, unknown, MASK, mode=mode, low=low, high=high), found)
-
-
-def test_a_missing_engine_logprob_counts_as_no_difference() -> None:
-    engine = ENGINE.clone()
-    engine[0, 0] = NAN
-    assert engine_ratio(LOGPS, engine, MASK)[0].tolist() == pytest.approx([1.0, 1.0, 3.0, 1.0])
-    sequence = engine_ratio(LOGPS, engine, MASK, mode="sequence_truncate", high=30.0)
-    assert sequence.tolist() == [[pytest.approx(E**2)], [pytest.approx(1.0)]]
-
-
-def test_a_long_row_with_rounding_noise_is_kept_by_the_default_and_lost_by_the_whole_row() -> None:
-    # 4096 tokens whose logprobs differ by 1e-3, as bf16 engines do: the product is e**4.
-    logps, mask = torch.zeros(1, 4096), torch.ones(1, 4096).bool()
-    engine = logps - 1e-3
-    assert engine_ratio(logps, engine, mask).mean().item() == pytest.approx(1.001, abs=1e-4)
-    assert engine_ratio(logps, engine, mask, mode="sequence_mask").item() == 0.0
 
 
 @pytest.mark.parametrize("mode", MODES)
