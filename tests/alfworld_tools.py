@@ -40,7 +40,7 @@ class Adventure:
         # What no receptacle takes back fills the hand for good, and nothing else can be done after that.
         kept = {
             f"take {game.names[thing]} from"
-            for thing in game.pickupable
+            for thing in game.able["pickupable"]
             if not any(self.world.can_hold(place, thing) for place in game.place)
         }
         for _ in range(length):
@@ -80,7 +80,7 @@ class Adventure:
         names = self.game.names
         lying = [(thing, place) for place in self.game.place for thing in sorted(self.world.inside[place])]
         knives = [pair for pair in lying if self.game.kind_of[pair[0]] in KNIVES]
-        food = [pair for pair in lying if pair[0] in self.game.sliceable]
+        food = [pair for pair in lying if pair[0] in self.game.able["sliceable"]]
         if not knives or not food:
             return
         knife, (thing, place) = self.rng.choice(knives), self.rng.choice(food)
@@ -97,7 +97,9 @@ class Adventure:
 
     def examine_vessel(self) -> None:
         for place in self.game.place:
-            for thing in sorted(self.world.inside[place] & self.game.vessels & self.game.pickupable):
+            for thing in sorted(
+                self.world.inside[place] & self.game.able["isreceptacleobject"] & self.game.able["pickupable"]
+            ):
                 self.fetch(thing, place)
                 self.do(f"examine {self.game.names[thing]}")
                 self.empty_hand()
@@ -107,7 +109,7 @@ class Adventure:
         """Move something from one receptacle into another at the same place, and look."""
         for here in self.game.here.values():
             for one, other in ((one, other) for one in here for other in here if one != other):
-                for thing in sorted(self.world.inside[one] & self.game.pickupable):
+                for thing in sorted(self.world.inside[one] & self.game.able["pickupable"]):
                     if self.world.can_hold(other, thing):
                         self.fetch(thing, one)
                         self.do("look", self.expert.reach(other), self.game.put_command(thing, other), "look")

@@ -154,7 +154,7 @@ def test_the_expert_carries_what_no_receptacle_takes_back() -> None:
     game = load_game("embedded/train/0")
     wanted = {argument for fact in game.goal.facts for argument in fact}
     where = {thing: place for place, things in World(game).inside.items() for thing in things}
-    thing = next(thing for thing in sorted(where) if thing in game.pickupable - wanted)
+    thing = next(thing for thing in sorted(where) if thing in game.able["pickupable"] - wanted)
     takers = re.compile(rf"\(cancontain \S+ {game.kind_of[thing]}\s*\)", re.IGNORECASE)
     problem, count = takers.subn("", game.data["pddl_problem"])
     world = World(load_game({**game.data, "pddl_problem": problem}))

@@ -41,7 +41,7 @@ def test_events_are_streamed_and_continued_where_they_broke_off(served: Served) 
 
 def test_one_at_a_time_and_a_trajectory_when_there_is_one(served: Served) -> None:
     status, answer, _ = ask(served.url, "/trajectory")
-    assert status == 409 and "say something first" in answer["detail"]
+    assert status == 409 and "write something first" in answer["detail"]
     going = threading.Event()
     served.pause = lambda: going.wait(30)  # type: ignore[assignment, return-value]
     served.say("What is 48/2?")

@@ -193,7 +193,7 @@ def test_a_world_with_a_state_is_shown_and_can_end(tokenizer: Any) -> None:
 
 def test_a_saved_chat_opens_in_the_viewer(tokenizer: Any, tmp_path: Path) -> None:
     chat = Chat(tokenizer, [CALL, "It is 24 </script>.", "Bye."])
-    with pytest.raises(ConfigError, match="say something first"):
+    with pytest.raises(ConfigError, match="write something first"):
         chat.conversation.record()
     chat.say("What is 48/2?")
     chat.say("Thank you")

@@ -191,16 +191,19 @@ def test_the_page_draws_them(tmp_path: Path) -> None:
 def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
     import gymnasium
 
+    from agent_gym import QuestionEnv
     from agent_gym.contrib import opening_text
-    from agent_gym.serve.conversation import ChatContext
+    from agent_gym.serve.conversation import Conversation
     from agent_gym.trainers.export_trajectories import export_trajectories
 
     env = gymnasium.make(ENV).unwrapped
     _, info = env.reset(seed=0)
     with pytest.raises(ConfigError, match="adapters hand over text only"):
         opening_text(env, info)
+    chatted = QuestionEnv([{"question": "What is it?", "answer": "red"}])
+    chatted.begin = lambda task: parts("Look: ", noise(8, 8))
     with pytest.raises(ConfigError, match="which a chat does not"):
-        ChatContext(env, info, renderer(), EpisodeSpec(ENV))
+        Conversation(chatted, ScriptedPolicy(str, list), renderer(), EpisodeSpec("Pictured"))
     stored = [to_record(episode) for episode in play(ENV, expert, count=1)]
     for form in ("sft", "messages"):
         with pytest.raises(ConfigError, match="no place for images"):

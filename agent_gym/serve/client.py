@@ -31,10 +31,8 @@ class JsonClient:
     A forked process must make one of its own: two processes on one connection would read each other's answers.
 
     Args:
-        url: "http://host:8000", or with a path other than the usual one.
-        path: the usual one.
-        server: what it is, for messages: "search server".
-        command: what starts one, for messages.
+        url: "http://host:8000", or with a path other than `path`, the usual one.
+        server: what it is, for messages: "search server"; `command` starts one.
         retries: how often to try again when a connection cannot be made or the server is too busy: at once, then after
             0.4, 0.8 seconds and so on, at most 5. Anything else that the server answers is final.
         repeats: how often to try again, within `retries`, when a connection breaks or is silent after the request was

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
-from agent_gym.env import Reply, TextEnv
+from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.images import images_of
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
@@ -38,7 +38,7 @@ REASONS = {
     "answer": "the policy answered",
     "length": "cut off: the turn reached its limit of tokens",
     "stopped": "stopped",
-    "turns": "the policy used as many turns as it may for one message; say something to let it go on",
+    "turns": "the policy used as many turns as it may for one message; write another to let it go on",
     "full": "the context is full; reset to begin anew",
     "over": "the episode of the environment is over; reset to begin another",
     "failed": "the environment failed",
@@ -48,17 +48,11 @@ _UNFINISHED = "\ufffd"  # how a part of a character is decoded
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a policy may do.
+    """How much a policy may do."""
 
-    Attributes:
-        turn_tokens: tokens of one turn of the policy.
-        tokens: tokens of the whole conversation; the model's own context may be shorter.
-        turns: turns of the policy per message of the person.
-    """
-
-    turn_tokens: int = 1024
-    tokens: int = 8192
-    turns: int = 16
+    turn_tokens: int = 1024  # of one turn of the policy
+    tokens: int = 8192  # of the whole conversation; the model's own context may be shorter
+    turns: int = 16  # of the policy per message of the person
 
     def __post_init__(self) -> None:
         if min(self.turn_tokens, self.tokens, self.turns) < 1:
@@ -72,6 +66,9 @@ class _Stop(Exception):
 class Conversation:
     """Talks with one policy about one task's world.
 
+    To the policy the person is a part of the world: the person's words answer its turn. So a chat is an `Episode` like
+    those of a rollout, whose one row grows; what follows the policy's last turn may change until the policy reads it.
+
     Args:
         env: a `ToolEnv`, for its system prompt, its tools, and the world that the tools look into.
         policy: writes the turns.
@@ -83,7 +80,7 @@ class Conversation:
     One thread talks; `stop` may be called by any other, or by a signal handler.
 
     Raises:
-        ConfigError: for an environment that is no `ToolEnv`, or a task that does not exist.
+        ConfigError: for an environment that is no `ToolEnv` or shows images, or a task that does not exist.
     """
 
     def __init__(
@@ -101,6 +98,8 @@ class Conversation:
         self._env, self._tools = env, env.unwrapped
         self._policy, self._renderer, self._spec = policy, ChatRenderer.of(tokenizer), spec
         self._tools.renderer = self._renderer
+        # A room or a page has to be seen before anything can be asked about it; a question may be any.
+        self._has_state = type(self._tools).situation is not TextEnv.situation
         self._limits, self._temperature = limits or Limits(), temperature
         self._stopped = threading.Event()
         self._requests = 0
@@ -109,7 +108,16 @@ class Conversation:
     def reset(self) -> None:
         """Forget the conversation, and begin the task's world anew."""
         _, info = self._env.reset(seed=self._spec.seed, options=self._spec.options)
-        self._context = ChatContext(self._tools, info, self._renderer, self._spec)
+        if images_of(info["messages"]):
+            raise ConfigError(
+                f"{self._spec.env_id} shows images, which a chat does not: use agent-gym rollout and view"
+            )
+        *before, question = info["messages"]
+        self._opening = str(question["content"])
+        stop, task_id = tuple(info["stop"]), info["task_id"]
+        self._episode = Episode(self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id)
+        self._answers: list[Message] = []  # of the world, to the policy's last turn
+        self._words: list[Message] = []  # of the person, behind these
         self._over = False
 
     def about(self) -> dict[str, Any]:
@@ -118,9 +126,8 @@ class Conversation:
         Its keys are env_id, task_id, tools (function schemas), opening, which is the environment's own question or the
         state that it begins with, and has_state, which of the two it is.
         """
-        context, episode = self._context, self._context.episode
-        about = {"env_id": self._spec.env_id, "task_id": episode.task_id, "tools": episode.tools}
-        return about | {"opening": context.opening, "has_state": context.has_state}
+        about = {"env_id": self._spec.env_id, "task_id": self._episode.task_id, "tools": self._episode.tools}
+        return about | {"opening": self._opening, "has_state": self._has_state}
 
     def stop(self) -> None:
         """End the policy's turn at its next token, or as soon as the tools that are running have answered."""
@@ -133,22 +140,22 @@ class Conversation:
             RolloutError: if the engine fails.
         """
         self._stopped.clear()
-        begin, episode = time.perf_counter(), self._context.episode
+        begin, episode = time.perf_counter(), self._episode
         before, sampled = len(episode.steps), episode.sampled_tokens
         listener({"kind": "person", "text": text})
         reason, why = "over", ""
         if not self._over:
-            self._context.add_words(text)
+            self._add_words(text)
             try:
                 reason = self._turns(listener)
             except EnvFailure as error:
                 reason, why = "failed", f"the environment failed: {error}"
-            if len(episode.steps) == before:
-                self._context.remove_words()
+            if len(episode.steps) == before:  # the policy did not answer
+                self._remove_words()
         seconds = round(time.perf_counter() - begin, 3)
         episode.seconds += seconds
         end = {"kind": "end", "reason": reason, "text": why or REASONS[reason], "seconds": seconds}
-        counts = {"tokens": len(self._context.token_ids), "sampled": episode.sampled_tokens - sampled}
+        counts = {"tokens": len(self._token_ids), "sampled": episode.sampled_tokens - sampled}
         listener({**end, **counts, "limit": self._limit})
 
     def record(self) -> dict[str, Any]:
@@ -157,9 +164,13 @@ class Conversation:
         Raises:
             ConfigError: if the policy has not answered yet.
         """
-        if not self._context.episode.steps:
-            raise ConfigError("there is nothing to save yet: say something first")
-        return to_record(self._context.episode, self._renderer.tokenizer, source="chat")
+        if not self._episode.steps:
+            raise ConfigError("there is nothing to save yet: write something first")
+        return to_record(self._episode, self._renderer.tokenizer, source="chat")
+
+    @property
+    def _token_ids(self) -> list[int]:
+        return [i for row in self._episode.rows for i in row.token_ids]
 
     @property
     def _limit(self) -> int:
@@ -169,12 +180,12 @@ class Conversation:
     def _turns(self, listener: Listener) -> str:
         """Let the policy act until it is the person's turn, and return why it is, a key of `REASONS`."""
         for _ in range(self._limits.turns):
-            if len(self._context.token_ids) >= self._limit:
+            if len(self._token_ids) >= self._limit:
                 return "full"
             generation = self._sample(listener)
             if generation is None:
                 return "stopped"
-            action = self._context.add_turn(generation)
+            action = self._add_turn(generation)
             calls = self._tools.parser.parse(action) if self._tools.tools else []
             shown = [{"name": call.name, "arguments": call.arguments, "error": call.error} for call in calls]
             listener({"kind": "turn", "calls": shown})
@@ -196,14 +207,14 @@ class Conversation:
                 raise _Stop
 
         self._requests += 1
-        prompt = self._context.token_ids
+        prompt = self._token_ids
         params = SamplingParams(
             min(self._limits.turn_tokens, self._limit - len(prompt)),
             self._temperature,
-            self._context.episode.stop,
+            self._episode.stop,
             derive_seed(self._spec.seed, self._requests),
         )
-        self._policy.submit(Request(self._requests, prompt, params, self._context.episode, on_token))
+        self._policy.submit(Request(self._requests, prompt, params, self._episode, on_token))
         finished: list[Generation] = []
         try:
             while not finished:
@@ -213,7 +224,7 @@ class Conversation:
         except _Stop:
             if ids := pieces.token_ids:
                 # What was shown stays, and the conversation goes on behind it.
-                self._context.add_turn(Generation(self._requests, ids, [0.0] * len(ids), "length"))
+                self._add_turn(Generation(self._requests, ids, [0.0] * len(ids), "length"))
             return None
         finally:
             self._policy.abort(self._requests)
@@ -227,84 +238,54 @@ class Conversation:
         begin = time.perf_counter()
         reply = self._tools.respond(action)
         seconds = time.perf_counter() - begin
-        texts = self._context.add_reply(reply, seconds)
+        step = self._episode.steps[-1]
+        step.tool_calls = [call.record for call in reply.tool_calls]
+        step.error, step.env_seconds = reply.error, seconds
+        step.metrics = dict(reply.metrics)
+        self._answers, _ = self._tools.as_messages(reply)
+        self._episode.messages += self._answers
+        self._write_end()
         self._over = reply.terminated
+        texts = [str(message["content"]) for message in self._answers]
         errors = [call.failed for call in reply.tool_calls]
         if not len(texts) == len(errors) == calls:  # several answers in one text, or a call that did not run
             texts, errors = ["\n".join(texts)], [reply.error is not None]
         results = [{"text": text, "error": error} for text, error in zip(texts, errors, strict=True)]
         listener({"kind": "results", "results": results, "seconds": round(seconds, 3)})
 
+    # What stands in the context, token for token, and who wrote it.
 
-class ChatContext:
-    """What stands in the context, token for token, and who wrote it.
-
-    To the policy the person is a part of the world: the person's words answer its turn. So a chat is an `Episode` like
-    those of a rollout, whose one row grows; what follows the policy's last turn may change until the policy reads it.
-    """
-
-    def __init__(self, env: TextEnv, info: Mapping[str, Any], renderer: ChatRenderer, spec: EpisodeSpec) -> None:
-        self._env, self._renderer = env, renderer
-        if images_of(info["messages"]):
-            raise ConfigError(f"{spec.env_id} shows images, which a chat does not: use agent-gym rollout and view")
-        *before, question = info["messages"]
-        self.opening = str(question["content"])
-        # A room or a page has to be seen before anything can be asked about it; a question may be any.
-        self.has_state = type(env).situation is not TextEnv.situation
-        stop = tuple(info["stop"])
-        self.episode = Episode(spec, messages=before, tools=info["tools"], stop=stop, task_id=info["task_id"])
-        self._answers: list[Message] = []  # of the world, to the policy's last turn
-        self._words: list[Message] = []  # of the person, behind these
-
-    @property
-    def token_ids(self) -> list[int]:
-        return [i for row in self.episode.rows for i in row.token_ids]
-
-    def add_words(self, text: str) -> None:
-        if self.has_state and not self.episode.steps:
-            text = f"{self.opening}\n\n{text}"
+    def _add_words(self, text: str) -> None:
+        if self._has_state and not self._episode.steps:
+            text = f"{self._opening}\n\n{text}"
         self._words = [{"role": "user", "content": text}]
-        self.episode.messages += self._words
+        self._episode.messages += self._words
         self._write_end()
 
-    def remove_words(self) -> None:
-        """Take the person's last words back: the policy did not answer them."""
-        if self._words:
-            self.episode.messages.pop()
-            self._words = []
-            self._write_end()
+    def _remove_words(self) -> None:
+        self._episode.messages.pop()
+        self._words = []
+        self._write_end()
 
-    def add_turn(self, generation: Generation) -> str:
-        """Add a turn of the policy and return its text."""
+    def _add_turn(self, generation: Generation) -> str:
         text = self._renderer.decode_action(generation.token_ids)
-        self.episode.record_unanswered(generation, text)
+        self._episode.record_unanswered(generation, text)
         self._answers, self._words = [], []
         return text
 
-    def add_reply(self, reply: Reply, seconds: float) -> list[str]:
-        """Add what the environment answers to the policy's last turn, and return its texts."""
-        step = self.episode.steps[-1]
-        step.tool_calls = [call.record for call in reply.tool_calls]
-        step.error, step.env_seconds = reply.error, seconds
-        step.metrics = dict(reply.metrics)
-        self._answers, _ = self._env.as_messages(reply)
-        self.episode.messages += self._answers
-        self._write_end()
-        return [str(message["content"]) for message in self._answers]
-
     def _write_end(self) -> None:
         """Write what follows the policy's last token: the world's answers, then the person's words."""
-        episode, renderer = self.episode, self._renderer
+        episode, renderer = self._episode, self._renderer
         world = [*self._answers, *self._words]
         if not episode.steps:
             episode.rows[:] = [Row()] if world else []
-            ids = renderer.prompt(episode.messages, self._env.template_tools) if world else []
+            ids = renderer.prompt(episode.messages, self._tools.template_tools) if world else []
         else:
             step, row = episode.steps[-1], episode.rows[-1]
             row.cut(step.stop)
             step.observation = "\n".join(str(message["content"]) for message in world)
             sampled = row.token_ids[step.start :]
-            if not (self._env.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
+            if not (self._tools.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
                 ids = renderer.reply(sampled, world) if world else []
             else:
                 ids = renderer.inline_reply(sampled, self._answers[0]["content"])

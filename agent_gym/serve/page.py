@@ -3,10 +3,6 @@
 There is one conversation, and each open page shows all of it. `GET /events` sends the numbered events that a browser
 has not seen and then the new ones (server-sent events), so that a reload or a lost connection loses nothing. A policy
 belongs to one thread: the one that calls `talk`, while another serves.
-
-The page may load nothing but its own files, and no other page may show it in a frame, by its Content-Security-Policy.
-Only the page itself may speak to the server (see server.py): other sites in the same browser could otherwise make the
-policy use its tools.
 """
 
 from __future__ import annotations
@@ -23,26 +19,12 @@ from agent_gym.errors import ConfigError
 from agent_gym.serve.conversation import Conversation
 from agent_gym.serve.server import HTTPException, Request, Response, Route, Server, in_thread, page_routes, post
 
-_KINDS = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; form-action 'none'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
 _BEAT_S = 10.0  # a stream without events sends a comment so often, and finds out whether the browser still listens
 _AT_WORK = "the policy is at work: stop it, or wait for its answer"
 
 
 class ChatServer(Server):
-    """Serves the page.
-
-    Args:
-        conversation: its policy is used by `talk` alone.
-        model: name of the policy.
-        listener: where to listen, from `bind`.
-
-    Raises:
-        ConfigError: if another server was faster to listen there.
-    """
+    """Serves the page; `model` is the name of the policy, and `listener` comes from `bind`."""
 
     def __init__(self, conversation: Conversation, model: str, listener: socket.socket) -> None:
         self._conversation, self._model = conversation, model
@@ -53,11 +35,11 @@ class ChatServer(Server):
         self._busy = False  # whether an order waits or is carried out
         self._ending = False
         self._begin()
-        orders = {"/say": self._say, "/stop": self._stop, "/reset": self._reset}
         limits: dict[str, Any] = {"example": '{"text": "What is 48/2?"}', "most_bytes": 1 << 18, "too_long": "say less"}
+        orders = {"/say": self._say, "/stop": self._stop, "/reset": lambda request: self._order(None)}
         routes = [post(path, work, **limits) for path, work in orders.items()]
         routes += [Route("/events", self._stream), Route("/trajectory", self._trajectory)]
-        super().__init__(listener, [*page_routes(__package__, _KINDS, _POLICY), *routes])
+        super().__init__(listener, [*page_routes(__package__), *routes])
 
     def shutdown(self) -> None:
         with self._changed:
@@ -93,8 +75,7 @@ class ChatServer(Server):
 
     # The threads of browsers.
 
-    def order(self, text: str | None) -> dict[str, Any]:
-        """Send the person's words, or None to begin anew; HTTP 409 while the policy is at work."""
+    def _order(self, text: str | None) -> dict[str, Any]:
         with self._changed:
             if self._busy:
                 raise HTTPException(409, _AT_WORK)
@@ -106,10 +87,7 @@ class ChatServer(Server):
         text = request.get("text")
         if not isinstance(text, str) or not text.strip():
             raise HTTPException(400, "text must be a text, and not empty")
-        return self.order(text)
-
-    def _reset(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self.order(None)
+        return self._order(text)
 
     def _stop(self, request: dict[str, Any]) -> dict[str, Any]:
         self._conversation.stop()
@@ -117,9 +95,9 @@ class ChatServer(Server):
 
     async def _trajectory(self, request: Request) -> Response:
         with self._changed:
+            if self._busy:
+                raise HTTPException(409, _AT_WORK)
             try:
-                if self._busy:
-                    raise ConfigError(_AT_WORK)
                 record = self._conversation.record()
             except ConfigError as error:
                 raise HTTPException(409, str(error)) from error
@@ -147,7 +125,7 @@ class ChatServer(Server):
     def _after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
         """Return the events behind a number, with theirs; wait a while for the first one."""
         with self._changed:
-            if max(number + 1, self._first) >= self._first + len(self._events) and not self._ending:
+            if number + 1 >= self._first + len(self._events) and not self._ending:
                 self._changed.wait(_BEAT_S)
             start = max(number + 1, self._first)
             return list(enumerate(self._events[start - self._first :], start))

@@ -2,7 +2,8 @@
 
 A server knows no users and no encryption. It listens to its own machine unless another address is given. Pages of other
 sites that are open in a browser on that machine get no answer: neither by its address (their `Origin` is not the
-server's) nor by a name of theirs that leads there (DNS rebinding; the `Host` is not this machine's).
+server's) nor by a name of theirs that leads there (DNS rebinding; the `Host` is not this machine's). Its own pages may
+load nothing but their own files, and no other page may show them in a frame, by their Content-Security-Policy.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ _FINISH_S = 10.0  # how long requests that have begun may take when the server e
 _DISCARD_S = 10.0  # how long the body of a refused request is read
 _QUEUE = 1024  # connections that wait to be accepted
 _OPEN_FILES = 1 << 16
+_PAGE = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 def bind(host: str = "127.0.0.1", port: int = 8000) -> socket.socket:
@@ -222,7 +228,6 @@ class _Gate:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Whether a Host names this machine by an address or name that no other machine can have."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -276,19 +281,15 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most
     return Route(path, endpoint, methods=["POST"])
 
 
-def page_routes(package: str, files: Mapping[str, str], policy: str) -> list[Route]:
-    """Make the routes of a page: `files` of `package`, name to kind of content, with a Content-Security-Policy.
-
-    The first file is the page itself, "/".
-    """
-    paths = {f"/{name}" if i else "/": name for i, name in enumerate(files)}
+def page_routes(package: str) -> list[Route]:
+    """Make the routes of the page of a package: page.html, which is "/", page.css and page.js."""
 
     async def endpoint(request: Request) -> Response:
-        name = paths[request.url.path]
-        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-        return Response(resources.files(package).joinpath(name).read_bytes(), headers=headers, media_type=files[name])
+        name = request.url.path.strip("/") or "page.html"
+        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+        return Response(resources.files(package).joinpath(name).read_bytes(), headers=headers, media_type=_PAGE[name])
 
-    return [Route(path, endpoint) for path in paths]
+    return [Route(path, endpoint) for path in ("/", "/page.css", "/page.js")]
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -35,22 +35,14 @@ class SearchServer(Server):
         listener: where to listen, from `bind`.
         topk: documents per query where a request has no number.
         about: what `/health` answers besides the status.
-
-    Raises:
-        ConfigError: if another server was faster to listen there.
     """
 
     def __init__(
         self, retriever: Retriever, listener: socket.socket, *, topk: int = 3, about: Mapping[str, Any] | None = None
     ) -> None:
         self.retriever, self.topk = retriever, topk
-        retrieve = post(
-            "/retrieve",
-            self._retrieve,
-            example='{"queries": ["..."], "topk": 3}',
-            most_bytes=MAX_REQUEST_BYTES,
-            too_long="send fewer or shorter queries",
-        )
+        limits: dict[str, Any] = {"most_bytes": MAX_REQUEST_BYTES, "too_long": "send fewer or shorter queries"}
+        retrieve = post("/retrieve", self._retrieve, example='{"queries": ["..."], "topk": 3}', **limits)
         super().__init__(listener, [retrieve], about)
 
     def _retrieve(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -71,20 +63,12 @@ class SandboxServer(Server):
     Args:
         sandbox: runs the programs; its slots are how many run at once, and a request can only lower its limits.
         listener: where to listen, from `bind`.
-
-    Raises:
-        ConfigError: if another server was faster to listen there.
     """
 
     def __init__(self, sandbox: LocalSandbox, listener: socket.socket) -> None:
         self.sandbox = sandbox
-        run_code = post(
-            "/run_code",
-            self._run_code,
-            example='{"code": "print(1)", "language": "python"}',
-            most_bytes=MAX_REQUEST_BYTES,
-            too_long="send a shorter program",
-        )
+        limits: dict[str, Any] = {"most_bytes": MAX_REQUEST_BYTES, "too_long": "send a shorter program"}
+        run_code = post("/run_code", self._run_code, example='{"code": "print(1)", "language": "python"}', **limits)
         about = {"slots": sandbox.slots, "limits": asdict(sandbox.limits), "report": sandbox.report}
         super().__init__(listener, [run_code, get("/v1/ping", lambda: "pong")], about)
 
@@ -103,25 +87,26 @@ class SandboxServer(Server):
         wall, memory = _limit(request, "run_timeout"), _limit(request, "memory_limit_MB")
         # A client of ours sends both; for others a time limit is one of any time.
         cpu = _limit(request, "cpu_limit_s") or wall
-        answer: dict[str, Any] = {"status": "SandboxError", "message": "", "compile_result": None, "run_result": None}
-        answer |= {"executor_pod_name": None, "files": {}}
+        answer: dict[str, Any] = dict.fromkeys(("compile_result", "run_result", "executor_pod_name"))
+        answer |= {"message": "", "files": {}}
         try:
             limits = self.sandbox.limits.tightened(cpu, wall, None if memory is None else int(memory))
             done = self.sandbox.run(code, seed=seed, stdin=stdin, limits=limits)
         except ConfigError as error:
             raise HTTPException(400, str(error)) from error
         except SandboxError as error:
-            return answer | {"message": str(error)}
-        late = done.status in ("cpu_limit", "wall_limit")
-        answer["status"] = "Success" if done.succeeded else "Failed"
-        answer["run_result"] = {
-            "status": "TimeLimitExceeded" if late else "Finished",
-            "execution_time": done.cpu_seconds,
-            "return_code": done.exit_code,
-            "stdout": done.stdout,
-            "stderr": done.stderr,
+            return answer | {"status": "SandboxError", "message": str(error)}
+        return answer | {
+            "status": "Success" if done.succeeded else "Failed",
+            "run_result": {
+                "status": "TimeLimitExceeded" if done.status in ("cpu_limit", "wall_limit") else "Finished",
+                "execution_time": done.cpu_seconds,
+                "return_code": done.exit_code,
+                "stdout": done.stdout,
+                "stderr": done.stderr,
+            },
+            "agent_gym": asdict(done),
         }
-        return answer | {"agent_gym": asdict(done)}
 
 
 def _limit(request: dict[str, Any], name: str) -> float | None:

@@ -32,13 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 class Terminal:
-    """Shows a conversation and reads what the person types.
-
-    Args:
-        conversation: what is shown.
-        model: name of its policy.
-        console: where to write.
-    """
+    """Shows a conversation on a console, and reads what the person types; `model` is the name of the policy."""
 
     def __init__(self, conversation: Conversation, model: str, console: Console) -> None:
         self._conversation, self._model, self._console = conversation, model, console

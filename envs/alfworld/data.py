@@ -11,7 +11,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,15 @@ ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
 
 _CURE = "`agent-gym prepare alfworld` downloads the official games, and data='embedded' needs none"
 _TAIL = 1 << 12  # bytes at the end of a file, which hold `solvable` and, in later releases, the walkthrough
-_LISTING = threading.Lock()  # the many environments of a rollout are made at once, and only one of them has to list
-_GENERATED = re.compile(rf"{EMBEDDED}(-(?P<receptacles>\d{{1,3}}))?/(?P<split>\w+)/(?P<number>\d+)", re.ASCII)
+_LISTING = threading.Lock()  # the many environments of a rollout are made at once, and one of them lists
+_GENERATED = re.compile(rf"{EMBEDDED}(?:-(\d{{1,3}}))?/({'|'.join(SPLIT_SIZES)})/(\d+)", re.ASCII)
 _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 
 
 def game_names(
-    data: str, task_types: Sequence[str] | None = None, receptacles: int | None = None
+    data: str, task_types: Collection[str] | None = None, receptacles: int | None = None
 ) -> dict[str, list[str]]:
-    """List the games of a source.
-
-    Args:
-        data: "embedded"; "official", which is looked for in `$ALFWORLD_DATA`, in ALFWorld's own cache and where
-            `agent-gym prepare` puts it; or the folder that holds `json_2.1.1`, or `train`, `valid_seen` and so on.
-        task_types: keep only games of these types.
-        receptacles: of generated games, the most that a room has; None for rooms as full as official ones.
+    """List the games of a source; for the arguments see `ALFWorldEnv`.
 
     Returns:
         Split to names: ALFWorld's splits, and under their aliases `validation` and `test` once more.
@@ -52,11 +46,16 @@ def game_names(
         ConfigError: for an unknown type, if there is no such folder, if a split has no game of the types, or for too
             few receptacles, or any number of them with games that are given.
     """
-    types = (task_types,) if isinstance(task_types, str) else tuple(TASK_TYPES if task_types is None else task_types)
+    types = TASK_TYPES if task_types is None else task_types
     if not types or set(types) - set(TASK_TYPES):
         raise ConfigError(f"task_types is {task_types!r}; it must name some of {', '.join(TASK_TYPES)}")
-    _check_receptacles(receptacles, data)
+    if receptacles is not None and data != EMBEDDED:
+        raise ConfigError(
+            f"receptacles is {receptacles!r}, but the rooms of data={data!r} are as they are; leave it out, or leave "
+            f"out data for generated games"
+        )
     if data == EMBEDDED:
+        _check_receptacles(receptacles)
         sizes = SPLIT_SIZES if receptacles is None else embedded.SMALL_SPLIT_SIZES
         source = embedded.source(receptacles)
         listed = {
@@ -66,20 +65,14 @@ def game_names(
     else:
         root = _find_root(data)
         with _LISTING:
-            files = _official_files(str(root), root.stat().st_mtime_ns)
+            files = _official_files(root, root.stat().st_mtime_ns)
         listed = {split: [str(file) for file, kind in found if kind in types] for split, found in files.items()}
-    empty = [split for split, names in listed.items() if not names]
-    if empty:
+    if empty := [split for split, names in listed.items() if not names]:
         raise ConfigError(f"{data}: split {empty[0]!r} has no game of the types {', '.join(types)}")
     return listed | {alias: listed[split] for alias, split in ALIASES.items() if split in listed}
 
 
-def _check_receptacles(receptacles: int | None, data: str) -> None:
-    if receptacles is not None and data != EMBEDDED:
-        raise ConfigError(
-            f"receptacles is {receptacles!r}, but the rooms of data={data!r} are as they are; leave it out, or leave "
-            f"out data for generated games"
-        )
+def _check_receptacles(receptacles: int | None) -> None:
     if receptacles is not None and (type(receptacles) is not int or receptacles < LEAST_RECEPTACLES):
         raise ConfigError(
             f"receptacles is {receptacles!r}; it must be an integer of at least {LEAST_RECEPTACLES}, or None for rooms "
@@ -91,14 +84,12 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
     """Return a game, parsed once for all environments of the process.
 
     Args:
-        game: its name, the folder of its file, the JSON object of the file, or a game.
+        game: its name, the folder of its file, or the JSON object of the file.
         grammar: "current" or "legacy", whatever the file is written in; None leaves it as it is.
 
     Raises:
         ConfigError: if there is no such game, or the file is none.
     """
-    if isinstance(game, Game):
-        return game
     if isinstance(game, Mapping):
         return _parsed(game, "given", grammar)
     if not isinstance(game, str | os.PathLike):
@@ -109,51 +100,47 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
     path = Path(os.path.abspath(Path(name).expanduser()))
     path = path / GAME_FILE if path.is_dir() else path
     try:
-        return _from_file(str(path), path.stat().st_mtime_ns, grammar)
+        return _from_file(path, path.stat().st_mtime_ns, grammar)
     except OSError as error:
         raise ConfigError(f"no game at {name!r} ({error.strerror}); expected the path of a {GAME_FILE}") from error
 
 
 # 512 games are about 100 megabytes.
 @functools.lru_cache(maxsize=512)
-def _from_file(path: str, _changed: int, grammar: str | None) -> Game:
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is no game: {error}") from error
-    return _parsed(data, path, grammar)
+def _from_file(path: Path, _changed: int, grammar: str | None) -> Game:
+    return _parsed(path.read_text(encoding="utf-8"), str(path), grammar)
 
 
 @functools.lru_cache(maxsize=512)
 def _generated(name: str, grammar: str | None) -> Game:
     found = _GENERATED.fullmatch(name)
-    if found is None or found["split"] not in SPLIT_SIZES:
+    if found is None:
         raise ConfigError(
             f"no generated game {name!r}; their names are {EMBEDDED}/<split>/<number>, in small rooms "
             f"{EMBEDDED}-<receptacles>/<split>/<number>, with the splits {', '.join(SPLIT_SIZES)}"
         )
-    receptacles = int(found["receptacles"]) if found["receptacles"] else None
-    _check_receptacles(receptacles, EMBEDDED)
-    return embedded.generate(found["split"], int(found["number"]), grammar or GRAMMARS[0], receptacles).game
+    receptacles = int(found[1]) if found[1] else None
+    _check_receptacles(receptacles)
+    return embedded.generate(found[2], int(found[3]), grammar or GRAMMARS[0], receptacles).game
 
 
-def _parsed(data: Any, name: str, grammar: str | None) -> Game:
-    if grammar is not None:
-        try:
+def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) -> Game:
+    try:
+        data = json.loads(content) if isinstance(content, str) else content
+        if grammar is not None:
             data = {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task_of(data["grammar"]))}
-        except (KeyError, TypeError, ValueError):
-            pass  # it is no game, and `Game` reports why
-    return Game(data, name)
+        return Game(data, name)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ConfigError(f"{name} is no game of ALFWorld ({GAME_FILE}): {error!r:.200}") from error
 
 
 def _find_root(data: str) -> Path:
     """Return the folder of the splits."""
     if data == OFFICIAL:
-        places = [Path("~/.cache/alfworld").expanduser(), cache_folder() / "alfworld"]
-        if os.environ.get("ALFWORLD_DATA"):
-            places.insert(0, Path(os.environ["ALFWORLD_DATA"]))
-        roots = [place / ROOT for place in places]
-        missing = f"found no {ROOT} in {', '.join(map(str, places))}"
+        places = (os.environ.get("ALFWORLD_DATA"), "~/.cache/alfworld", cache_folder() / "alfworld")
+        folders = [Path(place).expanduser() for place in places if place]
+        roots = [folder / ROOT for folder in folders]
+        missing = f"found no {ROOT} in {', '.join(map(str, folders))}"
     else:
         folder = Path(data).expanduser()
         roots = [folder / ROOT, folder]
@@ -165,7 +152,7 @@ def _find_root(data: str) -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def _official_files(root: str, _changed: int) -> dict[str, list[tuple[Path, str]]]:
+def _official_files(root: Path, _changed: int) -> dict[str, list[tuple[Path, str]]]:
     """List the playable games of each split with their types, as ALFWorld itself chooses them.
 
     These are the games of the six types, without sliced objects and movable receptacles, that were found solvable:
@@ -174,7 +161,7 @@ def _official_files(root: str, _changed: int) -> dict[str, list[tuple[Path, str]
     found = {}
     for split in SPLIT_SIZES:
         games = []
-        for file in sorted(Path(root, split).glob(f"*/*/{GAME_FILE}")):
+        for file in sorted((root / split).glob(f"*/*/{GAME_FILE}")):
             task = file.parts[-3]  # such as pick_heat_then_place_in_recep-Mug-None-Cabinet-3
             kind = task.split("-")[0]
             if kind in TASK_TYPES and "Sliced" not in task:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,11 +24,6 @@ STYLES = ("default", "searching", "guessing", "direct")
 ENGINES = ("native", "textworld")
 ENDS = ("won", "out_of_steps", "given_up")
 ARGUMENT = "command"
-_RULES = {
-    "tool": "Give exactly one command per turn, by a call of env_step.",
-    "tags": "Think, then give exactly one command per turn.",
-    "text": "Answer with exactly one command, as a line of its own and nothing else.",
-}
 _MOVE = "move (object) to (receptacle)"
 _COMMANDS = "\n".join(COMMANDS).replace(_MOVE, f"{_MOVE}, in some houses: put (object) in/on (receptacle)")
 _PROMPT = f"""You are in a house and have a task, which you solve by commands. The commands are:
@@ -48,9 +43,9 @@ class ALFWorldEnv(ToolEnv):
     ## Observation
     Word for word what the original engine says. `reset` returns the welcome, the receptacles in the room and the task
     (after the system prompt, if there is one). A command that is not admissible as it is written is answered by
-    "Nothing happens." and costs its turn. What is no command at all (a call that cannot be read, more than one) is
-    answered by a line that starts with "Error:". With `show_admissible` each observation ends with all commands that
-    would do something; `info["admissible_commands"]` always has them.
+    "Nothing happens." and costs its turn. A call that cannot be read, or a second one, is answered by a line that
+    starts with "Error:". With `show_admissible` each observation ends with all commands that would do something;
+    `info["admissible_commands"]` always has them.
 
     ## Action
     Free text with one command, in the form that `commands` says:
@@ -61,25 +56,24 @@ class ALFWorldEnv(ToolEnv):
 
     ## Reward
     - `success` (weight 1): 1 when the task is solved.
-    - `progress` (0): by how much the share of the goal's conditions that hold has changed in this turn, so that what is
-      undone is paid back. A condition is one that commands can change, such as "is hot" and "is in the fridge".
-    - `invalid` (0): -1 for a turn whose command was not admissible or could not be read.
-    The last two are process terms.
+    - `progress` (0): the change of the share of the goal's conditions that hold, such as "is hot" and "is in the
+      fridge"; what is undone is paid back. A process term.
+    - `invalid` (0): -1 for a turn whose command was not admissible or could not be read. A process term.
 
     ## Episode end
     `terminated` when the task is solved or the policy gives up, `truncated` after `max_turns` turns (50, as in the
-    official evaluation). `is_success` is whether it was solved. `info["ended"]` says which, "won", "given_up" or
-    "out_of_steps", and `info["metrics"]` has the three as numbers. After each turn the metrics have `progress`, and
-    `commands` and `invalid_commands` so far.
+    official evaluation). `is_success` is whether it was solved. `info["ended"]` is "won", "given_up" or
+    "out_of_steps", and `info["metrics"]` has the three as numbers, and after each turn `progress`, and `commands` and
+    `invalid_commands` so far.
 
     ## Arguments
     - `data`: "embedded" (default); "official", which looks in `$ALFWORLD_DATA`, `~/.cache/alfworld` and where
       `agent-gym prepare alfworld` puts games; or a folder that holds `json_2.1.1`.
     - `task_types`: only games of these types, for example ("pick_and_place_simple", "look_at_obj_in_light").
-    - `receptacles`: of generated games, the most that a room has, at least 4. There are few objects then, of most kinds
-      one, and 30,000, 3,000 and 3,000 games. None (default) makes rooms as full as the official ones.
-    - `engine`: "native" (default), which is this package's own, or "textworld", the original one. That needs the extra
-      `alfworld`, with a C++ compiler and parts under the GPL, and has a process for each environment.
+    - `receptacles`: of generated games, the most that a room has, at least 4; there are few objects then, and 30,000,
+      3,000 and 3,000 games. None (default) makes rooms as full as the official ones.
+    - `engine`: "native" (default), which is this package's own, or "textworld", the original one, which needs the extra
+      `alfworld` (a C++ compiler, and parts under the GPL) and has a process for each environment.
     - `commands`, `show_admissible`: see above.
     - `parser`: reads commands in another format, such as `TagParser({"env_step": "command"})`.
     - `grammar`: "current" (`move .. to ..`) or "legacy" (`put .. in/on ..`); None (default) as the game is written,
@@ -113,7 +107,7 @@ class ALFWorldEnv(ToolEnv):
         self,
         data: str = EMBEDDED,
         *,
-        task_types: Sequence[str] | None = None,
+        task_types: Collection[str] | None = None,
         receptacles: int | None = None,
         engine: str = "native",
         commands: str = "tool",
@@ -128,14 +122,16 @@ class ALFWorldEnv(ToolEnv):
             raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
         if engine not in ENGINES:
             raise ConfigError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        self._tool, known, prompt = make_form(commands)
+        if commands not in _FORMS:
+            raise ConfigError(f"commands is {commands!r}; it must be one of {', '.join(_FORMS)}")
+        self._tool, known, rule = _FORMS[commands]
         self._original = TextWorld() if engine == "textworld" else None
         super().__init__(
             game_names(data, task_types, receptacles),
             tools=[Act(self._tool, self._give)],
             parser=parser or known,
             max_calls_per_turn=1,
-            system_prompt=prompt if system_prompt is None else system_prompt,
+            system_prompt=_PROMPT + rule if system_prompt is None else system_prompt,
             max_turns=max_turns,
             **kwargs,
         )
@@ -143,7 +139,6 @@ class ALFWorldEnv(ToolEnv):
         self._game: Game
         self._world: World
         self._ended: str
-        self._history: list[tuple[str, str]]  # commands and answers
 
     def begin(self, task: Any) -> str:
         self._game = load_game(task, self._grammar)
@@ -151,7 +146,8 @@ class ALFWorldEnv(ToolEnv):
         if self._original:
             self._original.check(self._world.view, game=self._game.data)
         self._expert = Expert(self._world)
-        self._given, self._invalid, self._history = list[str](), 0, []
+        self._given, self._invalid = list[str](), 0
+        self._history: list[tuple[str, str]] = []  # commands and answers
         self._first = self._world.view.text
         return self._shown(self._first)
 
@@ -236,13 +232,13 @@ class ALFWorldEnv(ToolEnv):
         history = "\n".join(["", "", HISTORY_HEADING, *lines]) if lines else ""
         return [*messages, {"role": "user", "content": self._shown(self._first + history)}]
 
-    def _give(self, command: str) -> tuple[str, bool]:
+    def _give(self, command: str) -> ToolResult:
         admissible = command.strip() in self._world.view.admissible
         self._world.step(command)
         if self._original:
             self._original.check(self._world.view, command=command)
         self._given.append(command)
-        return self._world.view.text, admissible
+        return ToolResult(self._world.view.text, error=not admissible)
 
     def _shown(self, text: str) -> str:
         # help does nothing for the task, and its answer is in the system prompt.
@@ -251,29 +247,26 @@ class ALFWorldEnv(ToolEnv):
 
 
 class Act(TextTool):
-    """The tool that gives a command to the world; `give` returns what happens and whether it was admissible."""
+    """The tool that gives a command to the world."""
 
-    def __init__(self, name: str, give: Callable[[str], tuple[str, bool]]) -> None:
+    def __init__(self, name: str, give: Callable[[str], ToolResult]) -> None:
         about = 'for example "go to cabinet 1"'
         super().__init__(name, "Give one command to the world and see what happens.", ARGUMENT, about)
         self._give = give
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        return [ToolResult(text, error=not admissible) for text, admissible in map(self._give, texts)]
+        return [self._give(text) for text in texts]
 
 
 class PlainParser:
-    """Takes a turn, or what stands after its reasoning, as the command of the tool `name`."""
+    """Takes a turn, or what stands after its reasoning, as a command."""
 
     stop: tuple[str, ...] = ()
     in_templates = False
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
     def parse(self, text: str) -> list[ToolCall]:
         command = text.rpartition("</think>")[2].strip()
-        return [ToolCall(self._name, {ARGUMENT: command})] if command else []
+        return [ToolCall("env_step", {ARGUMENT: command})] if command else []
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         return str(arguments[ARGUMENT])
@@ -282,15 +275,13 @@ class PlainParser:
         return ""
 
 
-def make_form(form: str) -> tuple[str, Parser, str]:
-    """Return the name of the tool, the parser that finds its calls, and the system prompt.
-
-    Raises:
-        ConfigError: for an unknown form.
-    """
-    if form not in _RULES:
-        raise ConfigError(f"commands is {form!r}; it must be one of {', '.join(_RULES)}")
-    prompt = _PROMPT + _RULES[form]
-    if form == "tags":
-        return "action", TagParser({"action": ARGUMENT}), prompt
-    return "env_step", HermesParser() if form == "tool" else PlainParser("env_step"), prompt
+# Form of commands to the name of the tool, the parser that finds its calls, and the rule in the system prompt.
+_FORMS: dict[str, tuple[str, Parser, str]] = {
+    "tool": ("env_step", HermesParser(), "Give exactly one command per turn, by a call of env_step."),
+    "tags": ("action", TagParser({"action": ARGUMENT}), "Think, then give exactly one command per turn."),
+    "text": (
+        "env_step",
+        PlainParser(),
+        "Answer with exactly one command, as a line of its own and nothing else.",
+    ),
+}

@@ -76,18 +76,13 @@ class Expert:
     # The way to a command. `go` and `reach` return None where one is there.
 
     def go(self, receptacle: str) -> str | None:
-        """Return the command that goes to a receptacle."""
         return None if self._is_here(receptacle) else f"go to {self.game.names[receptacle]}"
 
     def reach(self, receptacle: str) -> str | None:
-        """Return the next command on the way into a receptacle."""
-        step = self.go(receptacle)
-        if step is None and not self.world.is_open(receptacle):
-            return f"open {self.game.names[receptacle]}"
-        return step
+        closed = self._is_here(receptacle) and not self.world.is_open(receptacle)
+        return f"open {self.game.names[receptacle]}" if closed else self.go(receptacle)
 
     def fetch(self, found: _Found) -> str:
-        """Return the next command on the way to an object in the hand."""
         names, (thing, receptacle) = self.game.names, found
         return self.reach(receptacle) or f"take {names[thing]} from {names[receptacle]}"
 
@@ -121,11 +116,10 @@ class Expert:
 
     def _nearest(self, target: str | None, known: Iterable[str]) -> _Found | None:
         """Choose what to take, and from which of the known receptacles: what needs the fewest commands."""
-        placed = self._placed(target) if target else ()
-        found = [one for one in self._find(self.kind, known) if one[0] in self.game.pickupable and one[0] not in placed]
+        pickupable = self.game.able["pickupable"].difference(self._placed(target) if target else ())
+        # What has the wanted state already need only be carried over.
         return min(
-            found,
-            # What has the wanted state already need only be carried over.
+            (one for one in self._find(self.kind, known) if one[0] in pickupable),
             key=lambda one: (
                 not (self.verb and self._is_done(one[0])),
                 not self._is_here(one[1]),
@@ -135,7 +129,7 @@ class Expert:
         )
 
     def _nearest_lamp(self, known: Iterable[str]) -> _Found | None:
-        lamps = [one for one in self._find(self.lamp, known) if one[0] in self.game.toggleable]
+        lamps = [one for one in self._find(self.lamp, known) if one[0] in self.game.able["toggleable"]]
         return min(lamps, key=lambda one: not self._is_here(one[1]), default=None)
 
     def _find(self, kind: str | None, known: Iterable[str]) -> list[_Found]:

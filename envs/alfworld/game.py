@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from sys import intern
 from typing import Any
-
-from agent_gym.errors import ConfigError
 
 TASK_TYPES = (
     "pick_and_place_simple",
@@ -21,13 +20,12 @@ TASK_TYPES = (
 
 Fact = tuple[str, ...]
 """A predicate and its arguments, all in lower case."""
-Facts = Mapping[str, Sequence[Fact]]
-"""Predicate to the arguments of its facts, in the order of the file."""
 
 # What commands change. Every other predicate holds for good.
 CHANGING = frozenset(
     "atlocation inreceptacle objectatlocation holds opened ishot iscool isclean istoggled issliced".split()
 )
+_ABILITIES = "openable pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject".split()
 _CLASS_ENDS = "_bar_"  # the ids are those of the simulator, Apple|+00.10|..., with `|` written out
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -35,7 +33,8 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 class Game:
     """A game, ready to be played.
 
-    Everything is computed once and only read afterwards, so that any number of threads may share a game.
+    Everything is computed once and only read afterwards, so that any number of threads may share a game. A file that
+    is no game raises one of the errors of Python's own that `data.load_game` catches.
 
     Attributes:
         name: its path, or the name of a generated game.
@@ -46,42 +45,34 @@ class Game:
         has_help: whether there is the command `help`.
         task_type: one of `TASK_TYPES`, as the goal has it.
         goal: what has to become true.
-        start: the facts at the start.
+        start: the facts at the start: predicate to the arguments of its facts, in the order of the file.
         at_start: those of them that the goal asks for.
         names: id to what the policy reads, such as "cabinet 3".
         place: receptacle to its location; `here` is the reverse, receptacles in the order in which they are named.
         type_of, kind_of: of a receptacle and of an object, such as "drawertype" and "pentype".
-
-    Raises:
-        ConfigError: if `data` is no such file.
+        able: predicate to the objects and receptacles for which it holds, such as "openable", "heatable", "sliceable".
     """
 
     def __init__(self, data: Mapping[str, Any], name: str = "given") -> None:
         self.name = name
-        try:
-            self.data = {key: data.get(key) for key in ("pddl_domain", "grammar", "pddl_problem")}
-            self.task = task_of(data["grammar"])
-            self.legacy = "move {o} to {r}" not in data["grammar"]
-            self.has_help = "(:action help" in data["pddl_domain"]
-            self.start, self.goal = read_problem(data["pddl_problem"])
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise ConfigError(f"{name} is no game of ALFWorld (game.tw-pddl): {error!r:.200}") from error
+        self.data = {key: data[key] for key in ("pddl_domain", "grammar", "pddl_problem")}
+        self.task = task_of(data["grammar"])
+        self.legacy = "move {o} to {r}" not in data["grammar"]
+        self.has_help = "(:action help" in data["pddl_domain"]
+        self.start, self.goal = _read_problem(data["pddl_problem"])
         wanted = [atom[0] for atom in self.goal.atoms]
         state = next((n for n, x in enumerate(("istoggled", "isclean", "ishot", "iscool"), 1) if x in wanted), None)
         self.task_type = TASK_TYPES[state or (5 if wanted.count("inreceptacle") > 1 else 0)]
-        self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start.get(fact[0], ())}
+        self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start[fact[0]]}
         self.names = _names(self.start)
-        self.place: dict[str, str] = dict(sorted((r, place) for r, place in self.start.get("receptacleatlocation", ())))
+        self.place: dict[str, str] = dict(sorted((r, place) for r, place in self.start["receptacleatlocation"]))
         self.here: dict[str, list[str]] = {}
         for receptacle, place in self.place.items():
             self.here.setdefault(place, []).append(receptacle)
-        self.type_of: dict[str, str] = dict(self.start.get("receptacletype", ()))  # type: ignore[arg-type]
-        self.kind_of: dict[str, str] = dict(self.start.get("objecttype", ()))  # type: ignore[arg-type]
-        self.fits = frozenset(self.start.get("cancontain", ()))
-        self.openable, self.pickupable = self._those("openable"), self._those("pickupable")
-        self.cleanable, self.heatable, self.coolable = map(self._those, ("cleanable", "heatable", "coolable"))
-        self.toggleable, self.sliceable = self._those("toggleable"), self._those("sliceable")
-        self.vessels = self._those("isreceptacleobject")
+        self.type_of: dict[str, str] = dict(self.start["receptacletype"])  # type: ignore[arg-type]
+        self.kind_of: dict[str, str] = dict(self.start["objecttype"])  # type: ignore[arg-type]
+        self.fits = frozenset(self.start["cancontain"])
+        self.able = {predicate: frozenset(fact[0] for fact in self.start[predicate]) for predicate in _ABILITIES}
         self.go_commands = {f"go to {self.names[r]}": r for r in self.place}
 
     def put_command(self, thing: str, receptacle: str) -> str:
@@ -89,22 +80,17 @@ class Game:
         words = ("put", "in/on") if self.legacy else ("move", "to")
         return f"{words[0]} {self.names[thing]} {words[1]} {self.names[receptacle]}"
 
-    def _those(self, predicate: str) -> frozenset[str]:
-        return frozenset(fact[0] for fact in self.start.get(predicate, ()))
 
-
-def _names(facts: Facts) -> dict[str, str]:
+def _names(start: Mapping[str, list[Fact]]) -> dict[str, str]:
     """Name things as ALFWorld does: by class and number, where the first id in the alphabet gets the highest number."""
     # The facts of "cancontain" are half of all, and name kinds only.
-    mentioned = {x for predicate, found in facts.items() if predicate != "cancontain" for fact in found for x in fact}
-    things = sorted(x for x in mentioned if _CLASS_ENDS in x)
-    # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and what is put into the sink is put there.
-    kinds = [thing.partition(_CLASS_ENDS)[0] + ("basin" if "basin" in thing else "") for thing in things]
-    left = Counter(kinds)
-    names = {}
-    for thing, kind in zip(things, kinds, strict=True):
+    facts = itertools.chain.from_iterable(found for predicate, found in start.items() if predicate != "cancontain")
+    left, names = Counter[str](), dict[str, str]()
+    for thing in sorted({x for fact in facts for x in fact if _CLASS_ENDS in x}, reverse=True):
+        # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and what is put into the sink is put there.
+        kind = thing.partition(_CLASS_ENDS)[0] + ("basin" if "basin" in thing else "")
+        left[kind] += 1
         names[thing] = f"{kind} {left[kind]}"
-        left[kind] -= 1
     return names
 
 
@@ -120,7 +106,7 @@ class Goal:
         conditions: number of these conditions.
     """
 
-    def __init__(self, text: str, facts: Facts) -> None:
+    def __init__(self, text: str, start: Mapping[str, list[Fact]]) -> None:
         self.atoms: list[Fact] = []
         self._unequal: list[tuple[str, str]] = []
         self._flatten(_expression(text)[1], {})
@@ -128,11 +114,11 @@ class Goal:
         if not changing:
             raise ValueError("the goal has no condition that a command can change")
         self.conditions = len(changing)
-        met_by: defaultdict[Fact, list[int]] = defaultdict(list)
-        for number, binding in enumerate(self._bindings(facts)):
+        self.facts: dict[Fact, list[int]] = {}
+        for number, binding in enumerate(self._bindings(start)):
             for predicate, *arguments in changing:
-                met_by[(predicate, *(binding.get(x, x) for x in arguments))].append(number)
-        self.facts = dict(met_by)
+                fact = (predicate, *(binding.get(x, x) for x in arguments))
+                self.facts.setdefault(fact, []).append(number)
 
     def progress(self, true: set[Fact]) -> float:
         """Return the largest share of conditions that hold together, given which of `facts` are true."""
@@ -157,59 +143,50 @@ class Goal:
         else:
             self.atoms.append((head, *(names.get(x, x) for x in rest)))
 
-    def _bindings(self, facts: Facts) -> list[dict[str, str]]:
+    def _bindings(self, start: Mapping[str, list[Fact]]) -> list[dict[str, str]]:
         """Return all bindings under which the unchanging conditions hold."""
-        parts: list[tuple[list[str], list[dict[str, str]]]] = []  # variables of a condition, and what they can be
+        parts: list[list[dict[str, str]]] = []  # what the variables of each condition can be
+        # A variable that no unchanging condition names is the agent, of whom there is one.
+        agent = start["atlocation"][0][0]
+        free = {x for atom in self.atoms for x in atom[1:] if x[0] == "?"}
         for predicate, *arguments in self.atoms:
             if predicate not in CHANGING:
-                pairs = [list(zip(arguments, fact, strict=True)) for fact in facts.get(predicate, ())]
-                fitting = [dict(one) for one in pairs if all(x[0] == "?" or x == value for x, value in one)]
-                parts.append((arguments, fitting))
-        bindings: list[dict[str, str]] = [{}]
+                pairs = [list(zip(arguments, fact, strict=True)) for fact in start[predicate]]
+                parts.append([dict(one) for one in pairs if all(x[0] == "?" or x == value for x, value in one)])
+                free -= set(arguments)
+        bindings: list[dict[str, str]] = [dict.fromkeys(sorted(free), agent)]
         # The rarest first, which keeps what is joined small.
-        for _, candidates in sorted(parts, key=lambda part: len(part[1])):
+        for candidates in sorted(parts, key=len):
             bindings = [
                 known | new
                 for known in bindings
                 for new in candidates
                 if all(known.get(x, value) == value for x, value in new.items())
             ]
-        bound = {x for arguments, _ in parts for x in arguments}
-        # A variable that no unchanging condition names is the agent, of whom there is one.
-        free = sorted({x for atom in self.atoms for x in atom[1:] if x[0] == "?"} - bound)
-        agent = facts["atlocation"][0][0]
-        bindings = [binding | dict.fromkeys(free, agent) for binding in bindings]
         return [b for b in bindings if all(b.get(one, one) != b.get(two, two) for one, two in self._unequal)]
 
 
-def read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:
+def _read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:
     """Read a PDDL problem: what is true at the start, and what has to become true.
 
     Only what ALFWorld's problem files use is read: ground facts, and a goal of `and`, `exists` and `not (= ...)`. The
     domain is the same in all of them; world.py has it in Python.
-
-    Raises:
-        ValueError: if it is none, or its goal is of a form that ALFWorld does not use.
     """
     text = text.lower()
-    start, end = text.index("(:init"), text.index("(:goal")
-    facts: dict[str, list[Fact]] = {}
-    for piece in text[start + len("(:init") : end].replace(")", " ").split("("):
+    begin, end = text.index("(:init"), text.index("(:goal")
+    facts: defaultdict[str, list[Fact]] = defaultdict(list)
+    for piece in text[begin + len("(:init") : end].replace(")", " ").split("("):
         # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
         predicate, *arguments = map(intern, piece.split() or [""])
         if arguments:
-            facts.setdefault(predicate, []).append(tuple(arguments))
+            facts[predicate].append(tuple(arguments))
     if "atlocation" not in facts:
         raise ValueError("no fact states where the agent is")
     return facts, Goal(text[end:], facts)
 
 
 def task_of(grammar: str) -> str:
-    """Read the task from a grammar.
-
-    Raises:
-        ValueError: if it states none.
-    """
+    """Read the task from a grammar; `ValueError` if it states none."""
     found = re.search(r"Your task is to: (.*?)\"", grammar)
     if found is None:
         raise ValueError("the grammar states no task")

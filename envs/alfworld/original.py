@@ -1,8 +1,8 @@
 """TextWorld, the original engine, which plays along with the native one and has to answer the same.
 
 TextWorld is not safe to use from several threads, takes a planner's library into the process, and in parts is under the
-GPL; so it is neither imported here nor required, and runs in a process of its own (original_worker.py). The process
-gets games and commands as lines of JSON, and ends when its input does, which is at the latest when this process ends.
+GPL; so it is not required, and `main` plays it in a process of its own. That gets games and commands as lines of JSON,
+and ends when its input does, which is at the latest when this process ends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import os
 import select
 import subprocess
 import sys
-import weakref
-from pathlib import Path
+import traceback
 from typing import Any
 
 from agent_gym.envs.alfworld.world import View
@@ -39,7 +38,6 @@ class TextWorld:
                 "cmake and a C++ compiler, and contains parts under the GPL. engine='native' plays the same games"
             )
         self.process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
 
     def check(self, ours: View, **request: Any) -> None:
         """Play too, and compare with the native engine's view.
@@ -58,18 +56,23 @@ class TextWorld:
 
     def play(self, **request: Any) -> View:
         """Begin a game or give a command; see `check`."""
-        process = self._start() if "game" in request else self._own()
-        if process is None:
+        if "game" in request and (self.process is None or self.process.poll() is not None):
+            self.close()
+            command = [sys.executable, "-P", "-m", __name__]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            pipe, null = subprocess.PIPE, subprocess.DEVNULL
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment)
+        if self.process is None:
             raise EnvFailure("the process of TextWorld is gone, and with it the episode; reset() starts another")
-        assert process.stdin is not None and process.stdout is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+            if not select.select([self.process.stdout], [], [], _PATIENCE_S)[0]:
                 raise TimeoutError(f"no answer for {_PATIENCE_S:.0f} s")
-            line = process.stdout.readline()
+            line = self.process.stdout.readline()
             if not line:
-                raise EOFError(f"it ended with exit code {process.wait()}")
+                raise EOFError(f"it ended with exit code {self.process.wait()}")
             answer = json.loads(line)
         except (OSError, EOFError, ValueError) as error:
             self.close()
@@ -79,31 +82,40 @@ class TextWorld:
         return View(answer["text"], tuple(answer["admissible"]), answer["won"])
 
     def close(self) -> None:
-        if process := self._own():
-            _end(process)
+        if self.process is not None:
+            self.process.kill()
+            with contextlib.suppress(OSError), self.process:  # what was not written yet has no reader any more
+                pass
         self.process = None
 
-    def _own(self) -> subprocess.Popen[bytes] | None:
-        """Return the process if this one started it; a fork of the environment needs one of its own."""
-        return self.process if self._owner == os.getpid() else None
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        process = self._own()
-        if process is None or process.poll() is not None:  # one that died between two episodes costs nothing
-            self.close()
-            # -P: a script's folder is on the path otherwise, and its neighbours have names like game and world.
-            command = [sys.executable, "-P", str(Path(__file__).with_name("original_worker.py"))]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-            self.process, self._owner = process, os.getpid()
-            weakref.finalize(self, _end, process)
-        return process
+def main() -> None:
+    """Play until the input ends: a line of JSON in, a line of JSON out."""
+    # The planner's translator prints, and answers must not be mixed with that.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    env: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if env is None:
+                import textworld
+                from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+                from textworld.envs import PddlEnv
+
+                # One for all games: each copies the planner's library to the disk and never gives it back.
+                env = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+            if "game" in request:
+                env.load(request["game"])
+                state = env.reset()
+            else:
+                state, _, _ = env.step(request["command"])
+            answer = {"text": state["feedback"], "admissible": state["admissible_commands"], "won": state["won"]}
+        except Exception:  # the other side reports it
+            answer = {"error": traceback.format_exc(limit=-3)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what was not written yet has no reader any more
-            stream.close()  # type: ignore[union-attr]
+if __name__ == "__main__":
+    main()

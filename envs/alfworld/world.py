@@ -1,8 +1,7 @@
 """The native engine: ALFWorld's text world in plain Python, and word for word.
 
 It plays any official game file, of either grammar (game.py), and gives the observations, admissible commands, scores
-and ends that TextWorld gives, several hundred times as fast. A world belongs to one episode at a time; what worlds
-share, the game, never changes, so that any number of threads may play.
+and ends that TextWorld gives, several hundred times as fast. A world belongs to one episode at a time.
 
 Some of what the original does looks like a slip and is kept, because policies and published numbers have met it:
 
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from agent_gym.envs.alfworld.game import Game
@@ -47,8 +47,6 @@ COMMANDS = {
 _HELP_LINES = [f"  {one + ':':<{32 if one.startswith('move') else 34}}{what}\n" for one, what in COMMANDS.items()]
 HELP = "Available commands:\n" + "".join(_HELP_LINES)
 
-_Action = tuple[Callable[..., str], tuple[str, ...]]
-
 
 class View(NamedTuple):
     """What an engine answers: the observation, all commands that would do something (sorted), and whether it is won."""
@@ -73,22 +71,21 @@ class World:
     """
 
     def __init__(self, game: Game) -> None:
-        self.game = game
-        start = game.start
+        self.game, start = game, game.start
         self.agent, self.location = start["atlocation"][0]
-        self.hand = next((fact[1] for fact in start.get("holds", ())), None)
-        self.opened = {fact[0] for fact in start.get("opened", ())}
+        self.hand = next((fact[1] for fact in start["holds"]), None)
+        self.opened = {fact[0] for fact in start["opened"]}
         self.inside: dict[str, set[str]] = defaultdict(set)
         self.states: dict[str, set[str]] = defaultdict(set)
         self.seen: set[str] = set()
         self._near: dict[str, set[str]] = defaultdict(set)
         self._taken_from: set[tuple[str, str]] = set()
-        for thing, receptacle in start.get("inreceptacle", ()):
+        for thing, receptacle in start["inreceptacle"]:
             self.inside[receptacle].add(thing)
-        for thing, place in start.get("objectatlocation", ()):
+        for thing, place in start["objectatlocation"]:
             self._near[place].add(thing)
         for state in ("hot", "cool", "clean", "toggled", "sliced"):
-            for fact in start.get(f"is{state}", ()):
+            for fact in start[f"is{state}"]:
                 self.states[fact[0]].add(state)
         self._true = set(game.at_start)
         self.progress = game.goal.progress(self._true)
@@ -99,11 +96,7 @@ class World:
     def step(self, command: str) -> View:
         """Do what a command says, or nothing if it is not admissible as it is written."""
         action = self._actions.get(command.strip())
-        if action is None:
-            self.view = self.view._replace(text=NOTHING_HAPPENS)
-        else:
-            do, arguments = action
-            self.view = self._view(do(*arguments))
+        self.view = self._view(action()) if action else self.view._replace(text=NOTHING_HAPPENS)
         return self.view
 
     def _view(self, text: str) -> View:
@@ -117,37 +110,35 @@ class World:
 
     # What can be done.
 
-    def _possible(self) -> dict[str, _Action]:
+    def _possible(self) -> dict[str, Callable[[], str]]:
         game, names, hand = self.game, self.game.names, self.hand
-        actions: dict[str, _Action] = {"look": (self._look, ()), "inventory": (self._inventory, ())}
+        actions: dict[str, Callable[[], str]] = {"look": self._look, "inventory": self._inventory}
         if game.has_help:
-            actions["help"] = (str, (HELP,))
+            actions["help"] = partial(str, HELP)
         for command, receptacle in game.go_commands.items():
             if game.place[receptacle] != self.location:
-                actions[command] = (self._go, (receptacle,))
+                actions[command] = partial(self._go, receptacle)
         for receptacle in game.here.get(self.location, ()):
             name, reachable = names[receptacle], self.is_open(receptacle)
-            actions[f"examine {name}"] = (self._examine, (receptacle,))
-            if receptacle in game.openable:
-                verb, do = ("close", self._close) if reachable else ("open", self._open)
-                actions[f"{verb} {name}"] = (do, (receptacle,))
+            actions[f"examine {name}"] = partial(self._examine, receptacle)
+            if receptacle in game.able["openable"]:
+                actions[f"{'close' if reachable else 'open'} {name}"] = partial(self._turn, receptacle, not reachable)
             for thing in self.inside.get(receptacle, ()):
-                if reachable and hand is None and thing in game.pickupable:
-                    actions[f"take {names[thing]} from {name}"] = (self._take, (thing, receptacle))
-                if thing in game.toggleable:
-                    actions[f"use {names[thing]}"] = (self._use, (thing,))
+                if reachable and hand is None and thing in game.able["pickupable"]:
+                    actions[f"take {names[thing]} from {name}"] = partial(self._take, thing, receptacle)
+                if thing in game.able["toggleable"]:
+                    actions[f"use {names[thing]}"] = partial(self._use, thing)
             if hand is not None:
                 if reachable and self.can_hold(receptacle, hand):
-                    actions[game.put_command(hand, receptacle)] = (self._put, (hand, receptacle))
-                for verb, able in (("clean", game.cleanable), ("heat", game.heatable), ("cool", game.coolable)):
-                    if hand in able and game.type_of.get(receptacle) == TOOLS[verb]:
-                        actions[f"{verb} {names[hand]} with {name}"] = (self._change, (verb, hand, receptacle))
+                    actions[game.put_command(hand, receptacle)] = partial(self._put, hand, receptacle)
+                for verb, tool in TOOLS.items():
+                    if hand in game.able[f"{verb}able"] and game.type_of.get(receptacle) == tool:
+                        actions[f"{verb} {names[hand]} with {name}"] = partial(self._change, verb, hand, receptacle)
         if hand is not None:
-            actions[f"examine {names[hand]}"] = (self._inspect, (hand,))
+            actions[f"examine {names[hand]}"] = partial(self._inspect, hand)
             if game.kind_of.get(hand) in KNIVES:
-                for thing in self._near.get(self.location, ()):
-                    if thing in game.sliceable:
-                        actions[f"slice {names[thing]} with {names[hand]}"] = (self._slice, (thing, hand))
+                for thing in self._near.get(self.location, set()) & game.able["sliceable"]:
+                    actions[f"slice {names[thing]} with {names[hand]}"] = partial(self._slice, thing, hand)
         return actions
 
     def can_hold(self, receptacle: str, thing: str) -> bool:
@@ -156,7 +147,7 @@ class World:
 
     def is_open(self, receptacle: str) -> bool:
         """Whether one can reach into a receptacle."""
-        return receptacle not in self.game.openable or receptacle in self.opened
+        return receptacle not in self.game.able["openable"] or receptacle in self.opened
 
     # What is done, and the sentence that reports it.
 
@@ -169,15 +160,11 @@ class World:
         where = game.names[self.location] if game.legacy else game.names[receptacle]
         return f"You arrive at {where}. {self._examine(receptacle)}"
 
-    def _open(self, receptacle: str) -> str:
-        self.opened.add(receptacle)
-        self._set(True, "opened", receptacle)
-        return f"You open the {self.game.names[receptacle]}. {self._examine(receptacle)}"
-
-    def _close(self, receptacle: str) -> str:
-        self.opened.discard(receptacle)
-        self._set(False, "opened", receptacle)
-        return f"You close the {self.game.names[receptacle]}."
+    def _turn(self, receptacle: str, open: bool) -> str:
+        (self.opened.add if open else self.opened.discard)(receptacle)
+        self._set(open, "opened", receptacle)
+        name = self.game.names[receptacle]
+        return f"You open the {name}. {self._examine(receptacle)}" if open else f"You close the {name}."
 
     def _take(self, thing: str, receptacle: str) -> str:
         self.inside[receptacle].discard(thing)
@@ -236,25 +223,24 @@ class World:
             return f"The {name} is closed."
         self.seen.add(receptacle)
         content = listing(self.game.names[o] for o in sorted(self.inside.get(receptacle, ())))
-        if receptacle in self.game.openable:
+        if receptacle in self.game.able["openable"]:
             return f"The {name} is open. In it, you see {content}."
         return f"On the {name}, you see {content}."
 
     def _inspect(self, thing: str) -> str:
-        names, state = self.game.names, self.states.get(thing, set())
-        if thing in self.game.vessels:
-            held = self.game.start.get("inreceptacleobject", ())
-            content = listing(names[inner] for inner in sorted(inner for inner, outer in held if outer == thing))
-            return f"This is a normal {names[thing]}. In it, you see {content}."
+        able, name, state = self.game.able, self.game.names[thing], self.states.get(thing, set())
+        if thing in able["isreceptacleobject"]:
+            inner = sorted(one for one, outer in self.game.start["inreceptacleobject"] if outer == thing)
+            return f"This is a normal {name}. In it, you see {listing(self.game.names[one] for one in inner)}."
         look = " and ".join(one for one in ("hot", "cool", "clean") if one in state)
         if look:
             look = f"{look} sliced" if "sliced" in state else "cold" if look == "cool" else look
-            return f"This is a {look} {names[thing]}."
-        if thing in self.game.toggleable and "toggled" in state:
-            return f"This {names[thing]} is on."
-        if thing in self.game.sliceable and "sliced" in state:
-            return f"This is a sliced {names[thing]}."
-        return f"There's nothing special about {names[thing]}."
+            return f"This is a {look} {name}."
+        if thing in able["toggleable"] and "toggled" in state:
+            return f"This {name} is on."
+        if thing in able["sliceable"] and "sliced" in state:
+            return f"This is a sliced {name}."
+        return f"There's nothing special about {name}."
 
 
 def _joined(names: list[str]) -> str:

@@ -34,15 +34,11 @@ _GOAL: dict[str, Any] = {
 
 
 def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
-    """Return the goals of a data source by split, and its shop.
-
-    Args:
-        data: "embedded" or "embedded-easy", a folder with the official files, their file of products, or a folder that
-            was built.
-        kind: "human" or "synthetic" goals.
+    """Return the goals of a data source by split, and its shop; for the sources see `WebShopEnv`.
 
     Raises:
-        ConfigError: if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
+        ConfigError: if there is nothing, or no goal of this kind ("human" or "synthetic"), or if it is too large to be
+            read without being built.
     """
     if kind not in KINDS:
         raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
@@ -66,11 +62,7 @@ def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
 
 
 def check_goal(task: Any) -> None:
-    """Check a goal that was handed in.
-
-    Raises:
-        ConfigError: that names the field.
-    """
+    """Check a goal that was handed in; `ConfigError`, which names the field, if it is none."""
     if not isinstance(task, Mapping):
         raise ConfigError(f"a goal must be an object with {', '.join(_GOAL)}, and is {str(task)[:50]!r}")
     for name, kind in _GOAL.items():
@@ -81,10 +73,9 @@ def check_goal(task: Any) -> None:
 
 
 def find_official(data: Path) -> tuple[Path, Path, Path]:
-    """Find WebShop's files in a folder, the full set before the small one, or next to the file of products.
+    """Find the files of products, of their attributes and of people's instructions.
 
-    Returns:
-        Those of the products, of their attributes and of people's instructions.
+    In a folder the full set goes before the small one; a file of products has the others next to it.
 
     Raises:
         ConfigError: if there are none.
@@ -162,11 +153,11 @@ def _generated_goals(data: str, kind: str) -> Splits:
     found = {}
     for split in ("test", "validation", "train"):
         goals = shop.goals(kind)
-        goals = goals.take(split_of[goals.pairs[:, 0]] == split)
+        goals = goals[np.flatnonzero(split_of[goals.pairs[:, 0]] == split)]
         texts = [goal["instruction_text"] for goal in goals]
         new = [n for n, text in enumerate(texts) if text not in seen and texts.index(text) == n]
         seen.update(texts)
-        found[split] = goals.take(new)
+        found[split] = goals[new]
     return dict(reversed(found.items()))
 
 

@@ -55,19 +55,19 @@ class WebShopEnv(ToolEnv):
     The pages of WebShop's text environment, character for character. `observation="text"` (default) is what stands on
     a page, joined by " [SEP] "; "text_rich" has a line for each piece and marks what can be clicked, and what was.
     `reset` returns the search page with the instruction (after the system prompt, if there is one). An action that is
-    not possible shows the same page again, and `info["error"]` says why; a call that cannot be read, or more than one
-    action in a turn, is answered by a line that starts with "Error:". `info["available_actions"]` has upstream's
-    `has_search_bar` and `clickables`.
+    not possible shows the same page again, and `info["error"]` has the reason; a call that cannot be read, or a second
+    one, is answered by a line that starts with "Error:". `info["available_actions"]` has upstream's `has_search_bar`
+    and `clickables`.
 
     ## Action
     Free text with one action. `commands="tool"` (default) tells the policy to call tools in Hermes form:
     `<tool_call>{"name": "search", "arguments": {"keywords": "red dress"}}</tool_call>` and
-    `{"name": "click", "arguments": {"element": "Buy Now"}}`. `commands="text"` tells it to write `search[red dress]`
-    and `click[Buy Now]`, on a line of its own. Both are read in either case. It is possible to search on every page.
+    `{"name": "click", "arguments": {"element": "Buy Now"}}`; "text" to write `search[red dress]` and `click[Buy Now]`
+    on a line of its own. Both are read in either case. It is possible to search on every page.
 
     ## Reward
     - `score` (weight 1): WebShop's own reward of what was bought, 0 to 1 (scoring.py); 0 if nothing was.
-      `info["reward_parts"]` has all its parts under upstream's names: `r_type`, `r_att`, `r_option`, `r_price`, their
+      `info["reward_parts"]` has its parts under upstream's names: `r_type`, `r_att`, `r_option`, `r_price`, their
       weights, and `query_match`, `category_match`, `title_score`.
     - `success` (0): 1 for a score of 1.
     - `invalid` (0): -1 for a turn that did nothing. A process term.
@@ -150,9 +150,6 @@ class WebShopEnv(ToolEnv):
         )
         self._mode, self._nouns = observation, tagger(nouns)
         self.session: Session
-        self._taken: list[str] = []
-        self._refused: str | None = None
-        self._counts = {"searches": 0.0, "invalid_actions": 0.0}
 
     @staticmethod
     def build_data(source: str | Path, folder: str | Path, *, progress: bool = False) -> Path:
@@ -171,14 +168,14 @@ class WebShopEnv(ToolEnv):
     def begin(self, task: Any) -> str:
         check_goal(task)
         self.session = Session(self.shop, task, self._nouns, self._per_page)
-        self._taken, self._counts = [], dict.fromkeys(self._counts, 0.0)
-        return self._page()
+        self._taken, self._counts = list[str](), {"searches": 0.0, "invalid_actions": 0.0}
+        return observe(self.session, self._mode)
 
     def respond(self, action: str) -> Reply:
-        before, self._refused = len(self._taken), None
+        before = len(self._taken)
+        self._refused: str | None = None
         reply = super().respond(action)
-        if self._refused is not None:
-            reply.error = self._refused
+        reply.error = self._refused or reply.error
         reply.terminated = self.session.score is not None
         score = self.session.score or 0.0
         reply.success = score == 1
@@ -194,7 +191,8 @@ class WebShopEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        return Reply(self._page(), error="the turn has no action: search for something, or click on something")
+        problem = "the turn has no action: search for something, or click on something"
+        return Reply(observe(self.session, self._mode), error=problem)
 
     def expert_action(self, style: str = "default") -> str:
         """Return the next action of the expert, which knows which product was meant.
@@ -213,7 +211,6 @@ class WebShopEnv(ToolEnv):
         return self.parser.render("search", {ARGUMENTS["search"]: random_words(words, rng)})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; see `TextEnv.reset`."""
         page, info = super().reset(seed=seed, options=options)
         return page, {**info, "available_actions": self.available_actions()}
 
@@ -244,25 +241,22 @@ class WebShopEnv(ToolEnv):
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))
         clickables = "\n".join(f"- {name}" for name in self.session.clickables() if name != "search")
-        parts = [self._page()]
+        parts = [observe(self.session, self._mode)]
         parts += [f"{HISTORY_HEADING}\n{history}"] if history else []
         parts += [f"What can be clicked:\n{clickables}"] if clickables else []
         return [*messages, {"role": "user", "content": "\n\n".join(parts)}]
 
-    def _page(self) -> str:
-        return observe(self.session, self._mode)
-
-    def _act(self, name: str, text: str) -> tuple[str, bool]:
+    def _act(self, name: str, text: str) -> ToolResult:
         argument = text.strip().lower()
         possible = self.session.act(name, argument)
         if possible:
             self._taken.append(f"{name}[{argument[:200]}]")
             self._counts["searches"] += name == "search"
+        elif name == "click":
+            self._refused = f"nothing called {argument[:80]!r} can be clicked here"
         else:
-            self._refused = (
-                f"nothing called {argument[:80]!r} can be clicked here" if name == "click" else "no keywords"
-            )
-        return self._page(), possible
+            self._refused = "no keywords"
+        return ToolResult(observe(self.session, self._mode), error=not possible)
 
 
 class ActionParser:
@@ -291,13 +285,12 @@ class ActionParser:
 
 
 class Act(TextTool):
-    """The tool "search" or "click"; `act` returns the page that it leads to and whether there was something to do."""
+    """The tool "search" or "click"."""
 
-    def __init__(self, name: str, act: Callable[[str, str], tuple[str, bool]]) -> None:
+    def __init__(self, name: str, act: Callable[[str, str], ToolResult]) -> None:
         summary, about = _ABOUT[name]
         super().__init__(name, summary, ARGUMENTS[name], about)
         self._act = act
 
     def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        results = [self._act(self.name, text) for text in texts]
-        return [ToolResult(page, error=not possible) for page, possible in results]
+        return [self._act(self.name, text) for text in texts]

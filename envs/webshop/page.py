@@ -1,8 +1,7 @@
 """The shop as a web page on this machine: a person shops as a policy does, and sees the reward and its parts.
 
 Each visit is an environment of its own, so that goals, turns and rewards are those of a policy. The page is page.html
-and page.js; the texts of products reach it as text only. What the page may load is this server's own, by its
-Content-Security-Policy, and nothing else; and no other page may show it in a frame.
+and page.js; the texts of products reach it as text only.
 """
 
 from __future__ import annotations
@@ -20,19 +19,10 @@ from agent_gym.serve.server import HTTPException, Server, page_routes, post
 
 _VISITS = 200
 """Visits that are remembered; a person who comes back to an older one begins anew."""
-_KINDS = {"page.html": "text/html", "page.js": "text/javascript"}
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; form-action 'none'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 class ShopServer(Server):
-    """Serves the page.
-
-    Raises:
-        ConfigError: if another server was faster to listen there.
-    """
+    """Serves the page."""
 
     def __init__(self, make: Callable[[], WebShopEnv], listener: socket.socket) -> None:
         self._make = make
@@ -41,7 +31,7 @@ class ShopServer(Server):
         example = '{"visit": "...", "name": "search", "argument": "red dress"}'
         limits: dict[str, Any] = {"example": example, "most_bytes": 1 << 16, "too_long": "search for less"}
         routes = [post("/start", self._start, **limits), post("/act", self._act, **limits)]
-        super().__init__(listener, [*page_routes(__package__, _KINDS, _POLICY), *routes])
+        super().__init__(listener, [*page_routes(__package__), *routes])
 
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         env = self._make()
@@ -73,7 +63,7 @@ class ShopServer(Server):
 
 
 def _state(visit: str, env: WebShopEnv) -> dict[str, Any]:
-    session = env.session
+    session, instruction, over = env.session, env.session.goal["instruction_text"], _is_over(env)
     clickables = session.clickables()
     shown = [
         {
@@ -85,12 +75,11 @@ def _state(visit: str, env: WebShopEnv) -> dict[str, Any]:
         for piece in session.pieces()
     ]
     # The instruction stands above, and the search has a field of its own.
-    start = next((i for i, piece in enumerate(shown) if piece["text"] == session.goal["instruction_text"].strip()), -1)
-    over = _is_over(env)
+    start = next((i for i, piece in enumerate(shown) if piece["text"] == instruction.strip()), -1)
     return {
         "visit": visit,
         "page": session.page,
-        "instruction": session.goal["instruction_text"],
+        "instruction": instruction,
         "pieces": [] if session.page in ("index", "done") or over else shown[start + 1 :],
         "turns": env.turn,
         "max_turns": env.max_turns,
@@ -101,5 +90,4 @@ def _state(visit: str, env: WebShopEnv) -> dict[str, Any]:
 
 
 def _is_over(env: WebShopEnv) -> bool:
-    """Whether something was bought, or no turns are left."""
     return env.session.page == "done" or env.turn >= env.max_turns

@@ -41,39 +41,24 @@ _NEEDED = ("asin", "name", "full_description", "small_description", "product_cat
 
 @dataclass(frozen=True)
 class Product:
-    """One product.
+    """One product, as `read_product` makes it of a row."""
 
-    Attributes:
-        asin: its id, as on Amazon.
-        title, description: texts.
-        bullets: its features.
-        prices: dollars; two for a range.
-        options: name of an option to its values, all lower-case.
-        category, query: where the product was found when the catalogue was collected; `query` is lower-case.
-        product_category: its place in the shop, levels between "›".
-        attributes: what is true of it, such as "machine wash"; instructions ask for some of these.
-        image: address of a picture, shown to people only.
-        instructions: what people asked for, with `instruction`, `instruction_attributes` and `instruction_options`.
-        instruction: what upstream's program would ask for, without options and price; "" for nothing.
-        instruction_attributes: the attributes in it.
-        nouns: the nouns of the title if the catalogue says them, None if a tagger has to.
-    """
-
-    asin: str
+    asin: str  # its id, as on Amazon
     title: str
     description: str
-    bullets: tuple[str, ...]
-    prices: tuple[float, ...]
-    options: Mapping[str, tuple[str, ...]]
-    category: str
+    bullets: tuple[str, ...]  # its features
+    prices: tuple[float, ...]  # dollars; two for a range
+    options: Mapping[str, tuple[str, ...]]  # name of an option to its values, all lower-case
+    category: str  # where it was found when the catalogue was collected, as is `query`, in lower case
     query: str
-    product_category: str
-    attributes: tuple[str, ...]
-    image: str = ""
+    product_category: str  # its place in the shop, levels between "›"
+    attributes: tuple[str, ...]  # what is true of it, such as "machine wash"; instructions ask for some of these
+    image: str = ""  # address of a picture
+    # What people asked for, with `instruction`, `instruction_attributes` and `instruction_options`.
     instructions: tuple[Mapping[str, Any], ...] = ()
-    instruction: str = ""
+    instruction: str = ""  # what upstream's program would ask for, without options and price; "" for nothing
     instruction_attributes: tuple[str, ...] = ()
-    nouns: tuple[str, ...] | None = None
+    nouns: tuple[str, ...] | None = None  # of the title if the catalogue has them, None if a tagger has to find them
 
     @property
     def price_tag(self) -> str:
@@ -125,9 +110,7 @@ def read_product(row: Mapping[str, Any], about: Mapping[str, Any], people: Any, 
     try:
         bullets, nouns, pricing = row["small_description"], row.get("nouns"), row.get("pricing") or f"${NO_PRICE}"
         # "$12.99", or "$12.99$15.99" for a range.
-        prices = (
-            tuple(float(re.sub(r"[^\d.]", "", part)) for part in pricing.split("$")[1:]) if pricing else (NO_PRICE,)
-        )
+        prices = tuple(float(re.sub(r"[^\d.]", "", part)) for part in pricing.split("$")[1:])
         if not prices:
             raise ValueError(f"pricing {pricing[:30]!r} has no dollars")
         options = {
@@ -168,13 +151,12 @@ class GoalBuilder:
 
     def add(self, product: Product) -> None:
         """Take the goals of the next product."""
-        for n, request in enumerate(product.instructions):
-            if request["instruction_attributes"]:
-                self._pairs["human"].extend((self._products, n))
+        asked = [n for n, request in enumerate(product.instructions) if request["instruction_attributes"]]
         # One for each combination of options: 1 without options, 0 if an option has no values.
         choices = math.prod(len(values) for values in product.options.values()) if product.instruction else 0
-        for n in range(choices):
-            self._pairs["synthetic"].extend((self._products, n))
+        for kind, numbers in (("human", asked), ("synthetic", range(choices))):
+            for n in numbers:
+                self._pairs[kind].extend((self._products, n))
         self._products += 1
 
     def shuffled(self, kind: str) -> np.ndarray:
@@ -204,16 +186,12 @@ class Goals(Sequence[Row]):
     @overload
     def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, index: slice) -> Goals: ...
-    def __getitem__(self, index: int | slice) -> Row | Goals:
-        if isinstance(index, slice):
-            return self.take(index)
-        position, n = map(int, self.pairs[index])
-        return make_goal(self._product(position), self._kind, n)
-
-    def take(self, which: Any) -> Goals:
-        """Take some of the goals: a slice, indices, or bool of shape (goals,)."""
-        return Goals(self.pairs[which], self._kind, self._product)
+    def __getitem__(self, index: slice | list[int]) -> Goals: ...
+    def __getitem__(self, index: int | slice | list[int]) -> Row | Goals:
+        pairs = self.pairs[index]
+        if pairs.ndim == 2:
+            return Goals(pairs, self._kind, self._product)
+        return make_goal(self._product(int(pairs[0])), self._kind, int(pairs[1]))
 
 
 def splits(goals: Goals) -> dict[str, Goals]:

@@ -34,11 +34,11 @@ _PLACES = ("search_results", "item_page", "item_sub_page")
 
 
 class Piece(NamedTuple):
-    """A piece of a page: a "text", "button", "link" to the product `target`, or "option" of the kind `target`."""
+    """A piece of a page."""
 
-    kind: str
+    kind: str  # "text", "button", "link" or "option"
     text: str
-    target: str = ""
+    target: str = ""  # of a link the product, of an option its kind
 
 
 class Session:
@@ -58,38 +58,27 @@ class Session:
 
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:
         self.shop, self.goal, self._nouns, self.per_page = shop, goal, nouns, per_page
-        self.page: str
-        self.number: int
-        self.product: Product | None
-        self.address: str
-        self.keywords: str
-        self.chosen: dict[str, str]
-        self.visited: set[str]
         self.score: float | None = None
         self.parts: dict[str, Any] = {}
-        self._clickables: dict[str, Piece] | None  # of the page that is shown, once they were needed
         self._enter()
 
-    @property
-    def results(self) -> tuple[str, ...]:
-        """Ids of all products that the last search found."""
-        return self.shop.search(self.keywords)
+    def _enter(self) -> None:
+        self.page, self.number, self.address, self.keywords = "index", 0, "", ""
+        self.product: Product | None = None
+        self.chosen: dict[str, str] = {}
+        self.visited: set[str] = set()
 
     @property
     def listed(self) -> list[Product]:
         """The products on the page of results that is shown."""
-        found = self.results[(self.number - 1) * self.per_page : self.number * self.per_page]
+        found = self.shop.search(self.keywords)[(self.number - 1) * self.per_page : self.number * self.per_page]
         return [self.shop.product(asin) for asin in found]
 
     def clickables(self) -> dict[str, Piece]:
         """Return what can be clicked, by its lower-case text, in upstream's order: buttons, products, options."""
-        if self._clickables is None:
-            page = self._page()
-            self._clickables = {
-                one.text.lower(): one for kind in ("button", "link") for one in page if one.kind == kind
-            }
-            self._clickables |= {one.text: one for one in page if one.kind == "option"}
-        return self._clickables
+        page = self._page()
+        found = {one.text.lower(): one for kind in ("button", "link") for one in page if one.kind == kind}
+        return found | {one.text: one for one in page if one.kind == "option"}
 
     def pieces(self) -> list[Piece]:
         """Return what the page that is shown consists of."""
@@ -102,14 +91,14 @@ class Session:
             self.keywords = argument
             self._show_results(1)
             return True
-        if name != "click" or argument == SEARCH or argument not in self.clickables():
+        piece = self.clickables().get(argument)
+        if name != "click" or argument == SEARCH or piece is None:
             return False
-        kind, _, target = self.clickables()[argument]
         # An address without keywords names its place first.
         place = next((place for place in _PLACES if place in self.address), "")
         if argument == BUY and self.product is not None:
             self.score, self.parts = reward(self.product, self.goal, self.chosen, self._nouns)
-            self.page, self._clickables = "done", None
+            self.page = "done"
         elif argument == BACK:
             self._enter()
         elif argument == NEXT and place == "search_results":
@@ -121,28 +110,21 @@ class Session:
         elif argument in DETAILS:
             self._show(argument, "item_sub_page")
         else:
-            if kind == "link":
-                self.product = self.shop.product(target)
-                self.visited.add(target)
-            elif kind == "option":
-                self.chosen[target] = argument
+            if piece.kind == "link":
+                self.product = self.shop.product(piece.target)
+                self.visited.add(piece.target)
+            elif piece.kind == "option":
+                self.chosen[piece.target] = argument
             self._show("item", "item_page")
         return True
-
-    def _enter(self) -> None:
-        self.page, self.number, self.product, self.address, self.keywords = "index", 0, None, "", ""
-        self.chosen, self.visited = {}, set()
-        self._clickables = None
 
     def _show_results(self, number: int) -> None:
         self.page, self.number, self.product, self.chosen = "search", number, None, {}
         self.address = f"search_results/{self.keywords.replace(' ', '+')}/{number}"
-        self._clickables = None
 
     def _show(self, page: str, place: str) -> None:
-        self.page, self._clickables = page, None
-        asin, words = self.product.asin if self.product else "", self.keywords.replace(" ", "+")
-        self.address = f"{place}/{asin}/{words}/{self.number}/{json.dumps(self.chosen)}"
+        self.page, asin = page, self.product.asin if self.product else ""
+        self.address = f"{place}/{asin}/{self.keywords.replace(' ', '+')}/{self.number}/{json.dumps(self.chosen)}"
 
     def _page(self) -> list[Piece]:
         instruction, product = self.goal["instruction_text"], self.product
@@ -150,14 +132,14 @@ class Session:
             return [*_texts("WebShop", "Instruction: ", instruction), *_buttons("Search")]
         found = [*_texts("Instruction:", instruction), *_buttons("Back to Search")]
         if self.page == "search":
-            found += _texts(f"Page {self.number} (Total results: {len(self.results)})")
+            found += _texts(f"Page {self.number} (Total results: {len(self.shop.search(self.keywords))})")
             found += _buttons("< Prev", "Next >") if self.number > 1 else _buttons("Next >")
             for one in self.listed:
                 found += [Piece("link", one.asin, one.asin), *_texts(one.title, one.price_tag)]
             return found
         assert product is not None, "the other pages are reached with a product only"
         if self.page == "done":
-            return _receipt(product.asin, self.chosen, self.score)
+            return _texts(*_receipt(product.asin, self.chosen, self.score))
         found += _buttons("< Prev")
         if self.page == "description":
             return found + _texts(product.description)
@@ -179,12 +161,12 @@ def _buttons(*texts: str) -> list[Piece]:
     return [Piece("button", text) for text in texts]
 
 
-def _receipt(asin: str, chosen: Mapping[str, str], score: float | None) -> list[Piece]:
+def _receipt(asin: str, chosen: Mapping[str, str], score: float | None) -> tuple[str, ...]:
     """Return the last page. Upstream's template has places for the goal, which its text environment leaves empty."""
     options = json.dumps(chosen, sort_keys=True)
     for sign in "<>&'":
         options = options.replace(sign, f"\\u{ord(sign):04x}")
-    return _texts(
+    return (
         *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
         *("Purchased", "asin", asin, "options", options, "attrs", "None", "category", "None", "query", "None"),
         *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),

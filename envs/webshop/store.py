@@ -13,11 +13,12 @@ import shutil
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from tqdm import tqdm
 
 from agent_gym.envs.webshop.index import Index, IndexBuilder
@@ -97,15 +98,7 @@ def open_shop(products: Iterable[Product]) -> Shop:
 
 
 def write_shop(products: Iterable[Product], folder: str | Path, *, progress: bool = False) -> Path:
-    """Build a shop.
-
-    Args:
-        products: what it sells, for example from `data.read_official`.
-        folder: where to; what is there of an interrupted build is replaced.
-        progress: whether to show a progress bar.
-
-    Returns:
-        The folder; `data=` takes it.
+    """Build a shop in a folder, which `data=` takes; what is there of an interrupted build is replaced.
 
     Raises:
         ConfigError: if the folder holds something already, or there are no products.
@@ -129,11 +122,7 @@ def write_shop(products: Iterable[Product], folder: str | Path, *, progress: boo
         if not count:
             raise ConfigError("a shop needs at least one product, and there are none")
         database.execute("create unique index product_by_asin on product (asin)")
-        index.finish(
-            lambda name, size, dtype: np.lib.format.open_memmap(
-                partial / f"{name}.npy", mode="w+", dtype=dtype, shape=(size,)
-            )
-        )
+        index.finish(lambda name, size, dtype: open_memmap(partial / f"{name}.npy", "w+", dtype, (size,)))
         database.executemany("insert into term values (?, ?)", sorted(index.vocabulary.items()))
     database.close()
     pairs = {kind: goals.shuffled(kind) for kind in KINDS}
@@ -173,7 +162,7 @@ class StoredProducts(ForkSafe):
     Each process has its own connection, and its threads take turns. Products that were looked at last stay in memory.
     """
 
-    live = ("_connection", "_lock", "product", "find")
+    live = ("_connection", "_lock", "_read")
 
     def __init__(self, path: Path, count: int) -> None:
         self._path, self._count = path.absolute(), count
@@ -183,27 +172,28 @@ class StoredProducts(ForkSafe):
         address = f"{self._path.as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._lock = threading.Lock()
-        self.product: Callable[[int], Product] = functools.lru_cache(_KEPT)(self._product)
-        self.find: Callable[[str], Product | None] = functools.lru_cache(_KEPT)(self._find)
+        self._read = functools.lru_cache(_KEPT)(self._product)
 
     def __len__(self) -> int:
         return self._count
+
+    def product(self, position: int) -> Product:
+        found = self._read("position", int(position))
+        assert found is not None
+        return found
+
+    def find(self, asin: str) -> Product | None:
+        return self._read("asin", asin)
 
     def term(self, term: str) -> int | None:
         """Return the number of a term of the index, None if it has none."""
         row = self._row("select number from term where term = ?", term)
         return None if row is None else row[0]
 
+    def _product(self, column: str, value: Any) -> Product | None:
+        row = self._row(f"select body from product where {column} = ?", value)
+        return None if row is None else Product.from_dict(json.loads(zlib.decompress(row[0])))
+
     def _row(self, query: str, value: Any) -> Any:
         with self._lock:
             return self._connection.execute(query, (value,)).fetchone()
-
-    def _product(self, position: int) -> Product:
-        return self._read("position", int(position))  # type: ignore[return-value]
-
-    def _find(self, asin: str) -> Product | None:
-        return self._read("asin", asin)
-
-    def _read(self, column: str, value: Any) -> Product | None:
-        row = self._row(f"select body from product where {column} = ?", value)
-        return None if row is None else Product.from_dict(json.loads(zlib.decompress(row[0])))

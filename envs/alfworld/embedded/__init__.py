@@ -56,15 +56,16 @@ class Generated(NamedTuple):
     setting: Setting
 
     @property
-    def folder(self) -> str:
-        """The name that the official data would give its folder."""
-        task_type, thing, place = self.setting.task_type, self.setting.thing, self.setting.place or rooms.LAMP
-        return f"{task_type}-{thing}-None-{place}-{self.setting.plan.number}"
-
-    @property
     def file(self) -> dict[str, Any]:
-        """The content of its `game.tw-pddl`."""
-        return {**self.game.data, "solvable": True, "walkthrough": _walkthrough(self.game)}
+        """The content of its `game.tw-pddl`, with the expert's way as `walkthrough`."""
+        world, commands = World(self.game), list[str]()
+        expert = Expert(world)
+        while not world.view.won:
+            if len(commands) == _LONGEST:
+                raise RuntimeError(f"{self.game.name} is not solved: {self.game.task} {commands}")
+            commands.append(expert.next_command())
+            world.step(commands[-1])
+        return {**self.game.data, "solvable": True, "walkthrough": commands}
 
 
 def type_of(index: int) -> str:
@@ -73,7 +74,7 @@ def type_of(index: int) -> str:
 
 
 def source(receptacles: int | None) -> str:
-    """Return what the names of games begin with: "embedded", in small rooms for example "embedded-6"."""
+    """Return what the names of games begin with."""
     return EMBEDDED if receptacles is None else f"{EMBEDDED}-{receptacles}"
 
 
@@ -169,20 +170,6 @@ def _scatter(task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, ful
     return Setting(plan, objects, inside, places, spot, task_type, wanted, place)
 
 
-def _walkthrough(game: Game) -> list[str]:
-    """Let the expert play; a game that it does not solve would be a mistake in this file."""
-    world = World(game)
-    if world.view.won:
-        raise RuntimeError(f"{game.name} is solved at the start: {game.task}")
-    expert, commands = Expert(world), list[str]()
-    while not world.view.won:
-        if len(commands) == _LONGEST:
-            raise RuntimeError(f"{game.name} is not solved: {game.task} {commands}")
-        commands.append(expert.next_command())
-        world.step(commands[-1])
-    return commands
-
-
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, grammar: str = "current") -> Path:
     """Write generated games to a folder, as the official ones are: for the original engine, or for reading.
 
@@ -198,12 +185,13 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, g
         for index in range(size):
             made = generate(split, index, grammar)
             file, setting, number = made.file, made.setting, made.setting.plan.number
-            trial = folder / ROOT / split / made.folder / f"trial_G{index:06d}"
+            lamp = "" if setting.place else rooms.LAMP
+            targets = {"object_target": setting.thing, "parent_target": setting.place, "toggle_target": lamp}
+            task = f"{setting.task_type}-{setting.thing}-None-{setting.place or rooms.LAMP}-{number}"
+            trial = folder / ROOT / split / task / f"trial_G{index:06d}"
             trial.mkdir(parents=True, exist_ok=True)
             (trial / GAME_FILE).write_text(json.dumps(file), encoding="utf-8")
             (trial / "initial_state.pddl").write_text(file["pddl_problem"], encoding="utf-8")
-            lamp = "" if setting.place else rooms.LAMP
-            targets = {"object_target": setting.thing, "parent_target": setting.place, "toggle_target": lamp}
             about = {
                 "task_id": trial.name,
                 "task_type": setting.task_type,

@@ -20,27 +20,16 @@ GRAMMARS = ("current", "legacy")
 
 
 class Setting(NamedTuple):
-    """A task in a room with everything in it.
-
-    Attributes:
-        plan: the room.
-        objects: id to kind.
-        inside: object to the receptacle it lies in; objects that are not here stand about.
-        places: object to its location.
-        agent: where the agent begins.
-        task_type: decides the form of the goal.
-        thing: the kind of object that is wanted.
-        place: the kind of receptacle to put it into, if any.
-    """
+    """A task in a room with everything in it."""
 
     plan: rooms.FloorPlan
-    objects: Mapping[str, str]
-    inside: Mapping[str, str]
-    places: Mapping[str, str]
-    agent: str
-    task_type: str
-    thing: str
-    place: str
+    objects: Mapping[str, str]  # id to kind
+    inside: Mapping[str, str]  # object to the receptacle it lies in; objects that are not here stand about
+    places: Mapping[str, str]  # object to its location
+    agent: str  # where the agent begins
+    task_type: str  # decides the form of the goal
+    thing: str  # the kind of object that is wanted
+    place: str  # the kind of receptacle to put it into, if any
 
 
 _ONE = """(exists (?r - receptacle) (exists (?o - object) (and

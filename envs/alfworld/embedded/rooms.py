@@ -48,23 +48,14 @@ CLEANABLE, HEATABLE, COOLABLE, SLICEABLE, VESSELS, SINGLE = (
 
 
 class FloorPlan(NamedTuple):
-    """A room of some number.
+    """A room."""
 
-    Attributes:
-        number: as the simulator has them: kitchens from 1, then from 201, 301 and 401.
-        room: what kind of room it is.
-        receptacles: id to kind.
-        places: id of a receptacle to its location.
-        things: kinds of objects that are found there.
-        homes: kind of object to the kinds of receptacles that take it, each with those that are there.
-    """
-
-    number: int
-    room: str
-    receptacles: dict[str, str]
-    places: dict[str, str]
-    things: tuple[str, ...]
-    homes: dict[str, dict[str, list[str]]]
+    number: int  # as the simulator has them: kitchens from 1, then from 201, 301 and 401
+    room: str  # what kind of room it is
+    receptacles: dict[str, str]  # id to kind
+    places: dict[str, str]  # id of a receptacle to its location
+    things: tuple[str, ...]  # kinds of objects that are found there
+    homes: dict[str, dict[str, list[str]]]  # kind of object to the kinds of receptacles that take it, with those there
 
 
 def plan_numbers(room: str, *, unseen: bool) -> range:
