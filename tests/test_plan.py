@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import complaint
 
 import agent_gym.plan as memory
 from agent_gym.cli.main import main
@@ -47,7 +48,7 @@ def size(tensors: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B", "Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B"])
 def test_parameters_are_those_of_the_instantiated_model(name: str) -> None:
     shape = dataclasses.replace(KNOWN[name], layers=2)
     with torch.device("meta"):
@@ -59,10 +60,7 @@ def test_parameters_are_those_of_the_instantiated_model(name: str) -> None:
     ("name", "parameters"),
     [  # as the models' safetensors files count them
         ("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768),
-        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
-        ("Qwen/Qwen2.5-72B", 72_706_203_648),
         ("Qwen/Qwen3-8B-Base", 8_190_735_360),
-        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
         ("meta-llama/Llama-3.3-70B-Instruct", 70_553_706_496),
     ],
 )
@@ -70,13 +68,7 @@ def test_known_models_have_their_published_size(name: str, parameters: int) -> N
     assert find_shape(name).parameters == parameters
 
 
-def test_adapters_are_counted_as_peft_makes_them() -> None:
-    peft = pytest.importorskip("peft")
-    model = peft.get_peft_model(model_of(SMALL), peft.LoraConfig(r=4, target_modules="all-linear"))
-    assert model.get_nb_trainable_parameters()[0] == SMALL.lora_parameters(4)
-
-
-def test_training_state_is_what_a_trained_model_holds() -> None:
+def test_training_state_adapters_and_cache_are_those_of_a_trained_model() -> None:
     model = model_of(SMALL)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
@@ -87,6 +79,13 @@ def test_training_state_is_what_a_trained_model_holds() -> None:
     assert state.optimizer == size(moments)
     # The rest are the copies that autocast makes during a pass.
     assert state.weights - 2 * SMALL.parameters == size(model.parameters())
+    with torch.no_grad():
+        cache = model.bfloat16()(torch.zeros(1, 7, dtype=torch.long), use_cache=True).past_key_values
+    held = size(t for layer in cache.layers for t in (layer.keys, layer.values))
+    assert held == 7 * memory.cache_per_token(SMALL)
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear"))
+    assert adapted.get_nb_trainable_parameters()[0] == SMALL.lora_parameters(4)
 
 
 @pytest.mark.parametrize("sharding", ["zero3", "fsdp2"])
@@ -96,16 +95,9 @@ def test_shares_of_many_processes_add_up_to_sixteen_bytes_per_parameter(sharding
     assert few - many == pytest.approx(16 * KNOWN["Qwen/Qwen2.5-7B"].parameters * (1 / 2 - 1 / 8))
 
 
-def test_cache_is_what_a_model_caches() -> None:
-    model = model_of(SMALL, dtype=torch.bfloat16)
-    with torch.no_grad():
-        cache = model(torch.zeros(1, 7, dtype=torch.long), use_cache=True).past_key_values
-    held = size(t for layer in cache.layers for t in (layer.keys, layer.values))
-    assert held == 7 * memory.cache_per_token(SMALL)
-
-
-@pytest.mark.parametrize("shape", [SMALL, dataclasses.replace(SMALL, hidden=128, mlp=384, heads=4, kv_heads=4)])
-@pytest.mark.parametrize("residual", [2, 4])
+@pytest.mark.parametrize(
+    ("shape", "residual"), [(SMALL, 2), (dataclasses.replace(SMALL, hidden=128, mlp=384, heads=4, kv_heads=4), 4)]
+)
 def test_activations_of_a_layer_are_those_that_autograd_saves(shape: ModelShape, residual: int) -> None:
     def saved(layers: int) -> int:
         torch.manual_seed(0)
@@ -135,9 +127,11 @@ TOKENS = 61  # no width of the models above
 
 
 def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
+    def planned(gpus: int, gib: int, name: str = "Qwen/Qwen2.5-7B") -> list[Any]:
+        return plan(KNOWN[name], gpus, gib * GIB, episode_tokens=4096, micro_batch_tokens=8192, lora_rank=16)
+
     def fitting(gpus: int, gib: int, name: str = "Qwen/Qwen2.5-7B") -> list[tuple[str, str, int]]:
-        sizes = {"episode_tokens": 4096, "micro_batch_tokens": 8192, "lora_rank": 16}
-        found = plan(KNOWN[name], gpus, gib * GIB, **sizes)
+        found = planned(gpus, gib, name)
         return [(one.layout, one.config, one.lora_rank) for one in found if one.obstacle is None]
 
     assert fitting(4, 80)[0] == ("colocate", "zero2", 0)
@@ -145,18 +139,14 @@ def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
     assert fitting(1, 80) == [("colocate", "single", 16)]
     assert fitting(1, 80, "Qwen/Qwen2.5-0.5B")[0] == ("colocate", "single", 0)
     assert fitting(4, 80, "Qwen/Qwen2.5-72B") == []
-
-
-def test_full_training_in_fp32_has_a_residual_stream_of_four_bytes() -> None:
-    shape = KNOWN["Qwen/Qwen2.5-0.5B"]
-    full, adapters = plan(shape, 1, 80 * GIB, episode_tokens=4096, micro_batch_tokens=8192, lora_rank=16)
-    assert full.activations == memory.activations(shape, 8192, 4) > adapters.activations
-
-
-def test_a_server_spreads_a_model_that_does_not_fit_on_one_card() -> None:
-    found = plan(KNOWN["Qwen/Qwen2.5-32B"], 4, 48 * GIB, episode_tokens=4096, micro_batch_tokens=4096, lora_rank=16)
-    two = next(one for one in found if one.servers == 2)
+    # A server spreads a model that does not fit on one card.
+    two = next(one for one in planned(4, 48, "Qwen/Qwen2.5-32B") if one.servers == 2)
     assert two.tensor_parallel == 2 and two.engines == 1 and two.cache > 0
+    # Full training in fp32 has a residual stream of four bytes.
+    full, adapters = planned(1, 80, "Qwen/Qwen2.5-0.5B")
+    assert full.activations == memory.activations(KNOWN["Qwen/Qwen2.5-0.5B"], 8192, 4) > adapters.activations
+    with pytest.raises(ConfigError, match="qwen3_moe"):
+        ModelShape.from_config({"model_type": "qwen3_moe"})
 
 
 def test_cli_names_a_command_that_the_trainer_understands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +154,7 @@ def test_cli_names_a_command_that_the_trainer_understands(capsys: pytest.Capture
     from agent_gym.cli.train import TrainingParser
 
     known = {*TrainingParser("grpo")._option_string_actions, "--num_processes"}
-    for gpus in ("4x80", "2x48", "1x80"):
+    for gpus in ("4x80", "1x80"):
         assert main(["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--gpus", gpus, "--json"]) == 0
         command = json.loads(capsys.readouterr().out)["command"]
         call = command[command.index("agent-gym grpo") :]
@@ -184,22 +174,10 @@ def test_cli_reads_a_folder_without_torch(tmp_path: Path) -> None:
     assert f"{SMALL.parameters:,} parameters" in done.stdout and "agent-gym grpo" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "Qwen/Qwen2.5-7B", "--gpus", "four"], "4x80"),
-        (["--model", "./nowhere", "--gpus", "1x80"], "nowhere/config.json"),
-        (["--model", "some/where", "--gpus", "1x80"], "Qwen/Qwen2.5-7B"),
-    ],
-)
-def test_cli_names_what_is_wrong(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["plan", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_other_families_are_refused() -> None:
-    with pytest.raises(ConfigError, match="qwen3_moe"):
-        ModelShape.from_config({"model_type": "qwen3_moe"})
+def test_cli_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    for model, gpus, message in (
+        ("Qwen/Qwen2.5-7B", "four", "4x80"),
+        ("./nowhere", "1x80", "nowhere/config.json"),
+        ("some/where", "1x80", "Qwen/Qwen2.5-7B"),  # the hub cannot be reached
+    ):
+        assert message in complaint(capsys, "plan", "--model", model, "--gpus", gpus)

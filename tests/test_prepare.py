@@ -138,9 +138,10 @@ def test_math_problems_are_unwrapped_and_each_is_kept_once(tmp_path):
     prepare("retool", source=[str(source)], output=tmp_path / "dapo")
     expected = [{"problem": problem, "answer": answer} for problem, answer in problems]
     assert read_table(tmp_path / "dapo" / "data" / "all.parquet") == expected
-    own = write_lines(tmp_path / "train.jsonl", [{"problem": "What is $1+1$?", "answer": 2}, expected[1]])
+    half = {"problem": "a \ud800 b", "answer": "1"}  # half a surrogate pair becomes a question mark
+    own = write_lines(tmp_path / "train.jsonl", [{"problem": "What is $1+1$?", "answer": 2}, expected[1], half])
     prepare("retool", source=[str(own)], output=tmp_path / "own")
-    assert read_table(tmp_path / "own" / "data" / "train.parquet") == expected
+    assert read_table(tmp_path / "own" / "data" / "train.parquet") == [*expected, half | {"problem": "a ? b"}]
 
 
 def test_the_full_wiki_takes_questions_and_documents(tmp_path):
@@ -170,13 +171,6 @@ def test_shards_are_one_split_and_other_files_are_not(tmp_path):
         prepare("gsm8k", source=[str(tmp_path / "b")], output=tmp_path / "out2")
 
 
-def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
-    source = tmp_path / "train.jsonl"
-    source.write_text('{"question": "a \\ud800 b", "answer": "#### 1"}\n')
-    prepare("gsm8k", source=[str(source)], output=tmp_path / "out")
-    assert read_table(tmp_path / "out" / "data" / "train.parquet")[0]["question"] == "a ? b"
-
-
 # What is refused.
 
 
@@ -197,18 +191,12 @@ def test_a_row_that_is_wrong_is_named_with_its_line(tmp_path, line, message):
     assert not (tmp_path / "out" / "data" / "train.parquet").exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"context": [["A", "text"]]},
-        {"context": "no JSON"},
-        {"supporting_facts": [["A", "0"]]},
-    ],
-)
-def test_a_question_of_another_form_is_named_with_its_place(tmp_path, change):
-    source = write_list(tmp_path / "train.json", [*multi_hop_rows(1), {**multi_hop_rows(1)[0], **change}])
-    with pytest.raises(ConfigError, match=r"train\.json, example 1: .*; expected the official JSON"):
-        prepare("hotpotqa", source=[str(source)], output=tmp_path / "out")
+def test_a_question_of_another_form_is_named_with_its_place(tmp_path):
+    (good,) = multi_hop_rows(1)
+    for change in ({"context": [["A", "text"]]}, {"context": "no JSON"}, {"supporting_facts": [["A", "0"]]}):
+        source = write_list(tmp_path / "train.json", [good, good | change])
+        with pytest.raises(ConfigError, match=r"train\.json, example 1: .*; expected the official JSON"):
+            prepare("hotpotqa", source=[str(source)], output=tmp_path / "out")
 
 
 def test_files_that_are_nothing_of_the_recipe(tmp_path):
@@ -250,17 +238,14 @@ def try_lines(tmp_path, monkeypatch, capsys, tiny_model):
 
     def run(printed: str) -> None:
         _, imports, make, commands = printed.strip().split("\n\n")
-        play, evaluate = map(shlex.split, commands.splitlines())
-        assert [play[:2], evaluate[:2]] == [["agent-gym", "play"], ["agent-gym", "eval"]]
+        (_, *play), (_, *evaluate) = map(shlex.split, commands.splitlines())
         monkeypatch.chdir(tmp_path)
         exec(f"{imports}\n{make}\nassert env.reset(seed=0)[0] and env.unwrapped.expert_action()", {})
         monkeypatch.setattr(sys, "stdin", io.StringIO("/expert\n" * 20))
-        assert main(play[1:]) == 0 and "done: solved" in capsys.readouterr().out
-        quick = ["--episodes", "2", "--max_turn_tokens", "4", "--engine", "transformers"]
-        assert (
-            main([tiny_model if word == "Qwen/Qwen2.5-1.5B-Instruct" else word for word in evaluate[1:]] + quick) == 0
-        )
-        assert f"\n{evaluate[2]}, {tiny_model}: 2 tasks" in capsys.readouterr().out
+        assert main(play) == 0 and "done: solved" in capsys.readouterr().out
+        words = [tiny_model if word == "Qwen/Qwen2.5-1.5B-Instruct" else word for word in evaluate]
+        assert main([*words, "--episodes", "2", "--max_turn_tokens", "4", "--engine", "transformers"]) == 0
+        assert f"{tiny_model}: 2 tasks" in capsys.readouterr().out
 
     return run
 
@@ -276,21 +261,16 @@ def test_real_word_problems(tmp_path, gsm8k_folder, try_lines, monkeypatch, caps
     assert capsys.readouterr().out.count("already there, checksums agree") == 2
 
 
-@pytest.mark.parametrize("index", ["bm25", "none"])
-def test_the_lines_for_real_questions_work(tmp_path, index, capsys, try_lines):
-    folder = tmp_path / "Who's"  # with a quote and a blank, for the shell
-    arguments = ["prepare", "hotpotqa", "--from", str(hotpotqa_sample()), "--index", index, "--output", f"{folder} out"]
-    assert main(arguments) == 0
+def test_the_lines_for_questions_work_also_without_an_index_or_train(tmp_path, capsys, try_lines):
+    folder = tmp_path / "Who's out"  # with a quote and a blank, for the shell
+    words = ["--from", str(hotpotqa_sample()), "--index", "none", "--output", str(folder)]
+    assert main(["prepare", "hotpotqa", *words]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"data/all\.parquet +60 ", printed) and re.search(r"corpus +600 ", printed)
     try_lines(printed)
-
-
-def test_the_lines_for_a_split_without_train_work(tmp_path, capsys, try_lines):
     source = write_list(tmp_path / "hotpot_dev_distractor_v1.json", multi_hop_rows(3))
-    for recipe in ("hotpotqa", "multihopqa"):
-        assert main(["prepare", recipe, "--from", str(source), "--output", str(tmp_path / recipe)]) == 0
-        try_lines(capsys.readouterr().out)
+    assert main(["prepare", "multihopqa", "--from", str(source), "--output", str(tmp_path / "dev")]) == 0
+    try_lines(capsys.readouterr().out)
 
 
 def test_every_recipe_is_in_the_help(capsys):
@@ -317,16 +297,10 @@ def test_a_dry_run_prints_bytes_and_writes_nothing(tmp_path, monkeypatch, capsys
         assert re.search(printed, capsys.readouterr().out) and not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_mistakes_are_one_line(capsys):
+    for words, message in (
         ("gsm9k", "invalid choice: 'gsm9k'"),
-        ("gsm8k", "cannot load openai/gsm8k (main) from the Hugging Face hub"),
         ("gsm8k --from ./none", "no such file: 'none'"),
-        ("gsm8k --form x", "unknown argument '--form'; did you mean --from"),
         ("gsm8k --index flat", "gsm8k has nothing to search"),
-    ],
-)
-def test_mistakes_are_one_line(words, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))
-    assert message in complaint(capsys, "prepare", *words.split())
+    ):
+        assert message in complaint(capsys, "prepare", *words.split())

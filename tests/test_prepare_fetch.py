@@ -139,17 +139,14 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
 
     sources.load.cache_clear()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    calls = []
 
-    def refuse(self: Any, *arguments: Any, **named: Any) -> None:
-        calls.append(named["timeout"])
+    def refuse(self: Any, name: str, *, revision: str, timeout: float) -> None:
         raise OSError("name not known")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", refuse)
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: pytest.fail("was asked again"))
     with pytest.raises(ConfigError, match=r"from the Hugging Face hub \(OSError\)"):
         prepare("gsm8k", output=tmp_path / "out")
-    assert len(calls) == 1
 
 
 # The hub's own client, which asks a server with as much of the hub's protocol as it needs.

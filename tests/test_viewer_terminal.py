@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import complaint
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.cli.main import main
@@ -88,6 +89,15 @@ def test_a_pipe_gets_words_without_colours(file: Path, capsys: pytest.CaptureFix
         shown = capsys.readouterr().out
         assert words in shown and "\x1b" not in shown
     assert not file.with_suffix(".html").exists()
+    assert "there are 4 episodes" in complaint(capsys, "view", str(file), "--terminal", "--episode", "5")
+    assert "--episode belongs to --terminal" in complaint(capsys, "view", str(file), "--episode", "1")
+
+
+def test_two_files_of_one_name_are_two_runs(file: Path, tmp_path: Path) -> None:
+    other, output = tmp_path / file.name, tmp_path / "page.html"
+    other.write_bytes(file.read_bytes())
+    assert main(["view", str(file), str(other), "--output", str(output)]) == 0
+    assert f'"runs":["{file}","{other}"]' in output.read_text()
 
 
 def test_a_terminal_gets_a_prompt(file: Path) -> None:
@@ -110,19 +120,3 @@ def test_a_terminal_gets_a_prompt(file: Path) -> None:
     os.write(ours, b"q\n")
     assert process.wait(60) == 0
     os.close(ours)
-
-
-def test_what_cannot_be_shown_is_an_error(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["view", str(file), "--terminal", "--episode", "5"]) == 2
-    assert main(["view", str(file), "--episode", "1"]) == 2
-    errors = capsys.readouterr().err
-    assert "there are 4 episodes" in errors and "--episode belongs to --terminal" in errors
-
-
-def test_two_files_are_two_runs(file: Path, tmp_path: Path) -> None:
-    other = tmp_path / file.name
-    other.write_bytes(file.read_bytes())
-    output = tmp_path / "page.html"
-    assert main(["view", str(file), str(other), "--output", str(output)]) == 0
-    page = output.read_text()
-    assert f'"runs":["{file}","{other}"]' in page  # one name, distinguished by their paths
