@@ -1,4 +1,4 @@
-"""HotpotQA's data from elsewhere: official files, the hub's form, its relatives, mixtures, written worlds, corpora."""
+"""HotpotQA's data from elsewhere: official files, the hub's form, its relatives, mixtures, corpora."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from test_hotpotqa_env import make  # noqa: E402
 
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
-from agent_gym.envs.hotpotqa.embedded import write_embedded  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
 from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
@@ -201,37 +200,6 @@ def test_mixing_is_even_and_loses_nothing() -> None:
 def test_wrong_settings_of_a_mixture_are_named(bad: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make("MultiHopQA", **bad)
-
-
-# Written worlds, and real questions
-
-
-def test_written_worlds_come_back_as_data_and_as_a_corpus(tmp_path: Path) -> None:
-    sizes = {"train": 12, "validation": 3, "test": 4}
-    folder = write_embedded(tmp_path / "world", sizes)
-    embedded = make()
-    for kwargs in ({}, {"corpus": str(folder / "beir" / "corpus.jsonl")}):
-        env = make(data=str(folder), **kwargs)
-        assert {split: len(rows) for split, rows in env.tasks.items()} == sizes
-        for split, index in ((split, index) for split, size in sizes.items() for index in range(size)):
-            row = embedded.tasks[split][index]
-            assert env.tasks[split][index] == {key: value for key, value in row.items() if key != "world"}
-            # Of all worlds together a title is still found, though others may now share its words.
-            assert expert_plays(env, split=split, index=index) == (True, 1.0)
-    corpus, queries = (
-        [json.loads(line) for line in (folder / "beir" / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("corpus", "queries")
-    )
-    titles = {row["_id"]: row["title"] for row in corpus}
-    assert len(titles) == len(corpus) == len(set(titles.values()))
-    head, *lines = (folder / "beir" / "qrels" / "test.tsv").read_text().splitlines()
-    rows = embedded.tasks["test"][:4]
-    relevant = [f"{row['_id']}\t{title}\t1" for row in rows for title, _ in row["supporting_facts"]]
-    assert (
-        head == "query-id\tcorpus-id\tscore"
-        and [re.sub(r"w\d+-\d+", lambda m: titles[m[0]], x) for x in lines] == relevant
-    )
-    assert [query["text"] for query in queries][-4:] == [row["question"] for row in rows]
 
 
 def test_real_questions() -> None:

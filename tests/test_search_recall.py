@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from agent_gym.envs.hotpotqa.embedded import write_embedded  # noqa: E402
+from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,7 +28,8 @@ def run(data: Path, folder: Path, *arguments: str) -> tuple[str, Any]:
 
 
 def test_bm25_on_generated_questions(tmp_path: Path) -> None:
-    data = write_embedded(tmp_path / "data", {"test": 40}) / "test.json"
+    data = tmp_path / "test.json"
+    data.write_text(json.dumps(list(GeneratedQuestions("test", 40))))
     printed, results = run(data, tmp_path)
     assert "40 questions" in printed and "hybrid" not in printed
     (row,) = results["table"]

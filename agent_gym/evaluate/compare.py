@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate.results import SHARES, report_values, sum_by_task
+from agent_gym.evaluate import SHARES, report_values, sum_by_task
 from agent_gym.evaluate.statistics import Difference, compare_means, compare_shares
 from agent_gym.rollout import Episode, from_record
 
@@ -87,28 +87,28 @@ def compare(a: Run, b: Run) -> Comparison:
         if a.questions[task] != b.questions[task]:
             raise ConfigError(f"task {task} of {a.env_id} is not the same in both runs: other data, or another seed")
 
-    means = [{task: _means(run.tasks[task]) for task in shared} for run in (a, b)]
+    means: list[dict[str, list[float]]] = []  # of each run, by measure and then by task
+    attempts = [[len(run.tasks[task]) for task in shared] for run in (a, b)]
+    for run, counts in zip((a, b), attempts, strict=True):
+        sums = sum_by_task([run.tasks[task] for task in shared], report_values)
+        means.append({name: [x / n for x, n in zip(of, counts, strict=True)] for name, of in sums.items()})
 
-    def difference(name: str, tasks: Sequence[str]) -> Difference:
-        left, right = ([side[task].get(name, 0.0) for task in tasks] for side in means)
-        once = all(len(run.tasks[task]) == 1 for run in (a, b) for task in tasks)
+    def difference(name: str, tasks: Iterable[int]) -> Difference:
+        places = list(tasks)
+        left, right = ([side[name][i] if name in side else 0.0 for i in places] for side in means)
+        once = all(counts[i] == 1 for counts in attempts for i in places)
         return (compare_shares if once and name in SHARES else compare_means)(left, right)
 
-    every = [values for side in means for values in side.values()]
-    names = dict.fromkeys(name for values in every for name in values if not name.startswith(_LEFT_OUT))
     # A term without weight is always 0.
-    names = dict.fromkeys(["episode/success", *(name for name in names if any(v.get(name) for v in every))])
-    kinds: dict[str, dict[str, list[str]]] = {}
-    for task in shared:
+    named = [name for side in means for name in side if any(any(one.get(name, ())) for one in means)]
+    names = dict.fromkeys(["episode/success", *(name for name in named if not name.startswith(_LEFT_OUT))])
+    kinds: dict[str, dict[str, list[int]]] = {}
+    for i, task in enumerate(shared):
         for name, value in a.tasks[task][0].categories.items():
-            kinds.setdefault(name, {}).setdefault(value, []).append(task)
+            kinds.setdefault(name, {}).setdefault(value, []).append(i)
     categories = {
-        name: {value: (len(tasks), difference("episode/success", tasks)) for value, tasks in sorted(parts.items())}
+        name: {value: (len(places), difference("episode/success", places)) for value, places in sorted(parts.items())}
         for name, parts in kinds.items()
     }
-    measures = {name: difference(name, shared) for name in names}
+    measures = {name: difference(name, range(len(shared))) for name in names}
     return Comparison(len(shared), len(a.tasks) - len(shared), len(b.tasks) - len(shared), measures, categories)
-
-
-def _means(attempts: Sequence[Episode]) -> dict[str, float]:
-    return {name: total / len(attempts) for name, (total,) in sum_by_task([attempts], report_values).items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from agent_gym.evaluate import SHARES, EvalResult
 from agent_gym.evaluate.compare import Comparison, Run
-from agent_gym.evaluate.results import SHARES, EvalResult
 from agent_gym.evaluate.statistics import Difference, Measure
 from agent_gym.rollout import failure_summary
 

@@ -12,8 +12,8 @@ Techniques, 1977, section 6.5; the same as the clustered standard errors of E. M
   is the number of independent attempts that would leave it as uncertain (E. L. Korn and B. I. Graubard, Survey
   Methodology 24, 1998). With one attempt per task that is their number.
 
-Two policies: tasks differ in difficulty far more than policies do, so comparing task by task sees differences that two
-separate intervals hide. With d_g the difference of the means of a quantity over the attempts at task g, for n tasks:
+Two policies are compared task by task, since tasks differ in difficulty far more than policies do. With d_g the
+difference of the means of a quantity over the attempts at task g, for n tasks:
 
 - Success with one attempt each: McNemar's exact test (Q. McNemar, Psychometrika 12, 1947): of the tasks that one of the
   two alone solved, each is the one's or the other's by a fair coin. The interval is Newcombe's method 10 (R. G.
@@ -55,19 +55,15 @@ class Measure:
     high: float | None
 
 
-def wilson_interval(successes: float, n: float, z: float = Z) -> tuple[float, float]:
-    """Return the Wilson score interval of a proportion (E. B. Wilson, JASA 22, 1927).
+def wilson_interval(successes: float, n: float) -> tuple[float, float]:
+    """Return the 95% Wilson score interval of a proportion of n trials (E. B. Wilson, JASA 22, 1927).
 
     Unlike the normal approximation it stays inside [0, 1] and is right near both ends, where evaluations often are.
-
-    Args:
-        successes: number of successes.
-        n: number of trials. Neither has to be whole: an effective number of trials seldom is.
-        z: quantile of the normal distribution; 1.96 gives 95%.
+    Neither number has to be whole: an effective number of trials seldom is.
     """
     if n == 0:
         return 0.0, 1.0
-    p = successes / n
+    p, z = successes / n, Z
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     # Both ends are exact where nothing or everything succeeded; the formula is off there by rounding.

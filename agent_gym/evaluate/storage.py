@@ -17,7 +17,6 @@ from typing import Any
 from agent_gym.errors import ConfigError, writing
 from agent_gym.rollout import Episode, EpisodeSpec, from_record, scan_trajectories, to_line, to_record
 
-Key = tuple[Any, ...]
 _BEGINNING = to_line({"version": 1})[:-3].encode()  # of each line
 
 
@@ -41,8 +40,6 @@ class EpisodeFile:
         self.path = Path(path)
         self.asked = self.finished = 0
         self._records: list[dict[str, Any]] = []
-        self._settings: dict[str, Any] = {}
-        self._policy, self._tokenizer = "", None
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
@@ -73,7 +70,7 @@ class EpisodeFile:
         self._policy, self._settings, self._tokenizer = policy, json.loads(to_line(settings)), tokenizer
         wanted = {_key(spec): spec for spec in specs}
         env_ids = {spec.env_id for spec in specs}
-        found: dict[Key, Episode] = {}
+        found: dict[Any, Episode] = {}
         for record in self._records:
             if record["policy"] != policy or record["spec"]["env_id"] not in env_ids:
                 continue
@@ -128,24 +125,23 @@ class EpisodeFile:
             self.path.unlink()
 
     def _open(self) -> None:
-        file = self.path.open("ab", buffering=0)
+        self._file = self.path.open("ab", buffering=0)
         try:
             if self.path.is_file():
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.close()
+            self._file.close()
             raise ConfigError(f"another process is writing {self.path}: wait for it, or name another file") from None
         except OSError:
             pass  # not every file system has locks
-        self._file = file
 
     def _read(self) -> None:
+        """Read the records; cut off half a line at the end, and take out the lines of failed episodes."""
         failed: set[int] = set()
-        cut = 0
         for number, line, found in scan_trajectories(self.path):
             begun = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
             if not line.endswith(b"\n") and (number > 1 or begun):  # which only the last one can be
-                cut = len(line)
+                self._file.truncate(os.fstat(self._file.fileno()).st_size - len(line))
             elif isinstance(found, str):
                 raise ConfigError(f"{self.path}, line {number}: {found}; take the line out, or name another file")
             elif "settings" not in found or "policy" not in found:
@@ -154,25 +150,19 @@ class EpisodeFile:
                 failed.add(number)
             else:
                 self._records.append(found)
-        if cut:
-            self._file.truncate(os.fstat(self._file.fileno()).st_size - cut)
         if failed:
-            self._drop(failed)
-
-    def _drop(self, numbers: set[int]) -> None:
-        """Write the file anew without some of its lines."""
-        target = self.path.resolve()
-        part = target.with_name(target.name + ".part")
-        try:
-            with target.open("rb") as old, part.open("wb") as new:
-                new.writelines(line for number, line in enumerate(old, 1) if number not in numbers)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        part.replace(target)
-        with self._file:
-            self._open()
+            target = self.path.resolve()
+            part = target.with_name(target.name + ".part")
+            try:
+                with target.open("rb") as old, part.open("wb") as new:
+                    new.writelines(line for number, line in enumerate(old, 1) if number not in failed)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+            part.replace(target)
+            with self._file:
+                self._open()
 
 
-def _key(spec: EpisodeSpec) -> Key:
+def _key(spec: EpisodeSpec) -> tuple[Any, ...]:
     return spec.env_id, spec.split, spec.index, spec.member

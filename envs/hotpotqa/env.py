@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.hotpotqa.data import EMBEDDED, paragraphs, questions, read_question
 from agent_gym.envs.hotpotqa.embedded.world import get_world
-from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge
-from agent_gym.envs.hotpotqa.tools import NOTHING, Lookup, Search, render
+from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
@@ -19,7 +18,13 @@ from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
 from agent_gym.search.sources import documents_of, open_documents
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import Parser
+from agent_gym.tools import Parser, TextTool, ToolResult, same_text
+
+Find = Callable[[Sequence[str], int], list[list[Document]]]
+"""Queries and k to documents per query."""
+Write = Callable[[Sequence[Document]], str]
+NOTHING = "No results."
+_CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
 
 SEARCH = (
     "Answer the question by searching. One search is rarely enough: search for what the question names, then for what "
@@ -46,6 +51,33 @@ Action: Search[Vurnik]
 Observation: [1] Vurnik: The Vurnik is a river that rises in Belmarosh and flows into the sea.
 Thought: It rises in Belmarosh, which is the answer.
 Action: Finish[Belmarosh]"""
+
+
+class Search(TextTool):
+    """`search(query)`: the best paragraphs for a query. All calls of one turn are one batched search."""
+
+    def __init__(self, find: Find, write: Write, top_k: int) -> None:
+        super().__init__("search", "Search an encyclopedia for paragraphs.", "query", "what to search for")
+        self._find, self._write, self._top_k = find, write, top_k
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        return [ToolResult(self._write(found) or NOTHING) for found in self._find(texts, self._top_k)]
+
+
+class Lookup(TextTool):
+    """`lookup(title)`: the paragraph with exactly this title, whatever its case."""
+
+    def __init__(self, find: Find, write: Write) -> None:
+        super().__init__("lookup", "Read the paragraph with this title.", "title", "the exact title")
+        self._find, self._write = find, write
+
+    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
+        results = []
+        for title, found in zip(texts, self._find(texts, _CANDIDATES), strict=True):
+            exact = [document for document in found if same_text(document.title) == same_text(title)]
+            problem = f"Error: no paragraph has the title {title[:80]!r}"
+            results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
+        return results
 
 
 class HotpotQAEnv(ToolEnv):

@@ -1,4 +1,4 @@
-"""What an episode is worth: its answer, and what each turn of calls showed for the first time. A `Judge` scores both.
+"""What a policy reads of what is found, and what an episode is worth: its answer, and what its turns showed.
 
 Three papers' rewards are named terms, next to the clean default:
 
@@ -18,12 +18,31 @@ scored like any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from agent_gym.envs.hotpotqa.data import Question
-from agent_gym.envs.hotpotqa.tools import shown
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match
+from agent_gym.search import Document
+from agent_gym.search.base import TokenLimit
 from agent_gym.tools import ToolCall, same_text
+
+
+def render(documents: Iterable[Document], limit: TokenLimit, max_tokens: int) -> str:
+    """Write documents as numbered lines, `[1] Title: text`, each of at most `max_tokens` tokens."""
+    lines = [f"[{n}] {_heading(d.title)}{' '.join(d.text.split())}" for n, d in enumerate(documents, 1)]
+    return "\n".join(limit.cut(line, max_tokens) for line in lines)
+
+
+def shown(text: str, title: str, sentence: str = "") -> bool:
+    """Whether an observation shows a paragraph with this title, and in it this sentence."""
+    begin, wanted = _heading(title), " ".join(sentence.split())
+    lines = (line.partition("] ")[2] for line in text.split("\n"))
+    return any(line.startswith(begin) and wanted in line for line in lines)
+
+
+def _heading(title: str) -> str:
+    title = " ".join(title.split())
+    return f"{title}: " if title else ""
 
 
 class Judge:

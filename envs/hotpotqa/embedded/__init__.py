@@ -22,10 +22,8 @@ outside of train it is drawn again where one before it is the same.
 from __future__ import annotations
 
 import functools
-import json
 import random
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from agent_gym.data import DistinctRows, Row
@@ -202,34 +200,3 @@ def _context(world: World, question: str, gold: list[str], rng: random.Random) -
     titles += gold
     rng.shuffle(titles)
     return [[title, list(world.entities[title].sentences)] for title in titles]
-
-
-def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, levels: Sequence[str] = LEVELS) -> Path:
-    """Write generated questions as HotpotQA's JSON, `<split>.json`, for `data=`, and return the folder.
-
-    Its folder `beir` then has the paragraphs of their worlds, the questions and which paragraphs are relevant to them
-    (corpus.jsonl, queries.jsonl, qrels/<split>.tsv) as BEIR has them (arXiv:2104.08663), for `corpus=`.
-
-    Raises:
-        ConfigError: for an unknown split or level.
-    """
-    folder = Path(folder).expanduser()
-    splits = {split: list(GeneratedQuestions(split, size, levels)) for split, size in sizes.items()}
-    beir = folder / "beir"
-    (beir / "qrels").mkdir(parents=True, exist_ok=True)
-    worlds = sorted({row["world"] for rows in splits.values() for row in rows})
-    documents = [document for world in worlds for document in get_world(world).documents]
-    ids = {document.title: document.id for document in documents}
-    corpus = [{"_id": d.id, "title": d.title, "text": d.text, "metadata": {}} for d in documents]
-    queries = []
-    for split, rows in splits.items():
-        # In the corpus of all worlds together a title is still unique, so that the row needs no world.
-        plain = [{key: value for key, value in row.items() if key != "world"} for row in rows]
-        (folder / f"{split}.json").write_text(json.dumps(plain), encoding="utf-8")
-        queries += [{"_id": row["_id"], "text": row["question"], "metadata": {}} for row in rows]
-        relevant = [f"{row['_id']}\t{ids[title]}\t1\n" for row in rows for title, _ in row["supporting_facts"]]
-        table = "".join(["query-id\tcorpus-id\tscore\n", *relevant])
-        (beir / "qrels" / f"{split}.tsv").write_text(table, encoding="utf-8")
-    for name, lines in (("corpus", corpus), ("queries", queries)):
-        (beir / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return folder
