@@ -153,7 +153,7 @@ def _generated_goals(data: str, kind: str) -> Splits:
     found = {}
     for split in ("test", "validation", "train"):
         goals = shop.goals(kind)
-        goals = goals[np.flatnonzero(split_of[goals.pairs[:, 0]] == split)]
+        goals = goals[np.flatnonzero(split_of[goals.pairs[:, 0]] == split).tolist()]
         texts = [goal["instruction_text"] for goal in goals]
         new = [n for n, text in enumerate(texts) if text not in seen and texts.index(text) == n]
         seen.update(texts)
