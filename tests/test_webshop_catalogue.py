@@ -75,7 +75,7 @@ def test_rows_that_are_otherwise_are_named() -> None:
 def test_the_official_goals_come_in_their_order() -> None:
     tasks, shop = open_data(str(REAL), "synthetic")
     assert {split: len(goals) for split, goals in tasks.items()} == {"train": 5410, "validation": 1000, "test": 500}
-    assert len(shop.catalogue) == 1000
+    assert len(shop.index) == 1000
     # What upstream's shuffle with seed 233 puts where its splits begin.
     first = {split: goals[0]["asin"] for split, goals in tasks.items()}
     assert first == {"train": "B07HRFSNL4", "validation": "B094Q7B3SS", "test": "B0743JKHBV"}
@@ -116,7 +116,7 @@ def test_a_built_shop_is_the_shop(tmp_path: Path) -> None:
     for kind in ("human", "synthetic"):
         assert list(stored.goals(kind)) == list(held.goals(kind))
     assert stored.product(made[7].asin) == made[7] and stored.catalogue.find("B1") is None
-    assert len(stored.catalogue) == 300 and not (tmp_path / "shop.partial").exists()
+    assert len(stored.index) == 300 and not (tmp_path / "shop.partial").exists()
     tasks, _ = open_data(str(folder), "human")
     assert tasks["test"][3] == held.goals("human")[3]
 

@@ -145,13 +145,18 @@ class Conversation:
         listener({"kind": "person", "text": text})
         reason, why = "over", ""
         if not self._over:
-            self._add_words(text)
+            state = f"{self._opening}\n\n" if self._has_state and not episode.steps else ""
+            self._words = [{"role": "user", "content": state + text}]
+            episode.messages += self._words
+            self._write_end()
             try:
                 reason = self._turns(listener)
             except EnvFailure as error:
                 reason, why = "failed", f"the environment failed: {error}"
             if len(episode.steps) == before:  # the policy did not answer
-                self._remove_words()
+                episode.messages.pop()
+                self._words = []
+                self._write_end()
         seconds = round(time.perf_counter() - begin, 3)
         episode.seconds += seconds
         end = {"kind": "end", "reason": reason, "text": why or REASONS[reason], "seconds": seconds}
@@ -254,18 +259,6 @@ class Conversation:
         listener({"kind": "results", "results": results, "seconds": round(seconds, 3)})
 
     # What stands in the context, token for token, and who wrote it.
-
-    def _add_words(self, text: str) -> None:
-        if self._has_state and not self._episode.steps:
-            text = f"{self._opening}\n\n{text}"
-        self._words = [{"role": "user", "content": text}]
-        self._episode.messages += self._words
-        self._write_end()
-
-    def _remove_words(self) -> None:
-        self._episode.messages.pop()
-        self._words = []
-        self._write_end()
 
     def _add_turn(self, generation: Generation) -> str:
         text = self._renderer.decode_action(generation.token_ids)

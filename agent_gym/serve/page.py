@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -108,10 +109,9 @@ class ChatServer(Server):
         from starlette.responses import StreamingResponse
 
         seen = request.headers.get("Last-Event-ID", "")
-        number = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 16 else -1
 
         async def pieces() -> AsyncIterator[str]:
-            nonlocal number
+            number = int(seen) if re.fullmatch("[0-9]{1,15}", seen) else -1
             while not self._ending:
                 events = await in_thread(partial(self._after, number))
                 for number, event in events:

@@ -14,12 +14,9 @@ import errno
 import ipaddress
 import json
 import logging
-import os
-import queue
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -28,6 +25,7 @@ from agent_gym.errors import ConfigError, described, require
 
 try:
     import uvicorn
+    from anyio import CapacityLimiter, to_thread
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
@@ -86,15 +84,12 @@ class Server:
     """Answers in the thread that calls `serve_forever`, until SIGINT, SIGTERM or `shutdown`.
 
     Then requests that have begun are answered, for at most 10 seconds, and the connections are closed. As a context it
-    ends with its block.
+    ends with its block. `ConfigError` if another server was faster to listen there.
 
     Args:
         listener: where to listen, from `bind`.
         routes: what is served besides `GET /health`.
         about: what `/health` answers besides the status.
-
-    Raises:
-        ConfigError: if another server was faster to listen there.
     """
 
     def __init__(
@@ -252,11 +247,11 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most
 
     Args:
         path: the path.
-        work: takes the JSON object of the request and returns the answer, in a thread of its own. It raises
-            `HTTPException` for a mistake of the client; any other exception is one of the server.
+        work: takes the JSON object of the request and returns the answer, in a thread. It raises `HTTPException` for a
+            mistake of the client; any other exception is one of the server.
         example: of a request, for clients that send something else.
         most_bytes: of a request.
-        too_long: what a client should do whose request is longer.
+        too_long: what a client should do that sends more.
     """
 
     def answer(body: bytes) -> Response:
@@ -304,48 +299,14 @@ def refusal(status: int, reason: str) -> Response:
     return json_response({"detail": reason}, status, headers)
 
 
-def in_thread(function: Callable[[], Result]) -> Awaitable[Result]:
-    """Call a function in a thread that does not keep the process alive."""
-    done: Future[Result] = Future()
-    done.set_running_or_notify_cancel()
-
-    def job() -> None:
-        try:
-            done.set_result(function())
-        except BaseException as error:
-            done.set_exception(error)
-
+async def in_thread(function: Callable[[], Result]) -> Result:
+    """Call a function in a thread; each call has a limiter of its own, for anyio's has 40 threads for all of them."""
     try:
-        _threads.submit(job)
+        return await to_thread.run_sync(function, abandon_on_cancel=True, limiter=CapacityLimiter(1))
     except RuntimeError as error:
+        if str(error) != "can't start new thread":
+            raise
         raise HTTPException(503, f"the server has no more threads ({error}); try again in a moment") from error
-    return asyncio.wrap_future(done)
-
-
-class _Threads:
-    """As many daemon threads as there were jobs at once; those of `concurrent.futures` are joined at exit."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock, self._idle = threading.Lock(), 0
-
-    def submit(self, job: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._idle:
-                threading.Thread(target=self._work, daemon=True).start()
-                self._idle += 1
-            self._idle -= 1
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
-            with self._lock:
-                self._idle += 1
-
-
-_threads = _Threads()
-os.register_at_fork(after_in_child=_threads.__init__)  # type: ignore[misc]
 
 
 async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
@@ -368,7 +329,7 @@ async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
 
 
 async def _discard(request: Request) -> None:
-    """Read on for a while: a client that is still writing when the connection closes never sees the answer."""
+    # A client that is still writing when the connection closes never sees the answer.
     with contextlib.suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(_DISCARD_S):
             async for _ in request.stream():

@@ -62,16 +62,16 @@ class Terminal:
                 interrupted = True
                 self._print("press Ctrl-C again or write /quit to leave", "dim")
                 continue
-            if line is None or line.strip() == "/quit":
+            command = "/quit" if line is None else line.strip()
+            if command == "/quit":
                 return
-            if line.strip().startswith("/"):
-                self._command(*line.strip().partition(" ")[::2])
-            elif line.strip():
-                with _interrupts(self._conversation.stop) as interrupts:
-                    self._conversation.say(line, self.show)
-                interrupted = bool(interrupts)
-                continue
             interrupted = False
+            if command.startswith("/"):
+                self._command(*command.partition(" ")[::2])
+            elif command:
+                with _interrupts(self._conversation.stop) as interrupts:
+                    self._conversation.say(line or "", self.show)
+                interrupted = bool(interrupts)
 
     def show(self, event: dict[str, Any]) -> None:
         """Show an event."""
@@ -93,9 +93,11 @@ class Terminal:
                     )
                     self._print(_clean(f"→ {call['name']}({arguments})"), "cyan")
         elif kind == "results":
-            self._results = [result["text"] for result in event["results"]]
-            for result in event["results"]:
-                self._print(f"← {_folded(_clean(result['text']))}", "red" if result["error"] else "green")
+            self._results = [_clean(result["text"]) for result in event["results"]]
+            for text, result in zip(self._results, event["results"], strict=True):
+                kept = "\n".join(text.split("\n")[:_FOLDED_LINES])[:_FOLDED_CHARS]
+                more = "" if kept == text else f"\n… {len(text) - len(kept)} more characters; /more shows them"
+                self._print(f"← {kept}{more}", "red" if result["error"] else "green")
         elif kind == "end":
             if event["reason"] == "stopped":
                 self._print("")
@@ -118,7 +120,7 @@ class Terminal:
                 if not tools:
                     self._print("this environment has no tools")
             elif name == "/more":
-                self._print(_clean("\n".join(self._results)) or "there is no result yet", "green")
+                self._print("\n".join(self._results) or "there is no result yet", "green")
             elif name == "/save":
                 path = argument.strip()
                 if not path:
@@ -158,11 +160,3 @@ def _interrupts(stop: Callable[[], None]) -> Iterator[list[int]]:
 
 def _clean(text: str) -> str:
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
-
-
-def _folded(text: str) -> str:
-    lines = text.split("\n")
-    kept = "\n".join(lines[:_FOLDED_LINES])[:_FOLDED_CHARS]
-    if kept == text:
-        return text
-    return f"{kept}\n… {len(text) - len(kept)} more characters; /more shows them"

@@ -37,10 +37,7 @@ _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 def game_names(
     data: str, task_types: Collection[str] | None = None, receptacles: int | None = None
 ) -> dict[str, list[str]]:
-    """List the games of a source; for the arguments see `ALFWorldEnv`.
-
-    Returns:
-        Split to names: ALFWorld's splits, and under their aliases `validation` and `test` once more.
+    """Return the names of games by split, under ALFWorld's names and those of `ALIASES`; for the arguments see the env.
 
     Raises:
         ConfigError: for an unknown type, if there is no such folder, if a split has no game of the types, or for too

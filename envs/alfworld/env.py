@@ -74,30 +74,23 @@ class ALFWorldEnv(ToolEnv):
       3,000 and 3,000 games. None (default) makes rooms as full as the official ones.
     - `engine`: "native" (default), which is this package's own, or "textworld", the original one, which needs the extra
       `alfworld` (a C++ compiler, and parts under the GPL) and has a process for each environment.
-    - `commands`, `show_admissible`: see above.
-    - `parser`: reads commands in another format, such as `TagParser({"env_step": "command"})`.
-    - `grammar`: "current" (`move .. to ..`) or "legacy" (`put .. in/on ..`); None (default) as the game is written,
-      which for embedded games is "current".
+    - `commands`, `show_admissible`: see above; `parser` reads commands in another format, such as
+      `TagParser({"env_step": "command"})`.
+    - `grammar`: "current" (`move .. to ..`) or "legacy" (`put .. in/on ..`); None (default) as the game is written.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     `reset(options={"game": path})` plays the game of a file or folder, or "embedded/<split>/<number>". `info` then and
     always has its name as `game`, and `goal` and `task_type`.
 
-    ## Ids
-    `AgentR1/ALFWorld-v0` (50 turns).
-
     ## Data
     Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other rooms;
     also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT licence.
-    "embedded" is a seeded generator of as many games in the official file format (embedded/); `write_embedded` in
+    "embedded" is a seeded generator of as many games in the official file format; `write_embedded` in
     embedded/__init__.py writes them to a folder.
 
     ## References
     Shridhar et al., ALFWorld, arXiv:2010.03768, after ALFRED, arXiv:1912.01734. The tool is that of Agent-R1's recipe
     (arXiv:2511.14460), which allows 20 turns and shows the admissible commands.
-
-    ## Versions
-    v0: first version.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"success": 1.0, "progress": 0.0, "invalid": 0.0}

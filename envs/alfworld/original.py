@@ -24,11 +24,7 @@ _PATIENCE_S = 300.0  # a large kitchen takes seconds to begin, and ten times tha
 
 
 class TextWorld:
-    """A process that plays one game after the other, for one environment.
-
-    Raises:
-        ConfigError: if the packages are not installed.
-    """
+    """A process that plays one game after the other, for one environment; `ConfigError` if it is not installed."""
 
     def __init__(self) -> None:
         missing = [name for name in ("textworld", "alfworld") if importlib.util.find_spec(name) is None]

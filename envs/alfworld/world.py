@@ -60,10 +60,8 @@ class World:
     """One episode of a game.
 
     Attributes:
-        location: where the agent is.
-        hand: the object it holds, if any.
+        hand: the object that the agent holds, if any.
         inside: receptacle to what is in it.
-        opened: receptacles that are open.
         states: object to what was done to it, such as {"clean", "hot"}.
         seen: receptacles whose content was shown.
         progress: the largest share of the goal's conditions that hold together.

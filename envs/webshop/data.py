@@ -15,13 +15,15 @@ import numpy as np
 
 from agent_gym.data import Splits
 from agent_gym.envs.webshop.embedded import generate, generate_easy
-from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product, splits
+from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product
 from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
 from agent_gym.errors import ConfigError
 
 EMBEDDED, EASY = "embedded", "embedded-easy"
 _GENERATED = {EMBEDDED: generate, EASY: generate_easy}
 _LARGE = 64 << 20  # bytes of a file of products that is not read anew in each process
+# Upstream's splits of its shuffled goals; its dev split is "validation" here.
+_BOUNDS = {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)}
 _GOAL: dict[str, Any] = {
     "instruction_text": str,
     "attributes": list,
@@ -34,11 +36,10 @@ _GOAL: dict[str, Any] = {
 
 
 def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
-    """Return the goals of a data source by split, and its shop; for the sources see `WebShopEnv`.
+    """Return the goals of a kind, "human" or "synthetic", of a data source by split, and its shop; see `WebShopEnv`.
 
     Raises:
-        ConfigError: if there is nothing, or no goal of this kind ("human" or "synthetic"), or if it is too large to be
-            read without being built.
+        ConfigError: if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
     """
     if kind not in KINDS:
         raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
@@ -54,7 +55,8 @@ def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
             cure = f"build its shop once, by agent-gym prepare webshop --from {paths[0]}"
             raise ConfigError(f"{paths[0]} is large: {cure}")
         shop = _official(paths, tuple(one.stat().st_mtime_ns for one in paths if one.is_file()))
-    found = splits(shop.goals(kind))
+    goals = shop.goals(kind)
+    found = {split: goals[slice(*bounds)] for split, bounds in _BOUNDS.items() if len(goals) > bounds[0]}
     if not found:
         other = next(one for one in KINDS if one != kind)
         raise ConfigError(f"{data} has no {kind} goals; goals={other!r} takes the others")
@@ -75,10 +77,8 @@ def check_goal(task: Any) -> None:
 def find_official(data: Path) -> tuple[Path, Path, Path]:
     """Find the files of products, of their attributes and of people's instructions.
 
-    In a folder the full set goes before the small one; a file of products has the others next to it.
-
-    Raises:
-        ConfigError: if there are none.
+    In a folder the full set goes before the small one; a file of products has the others next to it. `ConfigError` if
+    there are none.
     """
     folder, names = data.parent, [data.name]
     if data.is_dir():
@@ -95,11 +95,7 @@ def find_official(data: Path) -> tuple[Path, Path, Path]:
 
 
 def read_official(paths: tuple[Path, Path, Path]) -> Iterator[Product]:
-    """Read products from WebShop's files, see `find_official`; of several with one id, the first.
-
-    Raises:
-        ConfigError: for a file that is missing or another one.
-    """
+    """Read products from the files of `find_official`; of several with one id, the first."""
     items, about_file, people_file = paths
     people = dict(entries(people_file)) if people_file.is_file() else {}
     # In a temporary file: the official one has a million entries, in another order than the products.
@@ -120,10 +116,7 @@ def read_official(paths: tuple[Path, Path, Path]) -> Iterator[Product]:
 def entries(path: Path) -> Iterator[tuple[str, Any]]:
     """Give the entries of a file that holds one JSON list or object, each with its key; that of a list is its number.
 
-    The memory does not grow with the file: the official ones have up to 5 GB.
-
-    Raises:
-        ConfigError: if the file cannot be read, or holds something else.
+    The memory does not grow with the file: the official ones have up to 5 GB. `ConfigError` if it cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -81,8 +81,8 @@ class WebShopEnv(ToolEnv):
     - `data`: "embedded" (default) or "embedded-easy", a folder with the official files, their file of products
       (`items_shuffle.json` or `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
     - `goals`: "human" (default), or "synthetic", those of upstream's program.
-    - `observation`, `commands`: see above.
-    - `parser`: reads actions in another format, such as `TagParser({"search": "keywords", "click": "element"})`.
+    - `observation`, `commands`: see above; `parser` reads actions in another format, such as
+      `TagParser({"search": "keywords", "click": "element"})`.
     - `nouns`: what finds the nouns of titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
       has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (scoring.py).
     - `per_page`: products on a page of results (10, upstream's). Fewer make shorter pages.
@@ -90,16 +90,13 @@ class WebShopEnv(ToolEnv):
 
     A task that is handed in is a goal as products.py describes it.
 
-    ## Ids
-    `AgentR1/WebShop-v0`.
-
     ## Data
     The official catalogue has 1,181,436 products of 2021 and 12,087 goals of people, the small one 1,000 products and
     6,910 synthetic goals. Goals are in upstream's order (seed 233) and splits: test has the first 500, validation
     (upstream's dev) the next 1,000, train the rest. "embedded" is a seeded generator (embedded/) of 1,000 products
     and about 2,900 goals of people's kind, in the official format; no product is asked for in two splits.
-    "embedded-easy" is another one (`generate_easy`) for models that can hardly read: short titles, instructions in the
-    catalogue's words, and 1,000 products of which a search for the whole instruction finds the right one first.
+    "embedded-easy" (`generate_easy`) is for models that can hardly read: short titles, instructions in the catalogue's
+    words, and 1,000 products of which a search for the whole instruction finds the right one first.
 
     ## Differences
     Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and the limits of
@@ -112,9 +109,6 @@ class WebShopEnv(ToolEnv):
     Yao et al., WebShop, arXiv:2207.01206; data and rules of princeton-nlp/WebShop, whose licence allows academic and
     research use only (NOTICE). 15 turns as in ReAct (arXiv:2210.03629) and Agent-R1's recipe (arXiv:2511.14460), whose
     reward is `reward_weights={"score": 0, "success": 10, "invalid": 0.1}`.
-
-    ## Versions
-    v0: first version.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"score": 1.0, "success": 0.0, "invalid": 0.0}
@@ -220,10 +214,6 @@ class WebShopEnv(ToolEnv):
         if terminated:
             info["reward_parts"] = dict(self.session.parts)
         return page, reward, terminated, truncated, info
-
-    def act(self, name: str, argument: str) -> None:
-        """Take a turn that searches or clicks, without a policy's text."""
-        self.step(HermesParser().render(name, {ARGUMENTS[name]: argument}))
 
     @staticmethod
     def server(make: Callable[[], WebShopEnv], listener: socket.socket) -> ShopServer:

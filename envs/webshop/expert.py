@@ -20,11 +20,7 @@ _PATIENCE = 2  # pages of results that it looks through before it searches other
 
 
 def next_action(session: Session, style: str = "default") -> tuple[str, str]:
-    """Return the next action: "search" or "click", and what.
-
-    Raises:
-        ConfigError: for a style that is not in `STYLES`, or if the product of the goal is not in the shop.
-    """
+    """Return the next action, "search" or "click", and what; `ConfigError` if the shop has no such product or style."""
     if style not in STYLES:
         raise ConfigError(f"the WebShop expert has no style {style!r}; known: {', '.join(STYLES)}")
     if style == "direct":

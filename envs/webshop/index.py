@@ -10,11 +10,7 @@ Lucene's scores are not those of the textbook (Robertson and Zaragoza 2009):
 All that does not depend on the query is computed when an index is built: a posting holds the denominator `1 + tf * c`.
 A search adds up the postings of its rare terms in an array over all documents. Terms that many documents have are worth
 little: if they cannot lift others into the best (the idea of MaxScore, Turtle and Flood 1995), they are looked up for
-the documents that are left, and only these are sorted.
-
-The arrays of an index can be mapped from a file, so that many processes share one copy. `IndexBuilder` makes them in
-one pass, in memory that does not grow with the documents: blocks of postings are sorted by term and written to
-temporary files, and put behind each other at the end, term by term.
+the documents that are left, and only these are sorted. The arrays can be mapped from a file that processes share.
 """
 
 from __future__ import annotations
@@ -124,7 +120,10 @@ def stored_length(length: np.ndarray) -> np.ndarray:
 
 
 class IndexBuilder:
-    """Collects documents, and then makes the arrays of an `Index`; `block` is how many postings it holds in memory."""
+    """Collects documents, and then makes the arrays of an `Index`, in memory that does not grow with the documents.
+
+    Each `block` of postings is sorted by term and written to temporary files; `finish` puts them behind each other.
+    """
 
     def __init__(self, block: int = _BLOCK) -> None:
         self.vocabulary: dict[str, int] = {}

@@ -16,6 +16,7 @@ from typing import Any
 from agent_gym.envs.webshop.env import ARGUMENTS, WebShopEnv
 from agent_gym.errors import ConfigError
 from agent_gym.serve.server import HTTPException, Server, page_routes, post
+from agent_gym.tools import HermesParser
 
 _VISITS = 200
 """Visits that are remembered; a person who comes back to an older one begins anew."""
@@ -58,7 +59,7 @@ class ShopServer(Server):
             self._visits.move_to_end(visit)
             env = self._visits[visit]
             if not _is_over(env):
-                env.act(name, argument)
+                env.step(HermesParser().render(name, {ARGUMENTS[name]: argument}))
         return _state(visit, env)
 
 

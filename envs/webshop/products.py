@@ -5,12 +5,9 @@ lower-cased and get " | " for "/", an empty price is 100 dollars, several prices
 
 A goal is a dict with upstream's keys: `asin` (the product it was made from), `instruction_text`, `attributes`,
 `goal_options` (a list of values for people's goals, a dict for those of upstream's program), `price_upper`, and what
-the reward compares of the product: `name`, `query`, `product_category`, and `nouns` if the catalogue has them. Upstream
-shuffles all goals with the seed 233; the first 500 are its test split, the next 1,000 its dev split (here
-"validation"), the rest is for training.
+the reward compares of the product: `name`, `query`, `product_category`, and `nouns` if the catalogue has them.
 
-The price of a product within its range, and limits of price, are drawn without a seed there, and follow from the
-product's id here.
+What upstream draws without a seed, prices within a range and limits of price, follows from the product's id here.
 """
 
 from __future__ import annotations
@@ -32,8 +29,7 @@ from agent_gym.errors import ConfigError
 NO_PRICE = 100.0  # dollars, of products that have none
 KINDS = ("human", "synthetic")
 NO_LIMIT = 1_000_000
-_SEED = 233
-_BOUNDS = {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)}
+_SEED = 233  # upstream's
 _STEP, _HIGHEST = 10.0, 990.0  # dollars; limits of price are among 10, 20, ..., 990
 _LONGEST_ID = 10
 _NEEDED = ("asin", "name", "full_description", "small_description", "product_category", "category", "query")
@@ -88,11 +84,7 @@ class Product:
 
 
 def is_product(row: Any, place: str) -> bool:
-    """Whether upstream takes a row; ids that are "nan" or longer than ten characters are left out.
-
-    Raises:
-        ConfigError: if it is no row of `items_shuffle.json`.
-    """
+    """Whether upstream takes a row, whose id may not be "nan" or longer than ten signs; `ConfigError` if it is none."""
     if not isinstance(row, Mapping) or not isinstance(row.get("asin"), str):
         raise ConfigError(f"{place}: must be an object with {', '.join(_NEEDED)}, and is {str(row)[:60]!r}")
     missing = [name for name in _NEEDED if name not in row]
@@ -102,11 +94,7 @@ def is_product(row: Any, place: str) -> bool:
 
 
 def read_product(row: Mapping[str, Any], about: Mapping[str, Any], people: Any, place: str) -> Product:
-    """Read a row.
-
-    Raises:
-        ConfigError: if a field is of another type than upstream's.
-    """
+    """Read a row; `ConfigError` if a field is of another type than upstream's."""
     try:
         bullets, nouns, pricing = row["small_description"], row.get("nouns"), row.get("pricing") or f"${NO_PRICE}"
         # "$12.99", or "$12.99$15.99" for a range.
@@ -169,7 +157,7 @@ class GoalBuilder:
 
 
 class Goals(Sequence[Row]):
-    """Goals of one split, made when they are needed.
+    """Goals, made when they are needed.
 
     Args:
         pairs: int32 of shape (goals, 2), see `GoalBuilder`.
@@ -192,11 +180,6 @@ class Goals(Sequence[Row]):
         if pairs.ndim == 2:
             return Goals(pairs, self._kind, self._product)
         return make_goal(self._product(int(pairs[0])), self._kind, int(pairs[1]))
-
-
-def splits(goals: Goals) -> dict[str, Goals]:
-    """Cut goals into upstream's splits; those that would be empty are left out."""
-    return {split: goals[slice(*bounds)] for split, bounds in _BOUNDS.items() if len(goals) > bounds[0]}
 
 
 def make_goal(product: Product, kind: str, n: int) -> Row:
@@ -235,8 +218,7 @@ def make_goal(product: Product, kind: str, n: int) -> Row:
 def price_limit(product: Product, n: int) -> tuple[float, str]:
     """Draw a limit above the price, as upstream does: the larger of two of the next four multiples of ten.
 
-    Returns:
-        The limit, and the words for it in an instruction; none for products that cost more than there are limits for.
+    Returns it and the words for it in an instruction; none for products that cost more than there are limits for.
     """
     first = _STEP * (product.price // _STEP + 1)
     above = [first + _STEP * i for i in range(4) if first + _STEP * i <= _HIGHEST]

@@ -4,18 +4,14 @@
                     / (attributes asked for + options asked for + 1)
 
 An attribute matches if it is like one of the product's (`token_set_ratio` above 85), or stands in its texts. An option
-matches if one that was chosen is like it; colours are compared by the first plain colour in their names. `r_type` is 1
-for the kind of thing that was asked for, and 0.5, 0.1 or 0 if neither the shop's classes nor the nouns of the titles
-show it.
+matches if one that was chosen is like it; colours are compared by the first plain colour in their names.
 
 `token_set_ratio` is that of thefuzz 0.19.0, which WebShop pins. Later versions compute by rapidfuzz, and decide
 otherwise in one of ten thousand pairs: rounding decides whether a ratio is above 85.
 
 WebShop finds the nouns of titles by spaCy's English model, and so does `nouns="en_core_web_sm"`. The model is not on
-PyPI and weighs more than all the rest, so that the default is a rule: a word of two letters or more without a digit is
-a noun, unless it is in a list of function words and frequent adjectives. Of the products that a search finds besides
-the one that was meant, the rule judges 11% otherwise than the model (`benchmarks/webshop.py --nouns`). The generated
-catalogue names the nouns of its titles.
+PyPI and weighs more than all the rest, so that the default is a rule (`by_rule`). Of the products that a search finds
+besides the one that was meant, it judges 11% otherwise than the model (`benchmarks/webshop.py --nouns`).
 """
 
 from __future__ import annotations
@@ -55,7 +51,11 @@ def reward(
     """
     parts = type_reward(product, goal, nouns)
     wanted, options = goal["attributes"], goal["goal_options"]
-    attributes = sum(_has(product, attribute) for attribute in wanted)
+    texts = [text.lower() for text in (product.title, " ".join(product.bullets), product.description)]
+    attributes = sum(
+        any(token_set_ratio(own, one) > _ALIKE for own in product.attributes) or any(one in text for text in texts)
+        for one in wanted
+    )
     matches = sum(any(option_match(one, value) for value in chosen.values()) for one in asked_options(options))
     affordable = product.price <= goal["price_upper"]
     total = len(wanted) + len(options) + 1
@@ -67,7 +67,10 @@ def reward(
 
 
 def type_reward(product: Product, goal: Mapping[str, Any], nouns: Nouns) -> dict[str, Any]:
-    """Judge whether a product is the kind of thing asked for, by the shop's classes and by the titles' nouns."""
+    """Judge whether a product is the kind of thing asked for, by the shop's classes and by the titles' nouns.
+
+    `r_type` is 1 if it is, and 0.5, 0.1 or 0 if neither of them shows it.
+    """
     query_match = product.query == goal["query"]
     own, other = (
         {level.strip() for level in category.split("\u203a")}
@@ -96,13 +99,6 @@ def asked_options(options: Any) -> list[Any]:
 def option_match(asked: Any, chosen: str) -> bool:
     """Whether a chosen value is what was asked for; upstream compares the pairs of its own goals as their `str`."""
     return token_set_ratio(str(_color(chosen)), str(_color(asked))) > _ALIKE
-
-
-def _has(product: Product, attribute: str) -> bool:
-    if any(token_set_ratio(own, attribute) > _ALIKE for own in product.attributes):
-        return True
-    texts = (product.title, " ".join(product.bullets), product.description)
-    return any(attribute in text.lower() for text in texts)
 
 
 def _color(text: Any) -> Any:
@@ -149,7 +145,7 @@ _FUNCTION_WORDS = frozenset(
 
 
 def by_rule(title: str) -> tuple[str, ...]:
-    """Return the words of a title that are no function words and hold no digit."""
+    """Return the words of a title, but one letter, those with a digit, function words and frequent adjectives."""
     words = (word.lower() for word in _WORD.findall(title))
     return tuple(word for word in words if word not in _FUNCTION_WORDS and len(word) > 1)
 

@@ -47,13 +47,10 @@ class Session:
     Attributes:
         page: "index", "search", "item", one of `DETAILS`, or "done".
         number: page of the results, from 1.
-        product: the product that is shown, if any.
         chosen: name of an option to the value that was clicked.
         visited: ids of the products that were looked at since the last "Back to Search".
-        keywords: what was searched for last.
         address: where the browser is.
-        score: the reward, once something was bought.
-        parts: of the reward (scoring.py).
+        score: the reward, once something was bought, and `parts` of it (scoring.py).
     """
 
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:

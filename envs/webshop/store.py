@@ -52,7 +52,10 @@ class Shop(ForkSafe):
         super().__init__()
 
     def renew(self) -> None:
-        self.search = functools.lru_cache(_REMEMBERED)(self._search)
+        def search(query: str) -> tuple[str, ...]:
+            return tuple(self.catalogue.product(position).asin for position in self.index.search(query, RESULTS))
+
+        self.search = functools.lru_cache(_REMEMBERED)(search)
 
     def goals(self, kind: str) -> Goals:
         """Return the goals of a kind, "human" or "synthetic", in upstream's order."""
@@ -65,9 +68,6 @@ class Shop(ForkSafe):
             raise KeyError(asin)
         return found
 
-    def _search(self, query: str) -> tuple[str, ...]:
-        return tuple(self.catalogue.product(position).asin for position in self.index.search(query, RESULTS))
-
 
 class ProductList:
     """A catalogue in memory."""
@@ -75,9 +75,6 @@ class ProductList:
     def __init__(self, products: Sequence[Product]) -> None:
         self._products = products
         self._by_id = {product.asin: product for product in products}
-
-    def __len__(self) -> int:
-        return len(self._products)
 
     def product(self, position: int) -> Product:
         return self._products[position]
@@ -100,8 +97,7 @@ def open_shop(products: Iterable[Product]) -> Shop:
 def write_shop(products: Iterable[Product], folder: str | Path, *, progress: bool = False) -> Path:
     """Build a shop in a folder, which `data=` takes; what is there of an interrupted build is replaced.
 
-    Raises:
-        ConfigError: if the folder holds something already, or there are no products.
+    `ConfigError` if the folder holds something already, or there are no products.
     """
     folder = Path(folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -141,16 +137,12 @@ def write_shop(products: Iterable[Product], folder: str | Path, *, progress: boo
 
 
 def open_stored(folder: Path) -> Shop:
-    """Open a shop that `write_shop` built; sizes of files are compared, not checksums.
-
-    Raises:
-        ConfigError: if it is damaged, or of another format.
-    """
+    """Open a shop that `write_shop` built; `ConfigError` if a file has another size, or the shop another format."""
     cure = f"delete {folder} and build the shop again"
-    manifest = files.read_manifest(folder / MANIFEST, _EXPECTED, ("files", "products"), cure)
+    manifest = files.read_manifest(folder / MANIFEST, _EXPECTED, ("files",), cure)
     for name, described in manifest["files"].items():
         files.check(folder / name, described, cure, verify=False)
-    products = StoredProducts(folder / _PRODUCTS, manifest["products"])
+    products = StoredProducts(folder / _PRODUCTS)
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
     pairs = {kind: np.load(folder / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
     return Shop(products, Index(products.term, arrays), pairs)
@@ -164,8 +156,8 @@ class StoredProducts(ForkSafe):
 
     live = ("_connection", "_lock", "_read")
 
-    def __init__(self, path: Path, count: int) -> None:
-        self._path, self._count = path.absolute(), count
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
         super().__init__()
 
     def renew(self) -> None:
@@ -173,9 +165,6 @@ class StoredProducts(ForkSafe):
         self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._lock = threading.Lock()
         self._read = functools.lru_cache(_KEPT)(self._product)
-
-    def __len__(self) -> int:
-        return self._count
 
     def product(self, position: int) -> Product:
         found = self._read("position", int(position))

@@ -5,8 +5,7 @@ of letters and digits, with a dot, colon or apostrophe between two letters and a
 between two digits; runs of Katakana, and of scripts of South-East Asia; ideographs one by one; emoji; marks with what
 they stand behind. One difference: a narrow no-break space parts words here and joins them there.
 
-No word reaches over white space, and nine of ten pieces between spaces were seen before: the rules are applied once per
-piece, which makes building an index fast.
+The rules are applied once per piece between spaces, and nine of ten pieces were seen before: it makes an index fast.
 
 The stems are those of Porter's algorithm ("An algorithm for suffix stripping", 1980) with the two departures of his own
 C program, `bli` to `ble` and `logi` to `log`, which Lucene has and Snowball's "porter" has not.

@@ -82,14 +82,11 @@ def generate(split: str, index: int, grammar: str = "current", receptacles: int 
     """Make a game.
 
     Args:
-        split: `train`, `valid_seen` or `valid_unseen`.
+        split: `train`, `valid_seen` or `valid_unseen`; `ConfigError` for another.
         index: which of its games, 0 first.
         grammar: "current" or "legacy".
         receptacles: keep of the room so many receptacles at most, others in each game, and few objects; None for a
             room as full as an official one.
-
-    Raises:
-        ConfigError: for an unknown split.
     """
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
@@ -176,9 +173,6 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, g
     Returns:
         The folder, with `json_2.1.1/<split>/<task>/<trial>/` as the official data has them: `game.tw-pddl`,
         `initial_state.pddl` and `traj_data.json`. `data=` takes it, and so does ALFWorld as its `$ALFWORLD_DATA`.
-
-    Raises:
-        ConfigError: for an unknown split.
     """
     folder = Path(folder).expanduser()
     for split, size in sizes.items():

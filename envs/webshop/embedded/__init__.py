@@ -37,36 +37,26 @@ OPTIONS: dict[str, list[str]] = _TABLES["options"]
 
 
 class Kind(NamedTuple):
-    """A kind of product.
+    """A kind of product."""
 
-    Attributes:
-        category: one of the shop's five.
-        query: what finds the kind.
-        path: its place in the shop, levels between "›".
-        heads: what it is called.
-        attributes: what can be true of it, in the catalogue's words, to the words of a person.
-        options: kinds of options that it can come in, keys of `OPTIONS`.
-        low, high: dollars.
-    """
-
-    category: str
-    query: str
-    path: str
-    heads: Sequence[str]
-    attributes: Mapping[str, str]
-    options: Sequence[str]
-    low: float
+    category: str  # one of the shop's five
+    query: str  # what finds the kind
+    path: str  # its place in the shop, levels between "›"
+    heads: Sequence[str]  # what it is called
+    attributes: Mapping[str, str]  # what can be true of it, in the catalogue's words, to the words of a person
+    options: Sequence[str]  # kinds of options that it can come in, keys of `OPTIONS`
+    low: float  # dollars, as is the next
     high: float
 
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Kind:
+        # "as a catalogue has it = as a person says it"; without the second, people use the first.
+        pairs = (text.partition(" = ") for text in _TABLES["attributes"][row["attributes"]])
+        attributes = {catalogue: person or catalogue for catalogue, _, person in pairs}
+        return cls(**{**row, "attributes": attributes, "path": row["path"].replace(" > ", " \u203a ")})
 
-def _read_kind(row: Mapping[str, Any]) -> Kind:
-    # "as a catalogue has it = as a person says it"; without the second, people use the first.
-    pairs = (text.partition(" = ") for text in _TABLES["attributes"][row["attributes"]])
-    attributes = {catalogue: person or catalogue for catalogue, _, person in pairs}
-    return Kind(**{**row, "attributes": attributes, "path": row["path"].replace(" > ", " \u203a ")})
 
-
-KINDS = tuple(map(_read_kind, _TABLES["kinds"]))
+KINDS = tuple(map(Kind.read, _TABLES["kinds"]))
 
 
 class Generated(NamedTuple):
@@ -83,11 +73,7 @@ class Generated(NamedTuple):
 
 
 def generate(size: int = PRODUCTS, seed: int = 0) -> Iterator[Generated]:
-    """Generate products; the first are the same for every size.
-
-    Raises:
-        ConfigError: for a size below one.
-    """
+    """Generate products; the first are the same for every size. `ConfigError` for a size below one."""
     if size < 1:
         raise ConfigError(f"size is {size}, but a shop needs at least one product")
     taken = set[str]()
@@ -253,9 +239,6 @@ def write_embedded(folder: str | Path, size: int = PRODUCTS, seed: int = 0) -> P
     Returns:
         The folder, with `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json`; `data=` takes it. Its
         splits are then upstream's, by goals, while the embedded ones keep products apart.
-
-    Raises:
-        ConfigError: for a size below one.
     """
     folder, made = Path(folder).expanduser(), list(generate(size, seed))
     folder.mkdir(parents=True, exist_ok=True)
