@@ -20,18 +20,11 @@ NAMED_KEYS = {"Escape": 27, "Tab": 9, "ArrowRight": 39, "ArrowLeft": 37, "ArrowD
 
 
 class Browser:
-    """One tab. Use as a context manager.
-
-    Args:
-        folder: for the profile.
-
-    Attributes:
-        errors: what the page wrote to the console as a warning or an error, and exceptions nobody caught.
-    """
+    """One tab, with a profile in a folder. Use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         assert CHROMIUM is not None
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # warnings and errors on the page's console, and uncaught exceptions
         self._number = 0
         ours = [os.pipe(), os.pipe()]
         # Out of the way of 3 and 4, which the child overwrites.
@@ -86,13 +79,13 @@ class Browser:
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
-        params = message.get("params", {})
-        if message.get("method") == "Runtime.exceptionThrown":
-            self.errors.append(json.dumps(params["exceptionDetails"]))
-        if message.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.errors.append(json.dumps(params["args"]))
-        if message.get("method") == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.errors.append(params["entry"]["text"])
+        params, method = message.get("params", {}), message.get("method")
+        if method == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(params))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.errors.append(json.dumps(params))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(json.dumps(params))
         return message
 
     def open(

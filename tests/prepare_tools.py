@@ -54,30 +54,27 @@ def as_on_the_hub(row: Row) -> Row:
 
 def musique_rows(count: int, *, answerable: bool = True) -> list[Row]:
     """Rows of MuSiQue."""
-    return [
-        {
+
+    def row(n: int) -> Row:
+        texts = [(f"Town {n}", f"The river of Town {n} is R{n}."), (f"R{n}", f"R{n} is in Land {n}."), ("Moon", "Dry.")]
+        steps = [("river?", f"R{n}"), ("where?", f"Land {n}")]
+        return {
             "id": f"2hop__{n}",
             "question": f"Where is the river of Town {n}?",
             "answer": f"Land {n}",
             "answer_aliases": [f"the land {n}"],
             "answerable": answerable,
             "paragraphs": [
-                {
-                    "idx": 0,
-                    "title": f"Town {n}",
-                    "paragraph_text": f"The river of Town {n} is R{n}.",
-                    "is_supporting": True,
-                },
-                {"idx": 1, "title": f"R{n}", "paragraph_text": f"R{n} is in Land {n}.", "is_supporting": True},
-                {"idx": 2, "title": "Moon", "paragraph_text": "It has no rivers.", "is_supporting": False},
+                {"idx": i, "title": title, "paragraph_text": text, "is_supporting": i < 2}
+                for i, (title, text) in enumerate(texts)
             ],
             "question_decomposition": [
-                {"id": 1, "question": "river?", "answer": f"R{n}", "paragraph_support_idx": 0},
-                {"id": 2, "question": "where?", "answer": f"Land {n}", "paragraph_support_idx": 1},
+                {"id": i + 1, "question": question, "answer": answer, "paragraph_support_idx": i}
+                for i, (question, answer) in enumerate(steps)
             ],
         }
-        for n in range(count)
-    ]
+
+    return [row(n) for n in range(count)]
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

@@ -84,6 +84,7 @@ def test_a_mistake_is_one_line_without_a_traceback() -> None:
         ("view empty", "holds no .jsonl file"),
         (f"rollout {ENV_ID} --expert --output rows.jsonl/x.jsonl", "cannot write"),
         ("serve model empty", "without config.json"),
+        ("prepare gsm8k --index lucene", "invalid choice: 'lucene'"),
     ],
 )
 def test_a_mistake_names_what_is_wrong(words: str, message: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

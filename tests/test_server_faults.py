@@ -36,33 +36,28 @@ STEPS = 4
 RUN: dict[str, Any] = {"max_steps": STEPS, "optim": "adamw_torch", "lr_scheduler_type": "cosine"}
 
 
-class Murder(TrainerCallback):
+class Kill(TrainerCallback):
     """Kills a server once, in the step after `step`, at a point drawn from a seed."""
 
     def __init__(self, trainer: Any, server: int, when: str, step: int, rng: random.Random) -> None:
         self.trainer, self.server, self.when, self.step = trainer, server, when, step
         self.at: float | None = None
-        policy = trainer.runner.policy
-        n_weights = len(list(trainer.model.parameters()))
+        policy, n_weights = trainer.runner.policy, len(list(trainer.model.parameters()))
         self.left = rng.randrange(1, 6) if when == "rollout" else rng.randrange(n_weights)
         submit, sync = policy.submit, policy.sync
         policy.submit = lambda request: (self.count("rollout"), submit(request))[1]
         policy.sync = lambda named: sync((self.count("sync"), pair)[1] for pair in named)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.when == "update" and state.global_step == self.step:
-            self.kill()
+        self.left = 0 if self.when == "update" else self.left
+        self.count("update")
 
     def count(self, what: str) -> None:
-        if self.when != what or self.at is not None or self.trainer.state.global_step != self.step:
-            return
-        if self.left == 0:
-            self.kill()
-        self.left -= 1
-
-    def kill(self) -> None:
-        os.killpg(self.server, signal.SIGKILL)
-        self.at = time.monotonic()
+        if self.when == what and self.at is None and self.trainer.state.global_step == self.step:
+            if self.left == 0:
+                os.killpg(self.server, signal.SIGKILL)
+                self.at = time.monotonic()
+            self.left -= 1
 
 
 def build(folder: str, url: str, transfer: str) -> Any:
@@ -79,19 +74,18 @@ def build(folder: str, url: str, transfer: str) -> Any:
     )
 
 
-def doomed(folder: str, url: str, server: int, when: str, transfer: str, seed: int) -> tuple[str, float | None, float]:
+def killed(folder: str, url: str, server: int, when: str, transfer: str, seed: int) -> tuple[str, float | None, float]:
     """Train until the server is killed; return the error, when rank 0 killed it, and when this rank had stopped."""
     trainer = build(folder, url, transfer)
     rng = random.Random(f"{seed} {when} {transfer}")
     step = rng.randrange(1, STEPS - 1)
-    murder = Murder(trainer, server, when, step, rng) if os.environ["RANK"] == "0" else None
-    if murder is not None:
-        trainer.add_callback(murder)
-    else:
-        trainer.runner  # noqa: B018  (all ranks make their policy at the same point)
+    trainer.runner  # noqa: B018  (all ranks make their policy at the same point)
+    fault = Kill(trainer, server, when, step, rng) if os.environ["RANK"] == "0" else None
+    if fault is not None:
+        trainer.add_callback(fault)
     with pytest.raises(RolloutError) as caught:
         trainer.train()
-    return str(caught.value), murder.at if murder else None, time.monotonic()
+    return str(caught.value), fault.at if fault else None, time.monotonic()
 
 
 def resumed(folder: str, url: str) -> tuple[Any, list[int]]:
@@ -122,13 +116,13 @@ def undisturbed() -> tuple[Any, dict[str, Any]]:
 def test_killed(healthy: str, when: str, transfer: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with model_server(Path(model_folder()), tmp_path / "log.txt", context=256) as (url, process):
-        stopped = in_ranks(doomed, 2, str(folder), url, process.pid, when, transfer, SEED, timeout_s=600)
+        stopped = in_ranks(killed, 2, str(folder), url, process.pid, when, transfer, SEED, timeout_s=600)
     killed_at = stopped[0][1]
     assert killed_at is not None
     for message, _, stopped_at in stopped:
         assert "cannot be reached" in message and "--resume_from_checkpoint" in message
         assert stopped_at - killed_at < 60, "seconds; a wait for the server would last for minutes"
-    assert message.startswith("process 0 failed") or when == "rollout", "rank 1 says whose failure it was"
+    assert message.startswith("process 0 failed") or when == "rollout", "rank 1 names whose failure it was"
 
     saved = max(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
     assert 1 <= saved < STEPS

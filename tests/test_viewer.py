@@ -205,7 +205,7 @@ def page(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_browser
-def test_a_browser_compares_runs_task_by_task(browser: Browser, page: Path) -> None:
+def test_a_browser_compares_runs_task_by_task_and_is_steered_by_keys(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.js("document.title") == "Shown"
     assert browser.texts("#summary") == [
@@ -221,7 +221,15 @@ def test_a_browser_compares_runs_task_by_task(browser: Browser, page: Path) -> N
     browser.press("c")
     assert browser.texts("#summary")[0].startswith("11 episodes: ") and len(browser.texts(".column")) == 1
     assert browser.js("document.querySelectorAll('img, body script:not([type])').length") == 1  # the page's own
-    assert not browser.errors
+    browser.press("?")
+    assert browser.js("$('help').open")
+    browser.press("Escape")
+    assert not browser.js("$('help').open")
+    browser.press("/", *"mia")
+    assert browser.js("$('search').value") == "mia" and 0 < len(browser.texts("#list li")) < 11
+    names = browser.js("[...document.querySelectorAll('button, input, select')].filter((e) => e.offsetParent)"
+                       ".filter((e) => !(e.ariaLabel || e.innerText)).length")  # fmt: skip
+    assert names == 0 and not browser.errors
 
 
 @needs_browser
@@ -254,39 +262,15 @@ def test_a_browser_shows_rewards_of_turns_and_tokens_in_each_colour(browser: Bro
 
 
 @needs_browser
-def test_a_browser_is_steered_by_keys_alone(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    browser.press("c", "j", "j", "k")
-    assert browser.texts("#list .current .task")[0].startswith("train/1")
-    browser.press("?")
-    assert browser.js("$('help').open")
-    browser.press("Escape")
-    assert not browser.js("$('help').open")
-    browser.press("/", *"mia")
-    assert browser.js("$('search').value") == "mia"
-    assert 0 < len(browser.texts("#list li")) < 11
-    browser.press("Escape")
-    assert len(browser.texts("#list li")) == 11
-    names = browser.js("[...document.querySelectorAll('button, input, select')].filter((e) => e.offsetParent)"
-                       ".filter((e) => !(e.ariaLabel || e.innerText)).length")  # fmt: skip
-    assert names == 0
-    assert not browser.errors
-
-
-@needs_browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_narrow_screen_shows_the_list_or_an_episode(browser: Browser, page: Path, dark: bool) -> None:
-    browser.open(page, width=390, height=844, dark=dark)
-    assert browser.js("document.documentElement.scrollWidth") == 390
+def test_a_narrow_screen_shows_the_list_or_an_episode(browser: Browser, page: Path) -> None:
+    browser.open(page, width=390, height=844, dark=True)
     assert browser.js("[$('list').offsetParent !== null, $('episode').offsetParent !== null]") == [True, False]
     browser.click("#list li:nth-child(2) button")
     assert browser.js("[$('list').offsetParent !== null, $('episode').offsetParent !== null]") == [False, True]
     assert browser.js("document.documentElement.scrollWidth") == 390
     browser.press("Escape")
     assert browser.js("$('list').offsetParent !== null")
-    shade = browser.js("getComputedStyle(document.body).backgroundColor")
-    assert shade == ("rgb(22, 25, 29)" if dark else "rgb(255, 255, 255)")
-    assert not browser.errors
+    assert browser.js("getComputedStyle(document.body).backgroundColor") == "rgb(22, 25, 29)" and not browser.errors
 
 
 def test_the_curve_is_drawn_with_and_without_its_extras(tmp_path: Path) -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_tools import complaint
+from cli_tools import at_a_terminal, complaint
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.cli.main import main
@@ -100,23 +95,7 @@ def test_two_files_of_one_name_are_two_runs(file: Path, tmp_path: Path) -> None:
     assert f'"runs":["{file}","{other}"]' in output.read_text()
 
 
-def test_a_terminal_gets_a_prompt(file: Path) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "agent_gym", "view", "--terminal", str(file)]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
-    os.close(theirs)
-    seen = b""
-
-    def read_until(words: bytes) -> None:
-        nonlocal seen
-        while words not in seen:
-            assert select.select([ours], [], [], 60)[0], seen
-            seen += os.read(ours, 4096)
-
-    read_until(b"q quit: ")
-    os.write(ours, b"1\n")
-    read_until(b"turn 1")
-    assert b"\x1b[" in seen
-    os.write(ours, b"q\n")
-    assert process.wait(60) == 0
-    os.close(ours)
+def test_a_terminal_gets_a_prompt(file: Path, tmp_path: Path) -> None:
+    words = ["view", "--terminal", str(file)]
+    code, shown = at_a_terminal(tmp_path, *words, steps=[("q quit: ", b"1\n"), ("turn 1", b"q\n")])
+    assert code == 0 and "episode 1 of 4" in shown

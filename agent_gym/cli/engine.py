@@ -32,10 +32,6 @@ _PLAIN_TEMPLATE = """\
 {% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
 
 
-def _expert(episode: Any) -> str:
-    return str(episode.env.unwrapped.expert_action())
-
-
 def _random(episode: Any) -> str:
     act = getattr(episode.env.unwrapped, "random_action", None)
     if act is None:
@@ -44,8 +40,11 @@ def _random(episode: Any) -> str:
     return str(act(np.random.default_rng(derive_seed(episode.spec.sampling_seed or 0, len(episode.steps)))))
 
 
-SCRIPTS: dict[str, Callable[[Any], str]] = {"expert": _expert, "random": _random}
-"""Policies that need no model."""
+# Policies that need no model.
+SCRIPTS: dict[str, Callable[[Any], str]] = {
+    "expert": lambda episode: str(episode.env.unwrapped.expert_action()),
+    "random": _random,
+}
 
 
 class Player(NamedTuple):
@@ -140,11 +139,8 @@ def check_folder(model: str) -> None:
 def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:
     """Load a model into an engine, and return its tokenizer and the policy.
 
-    Args:
-        model: a folder or a hub id.
-        engine: vllm, transformers or auto: vLLM where it is installed and can serve the model.
-        context: longest context in tokens.
-        seed: of the engine's own sampling.
+    `engine` is vllm, transformers or auto: vLLM where it is installed and can serve the model. `context` is the longest
+    context in tokens, and `seed` that of the engine's own sampling.
     """
     if _is_adapter(model):
         if engine == "vllm":

@@ -6,10 +6,10 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from agent_gym.cli.engine import SCRIPTS, build, build_endpoint, find_players, scripted
+from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
 from agent_gym.cli.parser import Parser, nearest, positive
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs, summarize
@@ -26,6 +26,7 @@ from agent_gym.rollout import (
     warn_of_expert,
 )
 
+Limits = tuple[Budget, Context]
 # Flags that decide what an episode is like: a file is continued under the same ones only.
 SETTINGS = "split seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
 
@@ -93,18 +94,7 @@ def evaluate(argv: Sequence[str]) -> int:
     specs = {env_id: _specs(arguments, env_id, arguments.samples) for env_id in played}
     splits = {spec.split for some in specs.values() for spec in some}
     arguments.split = splits.pop() if len(splits) == 1 else None
-    results: dict[tuple[str, str], EvalResult] = {}
-    with _open_file(arguments) as file:
-        for engine in dict.fromkeys(player.engine for player in players):
-            mine = [player for player in players if player.engine == engine]
-            with _open_runner(arguments, limits, next(iter(mine[0].env_ids)), engine) as runner:
-                for player in mine:
-                    for wanted, env_id in player.env_ids.items():
-                        results[player.name, wanted] = summarize(
-                            _play(arguments, player.name, specs[env_id], file, runner)
-                        )
-    # In the order of --policy, whatever had to be started when.
-    results = {(player.name, wanted): results[player.name, wanted] for player in players for wanted in player.env_ids}
+    results = _evaluate(arguments, players, limits, specs)
     if arguments.json:
         rows = [
             {"policy": player.name, "env_id": env_id, **dataclasses.asdict(results[player.name, wanted])}
@@ -124,7 +114,6 @@ def evaluate(argv: Sequence[str]) -> int:
 
 
 def _add_playing(parser: Parser, output: str | None = None) -> None:
-    """Add what both commands have: the file, who plays, tasks and limits."""
     help_text = "write each episode there as it ends; for view, rescore, compare and --resume"
     parser.flag("--output FILE.jsonl", help_text, default=output)
     parser.flag("--resume", "go on with what --output holds", action="store_true")
@@ -146,7 +135,7 @@ def _add_playing(parser: Parser, output: str | None = None) -> None:
     flag("--env_processes N", help_text, type=int, default=0)
 
 
-def _limits(arguments: argparse.Namespace) -> tuple[Budget, Context]:
+def _limits(arguments: argparse.Namespace) -> Limits:
     context = make_context(arguments.context)
     budget = Budget(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns, arguments.max_seconds)
     return tighten(budget, context), context
@@ -186,9 +175,7 @@ def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
 
 
 @contextmanager
-def _open_runner(
-    arguments: argparse.Namespace, limits: tuple[Budget, Context], env_id: str, engine: str
-) -> Iterator[Runner]:
+def _open_runner(arguments: argparse.Namespace, limits: Limits, env_id: str, engine: str) -> Iterator[Runner]:
     """Start the policy, "model" or the name of a script, and a runner, and stop both at the end."""
     budget, context = limits
     if engine in SCRIPTS:
@@ -221,3 +208,19 @@ def _play(
     if name == "expert":
         warn_of_expert(episodes)
     return episodes
+
+
+def _evaluate(
+    arguments: argparse.Namespace, players: Sequence[Player], limits: Limits, specs: Mapping[str, list[EpisodeSpec]]
+) -> dict[tuple[str, str], EvalResult]:
+    """Return the results by policy and environment, in the order of --policy, whatever had to be started when."""
+    results: dict[tuple[str, str], EvalResult] = {}
+    with _open_file(arguments) as file:
+        for engine in dict.fromkeys(player.engine for player in players):
+            mine = [player for player in players if player.engine == engine]
+            with _open_runner(arguments, limits, next(iter(mine[0].env_ids)), engine) as runner:
+                for player in mine:
+                    for wanted, env_id in player.env_ids.items():
+                        episodes = _play(arguments, player.name, specs[env_id], file, runner)
+                        results[player.name, wanted] = summarize(episodes)
+    return {(player.name, wanted): results[player.name, wanted] for player in players for wanted in player.env_ids}

@@ -189,7 +189,6 @@ def short_help(name: str) -> str:
 
 
 def _show(parser: argparse.ArgumentParser, title: str, settings: Sequence[tuple[type, dataclasses.Field[Any]]]) -> None:
-    """Show fields of dataclasses as the flags that they become."""
     group = parser.add_argument_group(title)
     for kind, setting in settings:
         hint = get_type_hints(kind)[setting.name]

@@ -18,6 +18,7 @@ from agent_gym import __version__
 from agent_gym.cli.parser import nearest, one_line
 from agent_gym.errors import AgentGymError, ConfigError
 
+# Command to the function that runs it, as module of this package and name, and what it does.
 COMMANDS = {
     "list": ("start:list_envs", "show the environments"),
     "play": ("play:play", "play an environment yourself, in the terminal"),
@@ -37,13 +38,11 @@ COMMANDS = {
     "new": ("start:new", "write a small environment of your own to start from"),
     "speedrun": ("start:speedrun", "all of it in minutes: tiny model, warm start, GRPO, results"),
 }
-"""Command to the function that runs it, as module of this package and name, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    return guarded(lambda: _run(arguments))
+    return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, require, writing
 
-Flag = Callable[..., None]
-"""What adds a flag; see `Parser.group`."""
+Flag = Callable[..., None]  # what adds a flag, see `Parser.group`
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -26,14 +25,9 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are `ConfigError`s.
+    """An argument parser whose errors are `ConfigError`s; it offers `--config` unless `config` is false.
 
     Flags are written with underscores, as TRL writes them; dashes mean the same.
-
-    Args:
-        command: the command's name.
-        summary: what it does, for `--help`.
-        config: whether to offer `--config`.
     """
 
     def __init__(self, command: str, summary: str, *, config: bool = True) -> None:
@@ -63,11 +57,9 @@ class Parser(argparse.ArgumentParser):
         return flag
 
     def add_env(self) -> None:
-        """Add the environment's id."""
         self.flag("env_id ENV", "environment id, for example AgentR1/GSM8K-v0")
 
     def add_env_kwargs(self, help_text: str = "arguments of the environment") -> None:
-        """Add the flag for the environment's arguments."""
         self.flag("--env_kwargs JSON", help_text, type=json_object, default={})
 
     def add_model(self, title: str) -> Flag:
@@ -82,11 +74,7 @@ class Parser(argparse.ArgumentParser):
         return flag
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the command line over the yaml file that it names, if any.
-
-        Raises:
-            ConfigError: for anything that does not fit, in one line.
-        """
+        """Parse the command line over the yaml file that it names, if any."""
         arguments = with_underscores(argv)
         path, arguments = take_option(arguments, "--config")
         if path is not None:
@@ -167,11 +155,7 @@ def take_option(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """Read a yaml file that holds a mapping.
-
-    Raises:
-        ConfigError: if it is missing, cannot be read, is not yaml, or holds something else.
-    """
+    """Read a yaml file that holds a mapping."""
     yaml = require("yaml", "train")
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -227,7 +211,7 @@ def as_text(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Say what may have been meant, or what there is."""
+    """Name the known words that are near, or all of them."""
     names = list(dict.fromkeys(name[:2] + name[2:].replace("-", "_") for name in known))
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     return f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}"
@@ -239,7 +223,7 @@ def one_line(error: BaseException) -> str:
 
 
 def announce(text: str) -> None:
-    """Say what takes some seconds, on a terminal only: in a log such a line would stand between results."""
+    """Print what takes some seconds, on a terminal only: in a log such a line would stand between results."""
     if sys.stderr.isatty():
         print(f"agent-gym: {text}", file=sys.stderr, flush=True)
 

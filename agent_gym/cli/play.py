@@ -74,7 +74,6 @@ def _ask() -> str | None:
 
 
 def _game(env: gymnasium.Env[str, str], seed: int | None, options: dict[str, Any]) -> None:
-    """Play one episode on stdin and stdout."""
     _, info = env.reset(seed=seed, options=options)
     tools = {schema["function"]["name"]: schema["function"] for schema in info["tools"]}
     help_text = HELP
@@ -143,11 +142,8 @@ def _read_lines(text: str) -> str | None:
 def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any]], name: str, argument: str) -> str:
     """Write a call in the environment's wire format.
 
-    Args:
-        env: the environment; its `parser` knows the format.
-        tools: function schemas by name.
-        name: the tool.
-        argument: a JSON object with all arguments, or the value of the only (or only required) one.
+    `tools` are the function schemas by name; `argument` is a JSON object with all arguments, or the value of the only
+    (or only required) one.
     """
     parser = getattr(env.unwrapped, "parser", None)
     if parser is None or name not in tools:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NoReturn
 
 from agent_gym.cli.engine import check_folder
@@ -114,12 +114,9 @@ def _sandbox(argv: Sequence[str]) -> int:
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener:
         sandbox = LocalSandbox(limits, slots=arguments.slots, waive=set(arguments.waive))
-        try:
-            with SandboxServer(sandbox, listener) as server:
-                print(f"running programs at {server.url}/run_code", file=sys.stderr, flush=True)
-                server.serve_forever()
-        finally:
-            sandbox.close()
+        with closing(sandbox), SandboxServer(sandbox, listener) as server:
+            print(f"running programs at {server.url}/run_code", file=sys.stderr, flush=True)
+            server.serve_forever()
     return 0
 
 
@@ -133,8 +130,7 @@ def _webshop(argv: Sequence[str]) -> int:
     def make() -> Any:
         return make_env(_WEBSHOP, arguments.env_kwargs).unwrapped
 
-    env = make()  # wrong arguments are an error now, and not for the first visitor
-    listener = bind(arguments.host, arguments.port)
+    env, listener = make(), bind(arguments.host, arguments.port)  # a mistake is an error now, not for the first visitor
     with until_stopped(), listener, env.server(make, listener) as server:
         print(f"open {server.url} in a browser", file=sys.stderr, flush=True)
         server.serve_forever()

@@ -17,6 +17,7 @@ from agent_gym.cli.parser import Parser, add_engine, announce, print_table
 from agent_gym.errors import ConfigError, require
 from agent_gym.registry import entries
 
+# Template to where it goes in the new folder.
 _PLACES = {
     "env.py.txt": "{name}/env.py",
     "__init__.py.txt": "{name}/__init__.py",
@@ -24,7 +25,6 @@ _PLACES = {
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",
 }
-"""Template to where it goes in the new folder."""
 
 
 def list_envs(argv: Sequence[str]) -> int:

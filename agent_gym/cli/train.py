@@ -53,11 +53,7 @@ _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's de
 
 
 class TrainingParser(TrlParser):
-    """TRL's parser, with errors of one line, that parts our arguments from the launcher's.
-
-    Args:
-        command: grpo, ppo or sft.
-    """
+    """TRL's parser, with errors of one line, that parts our arguments from the launcher's."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -88,9 +84,6 @@ class TrainingParser(TrlParser):
 
         Returns:
             The dataclasses, the arguments of `accelerate launch`, and the arguments without those.
-
-        Raises:
-            ConfigError: for anything that does not fit, in one line.
         """
         if not torch.cuda.is_available():
             # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; and torch warns of pinned
@@ -159,8 +152,7 @@ def _launcher_flags() -> dict[str, Any]:
 
 
 def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> None:
-    _check_model(model)
-    _check_run(args)
+    _check_run(args, model)
     if args.estimator.needs_critic != critic:  # the trainer would find it when the model is loaded
         mine = ", ".join(name for name, known in ESTIMATORS.items() if known.needs_critic == critic)
         why, other = ("makes no use of", "grpo") if critic else ("needs", "ppo")
@@ -210,9 +202,7 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
         raise ConfigError(f"train_on is {env.train_on!r}; allowed: {', '.join(TRAIN_ON)}")
     if env.tiny and model.model_name_or_path is not None:
         raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
-    if not env.tiny:
-        _check_model(model)
-    _check_run(args)
+    _check_run(args, None if env.tiny else model)
     mapping("styles", env.styles)
     make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
 
@@ -220,7 +210,14 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
 def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     from agent_gym.trainers.sft import expert_episodes, train_sft
 
-    name = model.model_name_or_path or _make_tiny(env, args)
+    name = model.model_name_or_path
+    if name is None:  # --tiny
+        name = str(Path(str(args.output_dir)) / "tiny")
+        with PartialState().main_process_first():
+            if PartialState().is_main_process:
+                make = make_tiny_vision_model if shows_images(env.env_id, env.kwargs) else make_tiny_model
+                context = max(_TINY_CONTEXT, args.max_length or 0)
+                make(name, env.env_id, env.kwargs, seed=args.seed, context=context)
     tokenizer = load_tokenizer(name)
     tasks: dict[str, Any] = {"split": env.train_split, "episodes": env.train_tasks, "seed": args.seed}
     styles = mapping("styles", env.styles) or None  # None for the expert's default
@@ -233,31 +230,15 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     _finish(trained, args)
 
 
-def _make_tiny(env: SFTArguments, args: SFTConfig) -> str:
-    folder = Path(str(args.output_dir)) / "tiny"
-    with PartialState().main_process_first():
-        if PartialState().is_main_process:
-            context = max(_TINY_CONTEXT, args.max_length or 0)
-            make = make_tiny_vision_model if shows_images(env.env_id, env.kwargs) else make_tiny_model
-            make(folder, env.env_id, env.kwargs, seed=args.seed, context=context)
-    return str(folder)
-
-
+# What finds the cheap mistakes of a command, before processes are started or models loaded; and what trains.
 COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "grpo": (partial(_check_rl, False), partial(_train_rl, "AgentGRPOTrainer")),
     "ppo": (partial(_check_rl, True), partial(_train_rl, "AgentPPOTrainer")),
     "sft": (_check_sft, _train_sft),
 }
-"""What finds the cheap mistakes of a command, before processes are started or models loaded; and what trains."""
 
 
 # What all of them need.
-
-
-def _check_model(model: ModelConfig) -> None:
-    if model.model_name_or_path is None:
-        raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
-    check_folder(model.model_name_or_path)
 
 
 def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
@@ -286,8 +267,12 @@ def _resume_point(args: Any) -> str | bool | None:
     return wanted
 
 
-def _check_run(args: Any) -> None:
-    """Find what would end the run after its model is loaded: a used or closed folder, trackers, the optimizer."""
+def _check_run(args: Any, model: ModelConfig | None) -> None:
+    """Find what would end the run late: no model, a used or closed folder, trackers, the optimizer."""
+    if model is not None:
+        if model.model_name_or_path is None:
+            raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
+        check_folder(model.model_name_or_path)
     if _resume_point(args) is None:
         refuse_used(args.output_dir)
     with writing(args.output_dir, "name another folder with --output_dir"):
@@ -327,7 +312,6 @@ def _check_optimizer(args: Any) -> None:
 
 @contextmanager
 def _resume_hint(args: Any) -> Iterator[None]:
-    """Name what to resume from after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

@@ -8,25 +8,19 @@ P stands for the model's parameters, T for the trained ones (P, or those of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agent_gym.plan.models import ModelShape, find_shape
 
 __all__ = ["Estimate", "ModelShape", "find_shape", "plan"]
 
+# Tokens and vocabulary entries whose logits TRL computes at once (trl 1.16, `kernels/chunked_logprob.py`).
 HEAD_TILE = (4096, 32768)
-"""Tokens and vocabulary entries whose logits TRL computes at once (trl 1.16, `kernels/chunked_logprob.py`)."""
-LIVE_PARAMETERS = 10**9
-"""Parameters that DeepSpeed holds gathered at once (`stage3_max_live_parameters`)."""
-BUCKET = 5 * 10**8
-"""Parameters of a communication bucket of DeepSpeed's ZeRO-2 (`reduce_bucket_size`, `allgather_bucket_size`)."""
-RESERVED_SHARE = 0.08
-"""Assumed share of a GPU for CUDA contexts, NCCL's buffers and gaps between blocks. Not measured here."""
-ENGINE_RESERVED = 2 * 2**30
-"""Assumed bytes of vLLM besides weights and cache: CUDA graphs, activations of a batch. Not measured here."""
-MIN_EPISODES = 8
-"""Whole episodes that an engine's cache must hold: below that it decodes almost one by one."""
+LIVE_PARAMETERS = 10**9  # that DeepSpeed holds gathered at once (`stage3_max_live_parameters`)
+BUCKET = 5 * 10**8  # parameters of a communication bucket of ZeRO-2 (`reduce_bucket_size`, `allgather_bucket_size`)
+RESERVED_SHARE = 0.08  # of a GPU for CUDA contexts, NCCL's buffers and gaps between blocks: assumed, not measured here
+ENGINE_RESERVED = 2 * 2**30  # bytes of vLLM besides weights and cache (CUDA graphs, a batch): assumed, not measured
+MIN_EPISODES = 8  # whole episodes that an engine's cache must hold: below that it decodes almost one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +66,10 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
     if sharding == "zero3":
         weights = (2 * (p + t) if lora_rank else 2 * p) / n + 2 * min(p, LIVE_PARAMETERS)
         return TrainingState(weights, 2 * t / n, 12 * t / n)
-    if sharding == "fsdp2":
-        ends = shape.embedding * (1 if shape.tied else 2)
-        shares = (2 * p + 4 * t if lora_rank else 4 * p) / n
-        whole = min(6 * t, 6 * 2 * shape.layer + 2 * ends)
-        return TrainingState(shares + 2 * (2 * shape.layer + ends), 4 * t / n + whole, 8 * t / n)
-    raise ValueError(f"unknown sharding {sharding!r}")
+    ends = shape.embedding * (1 if shape.tied else 2)  # fsdp2
+    shares = (2 * p + 4 * t if lora_rank else 4 * p) / n
+    whole = min(6 * t, 6 * 2 * shape.layer + 2 * ends)
+    return TrainingState(shares + 2 * (2 * shape.layer + ends), 4 * t / n + whole, 8 * t / n)
 
 
 def layer_activations(shape: ModelShape, residual: int = 2) -> int:
@@ -172,10 +164,20 @@ def plan(
         micro_batch_tokens: tokens of a forward and backward pass.
         lora_rank: rank of the adapters where there are any.
     """
+    splits = [(gpus, 0)]  # GPUs that train, and that only sample
+    if gpus > 1:
+        splits += dict.fromkeys([(gpus - gpus // 2, gpus // 2), (gpus - 1, 1)])
+    # Adapters have so little state that sharing it out without the weights is of no use.
+    layouts = [
+        (config, rank, *split)
+        for rank, several in ((0, ("ddp", "zero2", "fsdp2", "zero3")), (lora_rank, ("ddp", "zero3")))
+        for split in splits
+        for config in (several if split[0] > 1 else ("single",))
+    ]
     usable, weights = gpu_bytes * (1 - RESERVED_SHARE), 2 * shape.parameters  # the engine's, in bf16
     tokens = max(micro_batch_tokens, episode_tokens)  # a longer row is alone in its pass
     estimates = []
-    for config, rank, trainers, servers in _layouts(gpus, lora_rank):
+    for config, rank, trainers, servers in layouts:
         state = training_state(shape, config, trainers, rank)
         tensor_parallel = 1
         while servers and weights / tensor_parallel > usable and 2 * tensor_parallel <= servers:
@@ -204,16 +206,3 @@ def plan(
             )
         )
     return estimates
-
-
-def _layouts(gpus: int, lora_rank: int) -> Iterator[tuple[str, int, int, int]]:
-    """Accelerate config, rank of the adapters, training GPUs, sampling GPUs."""
-    splits = [(gpus, 0)]
-    if gpus > 1:
-        splits += dict.fromkeys([(gpus - gpus // 2, gpus // 2), (gpus - 1, 1)])
-    for rank in (0, lora_rank):
-        for trainers, servers in splits:
-            # Adapters have so little state that sharing it out without the weights is of no use.
-            several = ("ddp", "zero3") if rank else ("ddp", "zero2", "fsdp2", "zero3")
-            for config in several if trainers > 1 else ("single",):
-                yield config, rank, trainers, servers

@@ -59,7 +59,6 @@ class ModelShape:
 
     @property
     def query_width(self) -> int:
-        """Width of the queries of all heads."""
         return self.heads * self.head_dim
 
     @property

@@ -89,9 +89,6 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
     """Return the pieces that are indexes: one, or none.
 
     A dense index stands in a folder of its encoder's name: another kind is built from the same vectors.
-
-    Raises:
-        ConfigError: for an index that there is not, or that the recipe cannot have.
     """
     if options.index not in (None, *INDEXES):
         raise ConfigError(f"index is {options.index!r}; it must be one of {', '.join(INDEXES)}")
@@ -162,11 +159,7 @@ def _unpacked(archive: Archive, sources: Sequence[Path]) -> Piece:
 
 
 def unpack(archive: Archive, source: Path, target: Path, progress: bool) -> int:
-    """Write what is wanted of an archive or a folder, and count it.
-
-    Raises:
-        ConfigError: if it cannot be unpacked, holds far too much, or a file that is there already.
-    """
+    """Write what is wanted of an archive or a folder, and count it."""
     count, room = 0, _GROWTH * archive.unpacked
     try:
         for name, size, open_file in tqdm(_members(source), desc=source.name, unit=" files", disable=not progress):

@@ -83,13 +83,13 @@ class Recipe:
     built: Built | None = None
 
     def accepted(self) -> list[str]:
-        """Say what local files it takes."""
+        """Return what local files it takes, for messages."""
         documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
         others = [kind.local for kind in (self.archive, self.built) if kind is not None]
         return [table.local for table in self.tables] + documents + others
 
     def cure(self, local: str | None = None) -> str:
-        """Say what works where nothing can be fetched: a local copy, if there is one, and the embedded data."""
+        """Return what works where nothing can be fetched: a local copy, if there is one, and the embedded data."""
         offers = [f"a local copy works: --from PATH, with {local}"] if local else []
         if self.embedded:
             offers.append(f'without a download {self.env_id} has its own problems (data="embedded")')

@@ -102,10 +102,8 @@ def _columns(value: Any, second: str) -> dict[str, list[Any]]:
 def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, progress: bool = False) -> None:
     """Write rows, given with places such as "train.jsonl, line 3", to a file that appears when it is complete.
 
-    They are written in groups, so that memory does not grow with the data set.
-
-    Raises:
-        ConfigError: with the place, for a row of another kind; and if there are no rows.
+    They are written in groups, so that memory does not grow with the data set. A `ConfigError` names the place of a row
+    of another kind.
     """
     require("pyarrow", "train")
     import pyarrow

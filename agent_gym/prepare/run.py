@@ -58,7 +58,7 @@ def prepare(
         name: of the recipe.
         source: files, folders or addresses of files to make it from, instead of the hub.
         output: the folder; by default that of the recipe's name in `cache_folder()`.
-        options: what can be chosen.
+        options: index, encoder and device.
         progress: whether to show progress bars.
 
     Raises:
@@ -188,13 +188,10 @@ def _check_source(
 
 def env_kwargs(prepared: Prepared) -> dict[str, Any]:
     """Return the arguments of the environment: paths, or lists of them where there are several of a kind."""
-    values: dict[str, dict[str, None]] = {}
-    for piece in prepared.pieces.values():
-        name, path = piece["argument"]
-        values.setdefault(name, {})[str(prepared.folder / path)] = None
-    kwargs: dict[str, Any] = {
-        name: next(iter(paths)) if len(paths) == 1 else list(paths) for name, paths in values.items()
-    }
+    paths: dict[str, list[str]] = {}
+    for argument, path in dict.fromkeys(tuple(piece["argument"]) for piece in prepared.pieces.values()):
+        paths.setdefault(argument, []).append(str(prepared.folder / path))
+    kwargs: dict[str, Any] = {argument: some[0] if len(some) == 1 else some for argument, some in paths.items()}
     splits = _splits(prepared)
     if splits and "train" not in splits:  # else an environment begins with train
         kwargs["split"] = splits[0]

@@ -63,11 +63,7 @@ class Inputs:
 
 
 def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
-    """Find what the recipe reads, on the hub if no paths are given; nothing is loaded yet.
-
-    Raises:
-        ConfigError: if something is not there, or is not what the recipe is made of.
-    """
+    """Find what the recipe reads, on the hub if no paths are given; nothing is loaded yet."""
     if recipe.tables:
         return _from_files(recipe, paths, urls) if paths else _from_hub(recipe)
     built, archive, (expected, *_) = recipe.built, recipe.archive, recipe.accepted()
@@ -130,11 +126,7 @@ def is_url(name: str) -> bool:
 
 
 def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
-    """Download the addresses among some names, and return the paths of all, and the address of each download.
-
-    Raises:
-        ConfigError: if one cannot be reached or has no such file.
-    """
+    """Download the addresses among some names, and return the paths of all, and the address of each download."""
     paths: list[Path] = []
     urls: dict[Path, str] = {}
     for name in names:
@@ -189,10 +181,7 @@ def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
     """Read a split of a data set of the hub, each row with its place.
 
     `datasets` keeps what it downloaded in its own cache and maps it into memory: a download that was interrupted goes
-    on, and rows cost no memory however many there are.
-
-    Raises:
-        ConfigError: if it cannot be loaded; `cure` is what to do then, for the message.
+    on, and rows cost no memory however many there are. `cure` is for the message where it cannot be loaded.
     """
     try:
         rows = load(hub.name, hub.config, hub.revision)[split]

@@ -40,11 +40,11 @@ def plot_curve(
     below: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     title: str = "",
 ) -> Path:
-    """Draw the curve and return where it is.
+    """Draw the curve as a PNG, at once or not at all, and return where it is.
 
     Args:
         points: the evaluations of the policy; there may be none if there is something below.
-        path: the PNG to write, at once or not at all; its folder is made if needed.
+        path: the PNG; its folder is made if needed.
         baseline: the evaluation to beat; its `step` is not looked at.
         below: what to draw under it: label to (training step, value) points.
         title: heading.
@@ -64,10 +64,10 @@ def plot_curve(
     figure = Figure(figsize=(7.2, (4.2 if points else 0.6) + 1.3 * len(series)), dpi=140, layout="constrained")
     ratios = {"height_ratios": [*[5] * tops, *[2] * len(series)]}
     axes = figure.subplots(tops + len(series), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0]
+    axes[0].set(title=title)
     if points:
         _draw_success(axes[0], sorted(points, key=lambda point: point.step), baseline)
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes[0].set(title=title)
     for axis, (label, points_below) in zip(axes[tops:], series.items(), strict=True):
         at, values = zip(*points_below, strict=True)
         axis.plot(at, values, color=_TRAINING, alpha=0.35, linewidth=1)
@@ -90,17 +90,16 @@ def plot_curve(
 
 
 def _draw_success(top: Any, points: Sequence[CurvePoint], baseline: CurvePoint | None) -> None:
-    steps = [point.step for point in points]
+    at, lows, highs = ([getattr(point, name) for point in points] for name in ("step", "low", "high"))
     if baseline is not None:
         top.axhspan(baseline.low, baseline.high, color=_START, alpha=0.15, linewidth=0)
         label = f"start: {baseline.success:.1%}"
         top.axhline(baseline.success, color=_START, linestyle="--", linewidth=1.3, label=label)
-    lows, highs = [point.low for point in points], [point.high for point in points]
-    top.fill_between(steps, lows, highs, color=_POLICY, alpha=0.18, linewidth=0, label="95% interval")
+    top.fill_between(at, lows, highs, color=_POLICY, alpha=0.18, linewidth=0, label="95% interval")
     # Seen alone only where there is a single point, and then it is all there is to see of the interval.
-    top.vlines(steps, lows, highs, color=_POLICY, alpha=0.3, linewidth=1)
-    last = f"policy: {points[-1].success:.1%} at step {steps[-1]:g}"
-    top.plot(steps, [point.success for point in points], color=_POLICY, marker="o", markersize=4, label=last)
+    top.vlines(at, lows, highs, color=_POLICY, alpha=0.3, linewidth=1)
+    last = f"policy: {points[-1].success:.1%} at step {at[-1]:g}"
+    top.plot(at, [point.success for point in points], color=_POLICY, marker="o", markersize=4, label=last)
     top.set(ylabel="success on held-out tasks", ylim=(0, 1))
     top.legend(loc="best", frameon=False, fontsize=9)
 
@@ -120,10 +119,7 @@ def render_curve(
     title: str = "",
     running: bool = False,
 ) -> str:
-    """Return the page.
-
-    The arguments are those of `plot_curve`; there may be nothing to draw yet. `running`: the page loads itself anew.
-    """
+    """Return the page; the arguments are those of `plot_curve`. It loads itself anew while the run is `running`."""
     points = sorted(points, key=lambda point: point.step)
     series = {label: sorted(values) for label, values in (below or {}).items() if values}
     steps = [point.step for point in points] + [step for values in series.values() for step, _ in values]
@@ -135,8 +131,10 @@ def render_curve(
         now_at = f"{now.success:.1%} [{now.low:.1%}, {now.high:.1%}] at step {now.step:g}"
         head = f"success on held-out tasks <small>{now_at}</small>"
         band = [(p.step, p.high) for p in points] + [(p.step, p.low) for p in reversed(points)]
-        start = [(step, baseline.success) for step in (scale.first, scale.last)] if baseline else []
-        drawn = scale.line(start, "start line") if start else ""
+        drawn = ""
+        if baseline:
+            ends = [(step, baseline.success) for step in (scale.first, scale.last)]
+            drawn += scale.shape("polyline", ends, "start line")
         drawn += scale.shape("polygon", band, "policy band")
         drawn += scale.shape("polyline", [(p.step, p.success) for p in points], "policy line")
         drawn += "".join(
@@ -148,7 +146,9 @@ def render_curve(
         numbers = [value for _, value in values]
         scale = _Scale(min(steps), last, min(numbers), max(numbers))
         head = f"{html.escape(label)} <small>{numbers[-1]:.4g} at step {values[-1][0]:g}</small>"
-        panels.append(scale.panel(head, scale.line(values, "training line")))
+        # A line of one point is not to be seen.
+        drawn = scale.dot(*values[0], f"{numbers[0]:.4g}", "training") if len(values) == 1 else ""
+        panels.append(scale.panel(head, drawn or scale.shape("polyline", values, "training line")))
     ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
     ending = ending if running else "The run is over."
     reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
@@ -174,11 +174,6 @@ class _Scale:
     def shape(self, tag: str, places: Sequence[tuple[float, float]], style: str) -> str:
         at = " ".join(f"{self.x(step):.1f},{self.y(value):.1f}" for step, value in places)
         return f'<{tag} class="{style}" points="{at}"/>'
-
-    def line(self, places: Sequence[tuple[float, float]], style: str) -> str:
-        if len(places) == 1:
-            return self.dot(*places[0], f"{places[0][1]:.4g}", style.split()[0])
-        return self.shape("polyline", places, style)
 
     def dot(self, step: float, value: float, tooltip: str, style: str = "policy") -> str:
         title = f"<title>{html.escape(tooltip)}</title>"

@@ -87,7 +87,7 @@ function searchText(episode) {
   return episode.searchable;
 }
 
-// Attempts at the same task, of all runs: the k-th attempt of one run stands beside the k-th of the others.
+// Attempts at the same task, of all runs: the k-th attempt of one run stands next to the k-th of the others.
 function pairs() {
   const found = new Map();
   const seen = new Map();

@@ -1,6 +1,6 @@
 """Trajectories as one HTML page that needs nothing else: no server, no network, no second file.
 
-The page is viewer.html with viewer.css, the scripts and the data put in. Whatever a model wrote is untrusted text. It
+The page is viewer.html with viewer.css, the scripts and the data put in. What a model wrote is untrusted text. It
 gets into the page in one place only, a JSON block in which every `<` is escaped, and onto the screen only as text
 nodes; a content security policy that allows this one script, by its hash, and no connection at all is the second lock.
 

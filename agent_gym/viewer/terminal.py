@@ -1,6 +1,6 @@
 """Trajectories in the terminal: the list of episodes, one of them by its number, a prompt to go from one to the next.
 
-Into a pipe or a file go the same words without colours. Whatever a model wrote is shown as text: control characters,
+Into a pipe or a file go the same words without colours. What a model wrote is shown as text: control characters,
 with which a text could move the cursor or rename the window, are replaced by their pictures.
 """
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from agent_gym.chat import text_of
 
-STYLES = {
+_STYLES = {
     "system": "dim",
     "user": "green",
     "tool": "magenta",
@@ -63,9 +63,8 @@ def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = Non
 def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
     """Show one episode: the opening, then each turn with what it earned, coloured by its source."""
     spec, (mark, colour) = record["spec"], _OUTCOMES[_outcome(record)]
-    ending = (
-        "the task ended" if record["terminated"] else f"cut off: {record['truncation']}" if record["truncated"] else ""
-    )
+    ending = f"cut off: {record['truncation']}" if record["truncated"] else ""
+    ending = "the task ended" if record["terminated"] else ending
     facts = [spec["env_id"], spec["split"], record["task_id"], f"seed {spec['seed']}", ending]
     parts: list[RenderableType] = [
         Rule(plain(f"episode {number} of {total}"), align="left"),
@@ -103,27 +102,28 @@ def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str
             return
         if line == "l":
             console.print(episode_table(records, found))
-        elif line.startswith("/"):
+            continue
+        if line.startswith("/"):
             found = [i for i, record in enumerate(records, 1) if line[1:].lower() in _all_text(record)]
             shown = 0
             console.print(episode_table(records, found) if found else plain(f"nothing holds {line[1:]!r}"))
-        elif line in ("n", "", "p"):
-            forth = line != "p"
-            following = [i for i in found if i > shown] if forth else [i for i in reversed(found) if i < shown]
+            continue
+        if line in ("n", "", "p"):
+            following = [i for i in reversed(found) if i < shown] if line == "p" else [i for i in found if i > shown]
             if not following:
-                console.print(plain(f"that was the {'last' if forth else 'first'} one"))
+                console.print(plain(f"that was the {'first' if line == 'p' else 'last'} one"))
                 continue
             shown = following[0]
-            console.print(episode_view(records[shown - 1], shown, len(records)))
         elif line.isdecimal() and 1 <= int(line) <= len(records):
             shown = int(line)
-            console.print(episode_view(records[shown - 1], shown, len(records)))
         else:
             console.print(plain(f"what is {line!r}? The episodes are 1 to {len(records)}"))
+            continue
+        console.print(episode_view(records[shown - 1], shown, len(records)))
 
 
 def _speech(name: str, text: Any) -> list[RenderableType]:
-    style = STYLES.get(name, "")
+    style = _STYLES.get(name, "")
     return [plain(name, style), Padding(plain(str(text).rstrip(), style), (0, 0, 0, 2))]
 
 
