@@ -347,17 +347,6 @@ PRESETS = {
 }
 
 
-def get_preset(name: str) -> Preset:
-    """Return a preset by name.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
-    if name not in PRESETS:
-        raise ConfigError(f"preset is {name!r}; allowed: {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
 def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Preset:
     """Make the preset of any environment that has an expert: `agent-gym speedrun --env ID`.
 

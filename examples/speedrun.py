@@ -21,7 +21,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.examples.dashboard import tool_calls, watch
-from agent_gym.examples.presets import Imitation, Preset, get_preset
+from agent_gym.examples.presets import PRESETS, Imitation, Preset
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
@@ -57,7 +57,9 @@ def run_speedrun(
     Raises:
         ConfigError: for an unknown preset or engine, a missing GPU, or a model or data set that cannot be loaded.
     """
-    chosen = get_preset(preset) if isinstance(preset, str) else preset
+    if isinstance(preset, str) and preset not in PRESETS:
+        raise ConfigError(f"preset is {preset!r}; allowed: {', '.join(PRESETS)}")
+    chosen = PRESETS[preset] if isinstance(preset, str) else preset
     if engine not in ("auto", "vllm", "transformers"):
         raise ConfigError(f"engine is {engine!r}; allowed: auto, vllm, transformers")
     if chosen.needs_gpu and not torch.cuda.is_available():
@@ -85,14 +87,8 @@ def imitate(
     preset: Preset, phase: Imitation, model: Any, tokenizer: Any, settings: SFTConfig, callbacks: list[Any]
 ) -> None:
     """Let the expert play and train the model on its episodes."""
-    episodes = expert_episodes(
-        preset.env_id,
-        preset.env_kwargs,
-        tokenizer,
-        episodes=phase.episodes,
-        seed=settings.seed,
-        styles=phase.styles,
-    )
+    options: dict[str, Any] = {"episodes": phase.episodes, "seed": settings.seed, "styles": phase.styles}
+    episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options)
     rows = [row for episode in episodes for row in episode.rows]
     # All tokens are trained on in this phase, the environment's included: a model that starts from random weights
     # learns to copy numbers from them. RL afterwards trains on the policy's tokens only. An environment that shows
@@ -149,7 +145,12 @@ class _Speedrun:
     def run(self) -> dict[str, Any]:
         preset = self.preset
         self.log(f"{preset.env_id}, seed {self.seed}")
-        source = preset.model or str(self._timed("model", self._make_model))
+        source = preset.model
+        if source is None:
+            make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
+            options = {"seed": self.seed, **preset.tiny}
+            where = (self.folder / "tiny", preset.env_id, preset.env_kwargs)
+            source = str(self._timed("model", make, *where, **options))
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
             seed=self.seed,
@@ -188,11 +189,6 @@ class _Speedrun:
         self._evaluate("GRPO policy")
         self.policy.close()  # so that the next run in this process has the memory
         return self._report()
-
-    def _make_model(self) -> Path:
-        preset = self.preset
-        make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
-        return make(self.folder / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed, **preset.tiny)
 
     def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()

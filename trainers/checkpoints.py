@@ -10,6 +10,7 @@ holds what decided the training: no paths of the machine, no tokens.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -51,7 +52,7 @@ class WholeCheckpoints(Trainer):
     _writing = False
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, and report the loss of another process; see `transformers.Trainer.train`.
+        """Train, see `transformers.Trainer.train`.
 
         Raises:
             ConfigError: if the output folder holds checkpoints of another run, and this one does not resume from any.
@@ -63,21 +64,16 @@ class WholeCheckpoints(Trainer):
             return super().train(*args, **kwargs)
         except RuntimeError as error:
             # Between CPUs the error has no class of its own, but the library's name in its text.
-            if isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
-                way = way_on(self.args.output_dir)
-                raise RolloutError(f"another process of this run is gone ({error}). {way}") from error
-            raise
+            if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
+                raise
+            way = way_on(self.args.output_dir)
+            raise RolloutError(f"another process of this run is gone ({error}). {way}") from error
 
     def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder, ASIDE)) if self._writing else folder
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write a checkpoint aside, then give it its name.
-
-        Raises:
-            RolloutError: if it could not be written, with what is left to resume from.
-        """
         folder = Path(self._get_output_dir(trial))
         final = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         written = folder / ASIDE / final.name
@@ -122,7 +118,7 @@ class WholeCheckpoints(Trainer):
 
 
 def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
-    """Raise `ConfigError` if a folder holds files of another run, that is, files that match one of the patterns."""
+    """Raise `ConfigError` if a folder holds files that match one of the patterns, that is, files of another run."""
     folder = Path(output_dir)
     found = next((path for mark in marks for path in sorted(folder.glob(mark))), None)
     if found is None:
@@ -132,7 +128,7 @@ def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
 
 
 def way_on(output_dir: str | Path) -> str:
-    """Return the sentence on what a run in a folder can be resumed from."""
+    """Return the sentence that names what a run in a folder can be resumed from."""
     last = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
     return f"Resume from {last} with --resume_from_checkpoint true" if last else "There is no checkpoint yet"
 
@@ -141,20 +137,13 @@ def versions() -> dict[str, str]:
     """Return the versions of the packages that matter, of those that are installed."""
     found = {"agent-gym": __version__}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def write_provenance(trainer: Any, folder: str | Path) -> None:
-    """Write `agent_gym.json` into a folder.
-
-    Its keys are trainer, base_model (a hub id, or the last part of a path), environments (env_id, env_kwargs, split and
-    number of tasks of each), settings, step, evaluations (step, success with low and high, reward, episodes) and
-    versions.
-    """
+    """Write `agent_gym.json` into a folder: what trained the model in it, on what, and how well it did."""
     args, state, data = trainer.args, trainer.state, trainer.train_dataset
     base = str(trainer.model.config.name_or_path or "")
     sources = Counter(zip(data["env_id"], data["env_kwargs"], data["split"], strict=True))
@@ -183,15 +172,9 @@ def write_provenance(trainer: Any, folder: str | Path) -> None:
 
 
 def read_provenance(folder: str | Path) -> dict[str, Any]:
-    """Return the description of the model in a folder; empty if there is none.
-
-    Raises:
-        ConfigError: if the file is broken.
-    """
+    """Return the content of `agent_gym.json`, empty if there is none; raises `ConfigError` if the file is broken."""
     path = Path(folder, FILE)
-    if not path.is_file():
-        return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error

@@ -82,20 +82,21 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     def __post_init__(self) -> None:
         self.check_settings()
-        if self.single and (self.keep_groups < 1.0 or self.max_refills):
+        single = self.num_generations == 1  # there are no groups
+        if single and (self.keep_groups < 1.0 or self.max_refills):
             raise ConfigError("keep_groups and max_refills compare episodes of a task: num_generations must be above 1")
-        if self.single and self.estimator.needs_groups:
+        if single and self.estimator.needs_groups:
             raise ConfigError(
                 f"num_generations is 1, but {self.advantage_estimator!r} compares episodes of the same task: raise it "
                 "to 2 or more, or take an estimator that learns from single episodes (reinforce_pp, remax, gae, ...)"
             )
-        if self.single:
+        if single:
             self.num_generations = _OneEpisode(1)
         try:
             super().__post_init__()
         except ValueError as error:  # the user can correct what TRL and transformers find wrong
             raise ConfigError(str(error)) from error
-        if self.single:
+        if single:
             self.num_generations = 1
         for name, reason in FIXED.items():
             allowed = _NEUTRAL.get(name, (GRPOConfig.__dataclass_fields__[name].default,))
@@ -173,25 +174,13 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     @property
     def device(self) -> torch.device:
-        """The device of this process."""
         # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is resumed.
         device = super().device
         return torch.device("cpu") if device.type == "cpu" else device
 
     @property
     def server_urls(self) -> list[str]:
-        """The addresses of the model servers."""
         return [url.strip() for url in (self.vllm_server_base_url or "").split(",") if url.strip()]
-
-    @property
-    def single(self) -> bool:
-        """Whether each task is played once, so that there are no groups."""
-        return self.num_generations == 1
-
-    @property
-    def chunks(self) -> int:
-        """Optimizer micro-steps that share one rollout; TRL resolves it from three settings."""
-        return cast(int, self.steps_per_generation)
 
     @property
     def batch_tasks(self) -> int:
@@ -210,22 +199,18 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     @property
     def budget(self) -> Budget:
-        """The limits of one episode."""
         return Budget(self.max_turn_tokens, self.max_episode_tokens, self.max_turns, self.episode_timeout)
 
     @property
     def curriculum(self) -> TurnCurriculum | None:
-        """The turn budget over the run, None for a constant one."""
         return None if self.turn_curriculum is None else TurnCurriculum.parse(self.turn_curriculum)
 
     @property
     def estimator(self) -> Estimator:
-        """The advantage estimator."""
         return get_estimator(self.advantage_estimator)
 
     @property
     def credit(self) -> Credit:
-        """The settings of the estimator."""
         return Credit(
             gamma=self.gamma,
             lam=self.lam,
@@ -242,7 +227,4 @@ class AgentPPOConfig(CriticSettings, AgentGRPOConfig):  # type: ignore[misc]
     """Settings of `AgentPPOTrainer`: everything `AgentGRPOConfig` has, and `CriticSettings`.
 
     TRL's `num_iterations` are PPO's epochs, `steps_per_generation` / `gradient_accumulation_steps` its minibatches.
-
-    Raises:
-        ConfigError: for settings that contradict each other or this trainer.
     """

@@ -33,10 +33,8 @@ def wants_vllm(args: AgentGRPOConfig) -> bool:
 
 
 def check_sharded(args: AgentGRPOConfig, policy: Policy | None) -> None:
-    """Raise `ConfigError` if a model in shares would be sampled from directly.
-
-    Processes decode different numbers of steps, and each pass through a model in shares takes all of them.
-    """
+    """Raise `ConfigError` if a model in shares would be sampled from directly."""
+    # Processes decode different numbers of steps, and each pass through a model in shares takes all of them.
     if isinstance(policy, TransformersPolicy) or (policy is None and not wants_vllm(args)):
         raise ConfigError(
             "the model is in shares (FSDP2 or ZeRO-3), and the transformers engine samples from whole ones only: "
@@ -52,25 +50,18 @@ def build_policy(
     *,
     sharded: bool = False,
 ) -> Policy:
-    """Make the engine: vLLM, in this process or behind servers, or transformers on the live model.
+    """Make the engine of an unwrapped policy: vLLM, in this process or behind servers, or transformers on the model.
 
-    Where `use_vllm` is None and vLLM cannot serve the policy, a warning gives the reason, and transformers samples.
-
-    Args:
-        model: the unwrapped policy.
-        renderer: of its tokenizer; it knows which tokens end a turn.
-        args: the trainer's settings.
-        autocast: the precision in which the trainer computes the loss, for an engine that shares its model.
-        sharded: whether this process holds only a part of the model, so that vLLM is the only engine.
+    Where `use_vllm` is None and vLLM cannot serve the policy, a warning gives the reason, and transformers samples, in
+    the precision of `autocast`. Of a model in shares (`sharded`) it cannot.
 
     Raises:
         ConfigError: if vLLM was set, or is the only way, and cannot serve the policy.
     """
     if wants_vllm(args):
         made: Policy | None = None
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         try:
-            with barrier_on_error(distributed):
+            with barrier_on_error(torch.distributed.is_available() and torch.distributed.is_initialized()):
                 made = _vllm(model, renderer, args)
             return made
         except (ConfigError, RolloutError) as error:
@@ -134,15 +125,12 @@ def _base(model: Any) -> Any:
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, weight) of an unwrapped policy, LoRA merged, sharded parameters gathered, no critic.
+    """Yield (name, weight) of a policy without its DDP or FSDP wrapper, LoRA merged, shards gathered, no critic.
 
     LoRA deltas are added to a copy. Merging into the weights and taking the delta out again afterwards, as TRL does,
     rounds in bf16 at every sync: after 300 syncs the base weights had drifted by 23% of their mean size (512 x 512
     layer). Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a
-    weight per expert again.
-
-    Args:
-        model: the policy without its DDP or FSDP wrapper. With sharded parameters every process reads all weights.
+    weight per expert again. With sharded parameters every process reads all weights.
 
     Raises:
         ConfigError: for weights that an engine cannot be given, see `check_servable`.
@@ -184,11 +172,11 @@ def check_servable(model: Any) -> None:
 
 def _parameters(base: Any) -> dict[str, torch.Tensor]:
     """Return the parameters of the policy itself by their names in a model without adapters."""
-    found = {}
-    for name, parameter in base.named_parameters():
-        if not (name.startswith(PREFIX) or "lora_" in name or ".original_module." in name):
-            found[name.replace(".base_layer", "").replace(".modules_to_save.default", "")] = parameter
-    return found
+    return {
+        name.replace(".base_layer", "").replace(".modules_to_save.default", ""): parameter
+        for name, parameter in base.named_parameters()
+        if not (name.startswith(PREFIX) or "lora_" in name or ".original_module." in name)
+    }
 
 
 def _stored_names(base: Any, parameters: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
@@ -278,16 +266,12 @@ def _full(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def warn_of_rounding(trainer: Any) -> None:
-    """Warn of trained weights in half precision, which round small updates away; frozen ones may be of any type.
-
-    DeepSpeed, and FSDP with mixed precision, keep float32 copies of what they train.
-    """
-    mixed = trainer.accelerator.mixed_precision != "no"
-    if trainer.is_deepspeed_enabled or (trainer.is_fsdp_enabled and mixed):
-        return
+    """Warn of trained weights in half precision, which round small updates away; frozen ones may be of any type."""
     trained = {name: weight.dtype for name, weight in trainer.model.named_parameters() if weight.requires_grad}
     half = [(name, dtype) for name, dtype in trained.items() if dtype in (torch.bfloat16, torch.float16)]
-    if half:
+    # DeepSpeed, and FSDP with mixed precision, keep float32 copies of what they train.
+    copied = trainer.is_fsdp_enabled and trainer.accelerator.mixed_precision != "no"
+    if half and not copied and not trainer.is_deepspeed_enabled:
         name, dtype = half[0]
         warnings.warn(
             f"{len(half)} of {len(trained)} trained weights are {str(dtype).removeprefix('torch.')} ({name}, ...), "

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import httpx  # what the hub's client speaks with, and whose errors it lets through
+import httpx
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
@@ -68,11 +70,7 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
 def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:
     """Write the model of a checkpoint to a new or empty folder, and return the folder.
 
-    Args:
-        checkpoint: what to export.
-        out: the folder.
-        merge_adapter: merge a LoRA adapter into its base model.
-        critic: also copy the critic, to `critic/`, where no loader of the policy looks.
+    The critic goes to `critic/`, where no loader of the policy looks.
 
     Raises:
         ConfigError: if the folder has content, there is nothing to merge, no critic, no tokenizer, or the adapter's
@@ -88,11 +86,11 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
         raise ConfigError(f"{folder} has no critic; only agent-gym ppo leaves one")
     if not any(path.name.startswith("tokenizer") for path in kept):
         raise ConfigError(f"{folder} has no tokenizer; save that of the base model into it first")
+    out.parent.mkdir(parents=True, exist_ok=True)
     # Made aside, so that a failure leaves no folder that looks like a model.
-    aside = out.with_name(out.name + ".unfinished")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
+    with TemporaryDirectory(dir=out.parent, prefix=".unfinished-") as scratch:
+        aside = Path(scratch, "model")
+        aside.mkdir()
         if merge_adapter:
             _merge(checkpoint, aside)
         else:
@@ -106,9 +104,6 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
         if out.exists():
             out.rmdir()
         aside.rename(out)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
     return out
 
 
@@ -124,18 +119,8 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
             f"cannot load the base model {checkpoint.base!r} of the adapter; correct base_model_name_or_path in "
             f"{checkpoint.folder / 'adapter_config.json'} ({str(error).splitlines()[0]})"
         ) from error
-    config, generation_config = base.config, base.generation_config
     adapted = PeftModel.from_pretrained(base, str(checkpoint.folder))
-    merged = {name: weight.contiguous() for name, weight in merged_weights(adapted)}
-    # A fresh model of the same kind: PEFT has put layers of its own into the one it was given.
-    plain: Any = kind.from_config(config, dtype=base.dtype)
-    missing, unexpected = plain.load_state_dict(merged, strict=False)
-    tied = set(plain.all_tied_weights_keys)
-    if unexpected or set(missing) - tied:
-        raise ConfigError(f"the adapter does not fit its base model: {[*unexpected, *missing][:3]}")
-    plain.tie_weights()
-    plain.generation_config = generation_config
-    plain.save_pretrained(out)
+    base.save_pretrained(out, state_dict={name: weight.contiguous() for name, weight in merged_weights(adapted)})
     encoder = AutoTokenizer if kind is AutoModelForCausalLM else AutoProcessor
     encoder.from_pretrained(checkpoint.folder).save_pretrained(out)
 
@@ -153,6 +138,7 @@ pipeline_tag: text-generation
 # license: yours to fill in; those of the base model and of the training data bind you
 ---
 """
+_NUMBERS = ("success", "95% interval", "reward", "episodes")
 
 
 def model_card(
@@ -169,50 +155,46 @@ def model_card(
     if base.count("/") != 1 or base.startswith((".", "/", "~")) or Path(base).exists():
         base = ""
     adapter = checkpoint.base is not None and not merged
-    library = "peft" if adapter else "transformers"
     what = "A LoRA adapter" if adapter else "A language model" + " with a LoRA adapter merged in" * merged
-    of = f" of [{base}](https://huggingface.co/{base})" if base else ""
-    log = provenance.get("evaluations", [])
-    how = ""
+    if base:
+        what += f" of [{base}](https://huggingface.co/{base})"
     if provenance:
         estimator = provenance["settings"].get("advantage_estimator")
-        how = f", trained by `{provenance['trainer']}` ({estimator}) for {provenance['step']} steps"
+        what += f", trained by `{provenance['trainer']}` ({estimator}) for {provenance['step']} steps"
+    library = "peft" if adapter else "transformers"
     head = _HEAD.format(library=library, base=f"base_model: {base}\n" if base else "")
-    parts = [head, f"# {name}\n", f"{what}{of}{how}, with agent-gym.\n"]
+    parts = [head, f"# {name}\n", f"{what}, with agent-gym.\n"]
     if provenance:
-        rows = [_environment(env) for env in provenance["environments"]]
         columns = ("environment", "task", "split", "tasks", "data", "arguments")
-        number = "The number at the end of an environment's id is its version.\n"
-        parts += ["## Environments\n", _table(columns, rows), number]
-    numbers = ("success", "95% interval", "reward", "episodes")
+        parts += ["## Environments\n", _table(columns, *map(_environment, provenance["environments"]))]
+        parts += ["The number at the end of an environment's id is its version.\n"]
+    log = provenance.get("evaluations", [])
     if evaluations or log:
         parts += ["## Evaluation\n"]
     if evaluations:
         measured = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
-        parts += [_table(("policy", "environment", "split", *numbers), measured)]
+        parts += [_table(("policy", "environment", "split", *_NUMBERS), *measured)]
     if log:
         course = [(str(entry["step"]), *_result(*(entry[name] for name in MEASURED))) for entry in log]
-        parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *numbers), course)]
+        parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *_NUMBERS), *course)]
     if provenance:
         settings = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
-        parts += ["## Settings\n", _table(("setting", "value"), settings)]
+        parts += ["## Settings\n", _table(("setting", "value"), *settings)]
     used = provenance.get("versions") or versions()
-    parts += ["## Versions\n", _table(("package", "version"), list(used.items()))]
-    return "\n".join(parts)
+    return "\n".join([*parts, "## Versions\n", _table(("package", "version"), *used.items())])
 
 
 def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], EvalResult]:
-    """Condense the episodes that `agent-gym eval --output` wrote, by policy, environment and split.
+    """Summarize the episodes that `agent-gym eval --output` wrote, by policy, environment and split.
 
     Raises:
         ConfigError: for a file that is no trajectory file.
     """
     episodes: dict[tuple[str, str, str], list[Any]] = {}
-    for path in paths:
-        for record in read_trajectories(path):
-            spec = record["spec"]
-            key = str(record.get("policy", "policy")), spec["env_id"], str(spec["split"])
-            episodes.setdefault(key, []).append(from_record(record))
+    for record in chain.from_iterable(map(read_trajectories, paths)):
+        spec = record["spec"]
+        key = str(record.get("policy", "policy")), spec["env_id"], str(spec["split"])
+        episodes.setdefault(key, []).append(from_record(record))
     return {key: summarize(part) for key, part in episodes.items()}
 
 
@@ -227,18 +209,16 @@ def _result(success: float, low: float, high: float, reward: float, episodes: in
     return f"{success:.1%}", f"{low:.1%} to {high:.1%}", f"{reward:.3f}", str(episodes)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)]) + "\n"
+def _table(columns: Sequence[str], *rows: Sequence[str]) -> str:
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * len(columns), *cells))
 
 
 # The hub.
 
 
 def check_name(name: str) -> None:
-    """Raise `ConfigError` for a name that the hub would refuse, one that is not like `user/model`."""
+    """Raise `ConfigError` for a name that the hub would refuse, or that is not like `user/model`."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -254,18 +234,19 @@ def push(folder: str | Path, name: str, *, kind: str = "model") -> str:
         ConfigError: if this machine is offline, has no token, or may not write there. The folder stays.
     """
     api = HfApi()
-    later = f"the folder is complete; push it later with: hf upload {name} {folder} --repo-type {kind}"
     try:
         made: Any = api.create_repo(name, repo_type=kind, exist_ok=True)
         api.upload_folder(repo_id=name, repo_type=kind, folder_path=folder, commit_message="Export from agent-gym")
-    except OfflineModeIsEnabled as error:
-        raise ConfigError(f"cannot push {name}: HF_HUB_OFFLINE is set; {later}") from error
-    except LocalTokenNotFoundError as error:
-        raise ConfigError(f"cannot push {name}: no token; log in with `hf auth login`; {later}") from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "no"
-        cure = "; log in with `hf auth login`, or take a name of your own" if status in (401, 403, 404) else ""
-        raise ConfigError(f"cannot push {name}: the hub answered {status}{cure}; {later}") from error
-    except (httpx.HTTPError, OSError) as error:
-        raise ConfigError(f"cannot push {name}: no hub within reach ({type(error).__name__}); {later}") from error
+    except (httpx.HTTPError, OSError) as error:  # the bases of all errors of the hub's client
+        reason = f"no hub within reach ({type(error).__name__})"
+        if isinstance(error, OfflineModeIsEnabled):
+            reason = "HF_HUB_OFFLINE is set"
+        elif isinstance(error, LocalTokenNotFoundError):
+            reason = "no token; log in with `hf auth login`"
+        elif isinstance(error, HfHubHTTPError):
+            status = error.response.status_code if error.response is not None else "no"
+            cure = "; log in with `hf auth login`, or take a name of your own" if status in (401, 403, 404) else ""
+            reason = f"the hub answered {status}{cure}"
+        later = f"the folder is complete; push it later with: hf upload {name} {folder} --repo-type {kind}"
+        raise ConfigError(f"cannot push {name}: {reason}; {later}") from error
     return str(made)

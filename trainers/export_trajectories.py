@@ -112,11 +112,20 @@ _ELSEWHERE = {*_NAMED, "version", "spec", "messages", "tools", "steps", "rows", 
 def _rows(record: Mapping[str, Any], form: str) -> list[dict[str, Any]]:
     spec, tools = record["spec"], json.dumps(record["tools"])
     about = {"env_id": spec["env_id"], "task_id": record["task_id"], "reward": record["reward"]}
+    # One shape for all: a column of parquet has one, and some contents are lists of parts.
+    messages = [
+        {"role": message["role"], "content": _text(message["content"]), "name": message.get("name")}
+        for message in record["messages"]
+    ]
     if form == "messages":
-        return [{"messages": _messages(record), "tools": tools, **about}]
+        return [{"messages": messages, "tools": tools, **about}]
+    rows = []
+    for row in record["rows"]:
+        mask = action_mask([Span(*span) for span in row["spans"]], len(row["token_ids"]))
+        rows.append({"token_ids": row["token_ids"], "action_mask": list(map(int, mask)), "logprobs": row["logprobs"]})
     if form == "sft":
-        masked = ((row["token_ids"], _mask(row)) for row in record["rows"])
-        return [{"input_ids": ids, "assistant_masks": mask, **about} for ids, mask in masked if any(mask)]
+        learned = (row for row in rows if any(row["action_mask"]))
+        return [{"input_ids": row["token_ids"], "assistant_masks": row["action_mask"], **about} for row in learned]
     steps = [
         {
             **{name: step[name] for name in _OF_STEPS},
@@ -125,34 +134,18 @@ def _rows(record: Mapping[str, Any], form: str) -> list[dict[str, Any]]:
         }
         for step in record["steps"]
     ]
-    rows = [
-        {"token_ids": row["token_ids"], "action_mask": _mask(row), "logprobs": row["logprobs"]}
-        for row in record["rows"]
-    ]
     whole = {
         **{name: spec[name] for name in ("env_id", "split", "index", "seed", "group", "member")},
         "env_kwargs": json.dumps(spec["env_kwargs"]),
         **{name: record[name] for name in _NAMED},
         "reward_terms": json.dumps(record["reward_terms"]),
-        "messages": _messages(record),
+        "messages": messages,
         "tools": tools,
         "steps": steps,
         "rows": rows,
         "extra": json.dumps({key: value for key, value in record.items() if key not in _ELSEWHERE}),
     }
     return [whole]
-
-
-def _mask(row: Mapping[str, Any]) -> list[int]:
-    return [int(kept) for kept in action_mask([Span(*span) for span in row["spans"]], len(row["token_ids"]))]
-
-
-def _messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    # One shape for all: a column of parquet has one, and some contents are lists of parts.
-    return [
-        {"role": message["role"], "content": _text(message["content"]), "name": message.get("name")}
-        for message in record["messages"]
-    ]
 
 
 def _text(content: Any) -> str:

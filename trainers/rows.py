@@ -66,7 +66,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._chunks = self.args.chunks
+        self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
         self._micro_step = 0  # within the optimizer step

@@ -6,7 +6,8 @@ TRL's. Where TRL has a name for something, it keeps that name (`epsilon`, `delta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
 from agent_gym.errors import ConfigError
@@ -37,50 +38,27 @@ _TRL_LOSSES = {
 }
 
 
-_LEAST = {
-    "max_num_seqs": 1,
-    "env_workers": 1,
-    "env_processes": 0,
-    "trajectories_per_step": 0,
-    "micro_batch_size": 1,
-    "micro_batch_tokens": 2,
-    "max_refills": 0,
-    "overlong_buffer": 0,
-    "outcome_weight": 0,
-    "critic_learning_rate": 0,
-    "critic_warmup_steps": 0,
-    "vf_coef": 0,
-}
+class _Metadata(dict[str, Any]):
+    """What is known of a setting. The parser of transformers hands a copy to argparse, which knows only `help`."""
 
-
-class _Metadata(dict[str, str]):
-    """Help and group of a setting. The parser of transformers hands a copy to argparse, which knows no groups."""
-
-    def copy(self) -> dict[str, str]:
+    def copy(self) -> dict[str, Any]:
         return {"help": self["help"]}
 
 
-def setting(default: Any, group: str, text: str) -> Any:
-    """Declare a setting: its default, its group in `GROUPS`, and its help."""
-    return field(default=default, metadata=_Metadata(help=text, group=group))
+def setting(default: Any, group: str, text: str, least: int | None = None) -> Any:
+    """Declare a setting: its default, its group in `GROUPS`, its help, and the least value that it may have."""
+    return field(default=default, metadata=_Metadata(help=text, group=group, least=least))
+
+
+_hints = functools.cache(get_type_hints)
 
 
 def choices(settings: type, name: str) -> list[Any]:
     """Return the values that a setting allows, None first; empty if it is not a choice."""
-    hint = get_type_hints(settings)[name]
+    hint = _hints(settings)[name]
     kinds = [kind for kind in (hint, *get_args(hint)) if getattr(kind, "__origin__", None) is Literal]
     allowed = [value for kind in kinds for value in get_args(kind)]
     return [None, *allowed] if allowed and type(None) in get_args(hint) else allowed
-
-
-def _check(settings: Any, declared: type) -> None:
-    """Raise `ConfigError` for a value that a setting of the class `declared` does not allow."""
-    for name in declared.__annotations__:
-        allowed, value = choices(declared, name), getattr(settings, name)
-        if allowed and value not in allowed:
-            raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
-        if name in _LEAST and value is not None and value < _LEAST[name]:
-            raise ConfigError(f"{name} is {value}; it must be at least {_LEAST[name]}")
 
 
 @dataclass
@@ -131,13 +109,14 @@ class AgentSettings:
         "Share of task groups in play besides those of a batch, so that no rollout waits for its slowest: what is "
         "unfinished goes on in the next one.",
     )
-    max_num_seqs: int = setting(256, "sampling", "Most sequences vLLM decodes at once, per process.")
-    env_workers: int = setting(32, "sampling", "Environments that compute at the same time, per process.")
+    max_num_seqs: int = setting(256, "sampling", "Most sequences vLLM decodes at once, per process.", 1)
+    env_workers: int = setting(32, "sampling", "Environments that compute at the same time, per process.", 1)
     env_processes: int = setting(
         0,
         "sampling",
         "Processes that run environments, per process; 0 for threads. For environments that compute in Python or are "
         "not thread-safe.",
+        0,
     )
     # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any fixed
     # range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
@@ -158,15 +137,15 @@ class AgentSettings:
     process_norm: Literal["none", "trajectory", "group", "batch", "prime"] | None = setting(
         None, "credit", "Credit process rewards from their step on, scaled this way; by default as any other reward."
     )
-    outcome_weight: float = setting(1.0, "credit", "With process_norm: factor of the outcome reward.")
+    outcome_weight: float = setting(1.0, "credit", "With process_norm: factor of the outcome reward.", 0)
     keep_groups: float = setting(
         1.0, "selection", "StarPO-S: train on this share of the groups, those of largest reward spread."
     )
     max_refills: int = setting(
-        0, "selection", "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times."
+        0, "selection", "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times.", 0
     )
     overlong_buffer: int = setting(
-        0, "selection", "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none."
+        0, "selection", "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none.", 0
     )
     loss_type: Literal["clip", "cispo"] = setting(
         "clip", "loss", "clip (PPO's) or cispo. TRL's dapo is clip with loss_normalization token."
@@ -187,10 +166,10 @@ class AgentSettings:
         "(log-ratio per token, before credit is given).",
     )
     micro_batch_size: int | None = setting(
-        None, "memory", "Rows per pass. Default: per_device_train_batch_size; with micro_batch_tokens as many as fit."
+        None, "memory", "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
     )
     micro_batch_tokens: int | None = setting(
-        None, "memory", "Tokens per forward and backward pass, padding included; a longer row is alone in its own."
+        None, "memory", "Tokens per forward and backward pass, padding included; a longer row is alone in its own.", 2
     )
     packing: bool = setting(
         False,
@@ -204,7 +183,7 @@ class AgentSettings:
     eval_temperature: float = setting(0.0, "evaluation", "Sampling temperature of evaluation; 0 is greedy decoding.")
     num_generations_eval: int | None = setting(1, "evaluation", "Attempts per task in evaluation.")
     trajectories_per_step: int = setting(
-        8, "evaluation", "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none."
+        8, "evaluation", "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none.", 0
     )
     echo_trap: Literal["off", "warn", "stop"] = setting(
         "warn", "evaluation", "What the collapse monitor does when it sees one coming: off, warn or stop."
@@ -214,7 +193,12 @@ class AgentSettings:
         """Raise `ConfigError` for values that no run can have, and for settings of ours that contradict each other."""
         if self.loss_type in _TRL_LOSSES:
             raise ConfigError(f"loss_type {self.loss_type!r} of TRL is called {_TRL_LOSSES[self.loss_type]} here")
-        _check(self, AgentSettings)
+        for own in (own for own in fields(self) if "group" in own.metadata):
+            value, least, allowed = getattr(self, own.name), own.metadata["least"], choices(type(self), own.name)
+            if allowed and value not in allowed:
+                raise ConfigError(f"{own.name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
+            if least is not None and value is not None and value < least:
+                raise ConfigError(f"{own.name} is {value}; it must be at least {least}")
         for name in ("gamma", "lam", "step_gamma", "step_lam"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
@@ -238,9 +222,9 @@ class CriticSettings:
     critic: Literal["model", "head"] = setting(
         "model", "critic", "model: a backbone of its own; head: one layer on the policy's trunk."
     )
-    critic_learning_rate: float = setting(1e-5, "critic", "Learning rate of the critic.")
-    critic_warmup_steps: int = setting(0, "critic", "Optimizer steps at the start in which only the critic learns.")
-    vf_coef: float = setting(0.5, "critic", "Factor of the value loss.")
+    critic_learning_rate: float = setting(1e-5, "critic", "Learning rate of the critic.", 0)
+    critic_warmup_steps: int = setting(0, "critic", "Optimizer steps at the start in which only the critic learns.", 0)
+    vf_coef: float = setting(0.5, "critic", "Factor of the value loss.", 0)
     cliprange_value: float | None = setting(
         0.2, "critic", "How far a value may move from the old one within a rollout; None for no limit."
     )
@@ -250,8 +234,6 @@ class CriticSettings:
     )
 
     def check_settings(self) -> None:
-        """Raise `ConfigError` as `AgentSettings.check_settings`, and for values that no critic can have."""
-        _check(self, CriticSettings)
         if self.cliprange_value is not None and self.cliprange_value <= 0:
             raise ConfigError(f"cliprange_value is {self.cliprange_value}; it must be positive, or None for no limit")
         super().check_settings()  # type: ignore[misc]  # of `AgentSettings`, which stands behind in every config

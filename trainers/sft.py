@@ -6,9 +6,12 @@ what the policy will see when it plays. Training itself is `trl.SFTTrainer`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -41,14 +44,14 @@ def expert_episodes(
     styles: Mapping[str, float] | None = None,
     budget: Budget | None = None,
 ) -> list[Episode]:
-    """Let the environment's own expert play.
+    """Let the expert of an environment play its first `episodes` tasks, or all.
 
     Args:
         env_id: a Gymnasium id.
         env_kwargs: arguments of the environment.
         tokenizer: a tokenizer, a processor, or a `ChatRenderer`.
-        split: where the tasks come from.
-        episodes: how many, from the first task on; None for all.
+        split: of the tasks.
+        episodes: how many; None for all.
         seed: decides the style of each episode.
         styles: expert style to its share of the episodes; the environment names its styles.
         budget: limits of each episode.
@@ -63,11 +66,11 @@ def expert_episodes(
     if min(styles.values()) < 0 or sum(styles.values()) <= 0:
         raise ConfigError(f"styles is {styles}; shares must be positive numbers, for example {{'default': 1.0}}")
     specs = make_specs(env_id, env_kwargs, split=split, episodes=episodes, seed=seed)
-    chosen = random.Random(seed).choices(list(styles), weights=list(styles.values()), k=len(specs))
-    style_of = {id(spec): style for spec, style in zip(specs, chosen, strict=True)}
+    # By the number of the task, which is played once.
+    style_of = random.Random(seed).choices(list(styles), weights=list(styles.values()), k=len(specs))
 
     def act(episode: Any) -> str:
-        env, style = episode.env.unwrapped, style_of[id(episode.spec)]
+        env, style = episode.env.unwrapped, style_of[episode.spec.index]
         if style == "default":
             return env.expert_action()
         if not inspect.signature(env.expert_action).parameters:
@@ -75,14 +78,11 @@ def expert_episodes(
         return env.expert_action(style)
 
     renderer = ChatRenderer.of(tokenizer)
-    runner = Runner(ScriptedPolicy(act, renderer.encode_action), renderer, budget, workers=4)
-    try:
+    with contextlib.closing(Runner(ScriptedPolicy(act, renderer.encode_action), renderer, budget, workers=4)) as runner:
         played = runner.run(specs)
-    finally:
-        runner.close()
-    warn_of_expert([episode for episode in played if style_of[id(episode.spec)] == "default"])
-    kept = (episode for episode in played if not episode.failure)
-    return [episode for episode in kept if episode.success or style_of[id(episode.spec)] != "default"]
+    default = [style == "default" for style in style_of]
+    warn_of_expert(list(itertools.compress(played, default)))
+    return [e for e, own in zip(played, default, strict=True) if not e.failure and (e.success or not own)]
 
 
 def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
@@ -100,30 +100,28 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
         raise ConfigError("there are no demonstrations to train on: the expert solved none of its episodes")
     examples = []
     for number, row in enumerate(rows):
-        mask = row.action_mask if train_on == "policy" else [True] * len(row.token_ids)
+        masked = zip(row.token_ids, row.action_mask, strict=True)
+        labels = [i if mine or train_on == "all" else -100 for i, mine in masked]
         for _, start, stop in row.images:
-            mask[start:stop] = [False] * (stop - start)
-        labels = [i if kept else -100 for i, kept in zip(row.token_ids, mask, strict=True)]
+            labels[start:stop] = [-100] * (stop - start)
         examples.append({"input_ids": row.token_ids, "labels": labels, "row": number})
     return Dataset.from_list(examples)
 
 
-def _image_collator(rows: Sequence[Row], vision: Vision, pad_token_id: int) -> Callable[[Any], dict[str, torch.Tensor]]:
-    """Return what makes a batch of examples, which name their row by number; TRL knows images only as files."""
-
-    def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        chosen = [rows[example["row"]] for example in examples]
-        read = [torch.tensor(vision.readable(row.token_ids, row.images)) for row in chosen]
-        labels = [torch.tensor(example["labels"]) for example in examples]
-        ids = pad_sequence(read, batch_first=True, padding_value=pad_token_id)
-        return {
-            "input_ids": ids,
-            "attention_mask": pad_sequence([torch.ones_like(one) for one in read], batch_first=True),
-            "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
-            **image_inputs(vision, ids, [image for row in chosen for image, *_ in row.images]),
-        }
-
-    return collate
+def _collate(
+    rows: Sequence[Row], vision: Vision, pad_token_id: int, examples: Sequence[Mapping[str, Any]]
+) -> dict[str, torch.Tensor]:
+    """Make a batch of examples, which name their row by number; TRL knows images only as files."""
+    chosen = [rows[example["row"]] for example in examples]
+    read = [torch.tensor(vision.readable(row.token_ids, row.images)) for row in chosen]
+    labels = [torch.tensor(example["labels"]) for example in examples]
+    ids = pad_sequence(read, batch_first=True, padding_value=pad_token_id)
+    return {
+        "input_ids": ids,
+        "attention_mask": pad_sequence([torch.ones_like(one) for one in read], batch_first=True),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
+        **image_inputs(vision, ids, [image for row in chosen for image, *_ in row.images]),
+    }
 
 
 def train_sft(
@@ -142,8 +140,7 @@ def train_sft(
         model: a model id, a folder, or a loaded model.
         tokenizer: its tokenizer, or the processor of a model that reads images.
         rows: demonstrations.
-        args: TRL's settings. A demonstration longer than `args.max_length` is an error here, not cut short: the end of
-            an episode is its answer.
+        args: TRL's settings; no demonstration is cut to `args.max_length`, for the end of an episode is its answer.
         train_on: see `sft_dataset`.
         resume: a checkpoint to go on from, True for the last one.
         **kwargs: everything else `trl.SFTTrainer` takes: peft_config, callbacks, ...
@@ -162,7 +159,7 @@ def train_sft(
     args.dataset_kwargs = {**cast(dict[str, Any], args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     vision = ChatRenderer.of(tokenizer).vision
     if vision is not None:
-        kwargs["data_collator"] = _image_collator(rows, vision, tokenizer.tokenizer.pad_token_id)
+        kwargs["data_collator"] = partial(_collate, rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     warn_of_rounding(trainer)
