@@ -30,7 +30,7 @@ toy_envs.register()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A failing check in a helper must show its values, as one in a test does.
+# A failing check in a helper must show its values.
 pytest.register_assert_rewrite("contract", "rollout_tools")
 
 # The same examples on every run and every machine: a red test must stay red while it is looked into.

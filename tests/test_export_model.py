@@ -6,16 +6,16 @@ import base64
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import huggingface_hub
 import pytest
 from cli_tools import complaint
+from huggingface_hub import constants
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
@@ -53,14 +53,6 @@ def load(folder: Path) -> Any:
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     return model
-
-
-def moved(run_folder: Path, to: Path, base: str) -> Path:
-    """Copy the last adapter of a run, and give it another base model."""
-    shutil.copytree(run_folder / "checkpoint-2", to)
-    config = json.loads((to / "adapter_config.json").read_text()) | {"base_model_name_or_path": base}
-    (to / "adapter_config.json").write_text(json.dumps(config))
-    return to
 
 
 @pytest.fixture(scope="module")
@@ -117,19 +109,6 @@ def test_an_adapter_is_merged_to_the_same_logits_or_stays_one(lora: tuple[Path, 
     assert "library_name: peft" in (out / "README.md").read_text() and not (out / "config.json").exists()
 
 
-def test_merging_in_bf16_rounds_once(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
-    folder, _, base = lora
-    half = tmp_path / "half"
-    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(half)
-    AutoTokenizer.from_pretrained(base).save_pretrained(half)
-    adapter = moved(folder, tmp_path / "adapter", str(half))
-    out = export(adapter, tmp_path / "out", "--merge_adapter")
-    merged = AutoModelForCausalLM.from_pretrained(out, dtype="auto").state_dict()
-    exact = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(half, dtype=torch.float32), str(adapter))
-    for name, weight in exact.merge_and_unload().state_dict().items():
-        assert merged[name].dtype == torch.bfloat16 and torch.equal(merged[name], weight.to(torch.bfloat16)), name
-
-
 def test_the_card_is_what_the_run_has_written(full: tuple[Path, Any], tmp_path: Path) -> None:
     folder, trainer = full
     estimator = trainer.args.advantage_estimator
@@ -152,30 +131,8 @@ def test_the_card_is_what_the_run_has_written(full: tuple[Path, Any], tmp_path: 
     assert f"| {ENV} |" in card and '| `{"fail": 11}` |' in card and f"| torch | {version('torch')} |" in card
     for text in (json.dumps(last), card):
         assert str(folder) not in text and model_folder() not in text
-
-
-def test_a_run_without_a_trainer_of_ours_has_a_short_card(tmp_path: Path) -> None:
-    card = (export(model_folder(), tmp_path / "out") / "README.md").read_text()
+    card = (export(model_folder(), tmp_path / "no-run") / "README.md").read_text()
     assert "## Versions" in card and "## Settings" not in card and model_folder() not in card
-
-
-@pytest.mark.slow
-@pytest.mark.vllm
-def test_vllm_loads_the_merged_model(lora: tuple[Path, Any, str], tmp_path: Path) -> None:
-    if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
-    from engines import EOS, largest_difference, make_requests
-    from engines import run as sample
-
-    from agent_gym.policies import VLLMPolicy
-
-    folder, trainer, _ = lora
-    policy = VLLMPolicy(export(folder, tmp_path / "out", "--merge_adapter"), [EOS], context=256, kv_cache_gib=0.1)
-    try:
-        requests = make_requests(4)
-        assert largest_difference(trainer.model.eval(), requests, sample(policy, requests)) < 1e-5
-    finally:
-        policy.close()
 
 
 def test_mistakes_are_one_line_and_leave_nothing(
@@ -195,7 +152,9 @@ def test_mistakes_are_one_line_and_leave_nothing(
     assert "is there already" in complaint(capsys, "export", "model", str(full[0]), str(full[0]))
     assert "names no owner" in wrong(str(full[0]), out, "--push_to_hub", "model")
     assert "is no name for the hub" in wrong(str(full[0]), out, "--push_to_hub", "a/b/c")
-    adapter = moved(lora[0], tmp_path / "adapter", "/gone")
+    shutil.copytree(lora[0] / "checkpoint-2", adapter := tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "/gone"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
     assert "cannot load the base model '/gone'" in wrong(str(adapter), out, "--merge_adapter")
 
 
@@ -203,33 +162,27 @@ def test_mistakes_are_one_line_and_leave_nothing(
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as its client needs to upload: what it answers, and the files that were committed."""
+    """As much of the hub as its client needs to upload a folder."""
 
-    status: int
-    files: dict[str, bytes]
+    server: Any
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer: Any = {}
-        if self.path == "/api/repos/create":
-            answer = {"url": "https://huggingface.co/me/m"}
-        elif "/preupload/" in self.path:
+        answer: Any = {"url": "https://huggingface.co/me/m"}
+        if "/preupload/" in self.path:
             paths = [file["path"] for file in json.loads(body)["files"]]
             answer = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
         elif "/commit/" in self.path:
             entries = [json.loads(line) for line in body.splitlines()]
             values = [entry["value"] for entry in entries if entry["key"] == "file"]
-            self.files.update({value["path"]: base64.b64decode(value["content"]) for value in values})
+            self.server.files.update({value["path"]: base64.b64decode(value["content"]) for value in values})
             url = "https://huggingface.co/me/m/commit/0"
             answer = {"success": True, "commitOid": "0" * 40, "commitUrl": url, "hookOutput": ""}
-        self._send(answer)
+        self.do_GET(answer)
 
-    def do_GET(self) -> None:
-        self._send({"id": "me/m", "sha": "0" * 40, "siblings": []})
-
-    def _send(self, answer: Any) -> None:
-        content = json.dumps(answer).encode()
-        self.send_response(self.status)
+    def do_GET(self, answer: Any = None) -> None:
+        content = json.dumps(answer or {"id": "me/m", "sha": "0" * 40, "siblings": []}).encode()
+        self.send_response(self.server.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -239,56 +192,44 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def hub(status: int = 200) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Start a hub and yield its address and the files that it gets."""
-    handler = type("Handler", (Hub,), {"status": status, "files": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A hub that the client reaches; it answers with `status`, and `files` are what was uploaded."""
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.status, server.files = 200, {}
     thread = Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", handler.files
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture
-def online(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Points the hub's client at an address, for this test."""
-    import huggingface_hub
-    from huggingface_hub import constants
-
-    def point(address: str) -> None:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        api = huggingface_hub.HfApi(endpoint=address, token="hf_test")
-        monkeypatch.setattr(export_model, "HfApi", lambda: api)
-
+    api = huggingface_hub.HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_test")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(export_model, "HfApi", lambda: api)
     huggingface_hub.close_session()
-    yield point
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
     huggingface_hub.close_session()
 
 
-def test_pushing_uploads_what_was_exported(full: tuple[Path, Any], tmp_path: Path, online: Any) -> None:
-    with hub() as (address, files):
-        online(address)
-        out = export(full[0], tmp_path / "out", "--push_to_hub", "me/m")
-    assert files == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    assert "\n# m\n" in files["README.md"].decode()
-
-
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [("offline", "HF_HUB_OFFLINE is set"), ("nobody", "no hub within reach"), ("403", "answered 403")],
-)
-def test_a_push_that_fails_says_why_and_keeps_the_folder(
-    full: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str, words: str, online: Any
+def test_a_push_uploads_what_was_exported_or_names_the_cause_and_keeps_the_folder(
+    full: tuple[Path, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    hub: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    out = tmp_path / "out"
-    with hub(403) as (address, _):
-        if case != "offline":
-            online(address if case == "403" else "http://127.0.0.1:9")
-        line = complaint(capsys, "export", "model", str(full[0]), str(out), "--push_to_hub", "me/m")
-    assert words in line and f"hf upload me/m {out}" in line
-    load(out)
+    out = export(full[0], tmp_path / "out", "--push_to_hub", "me/m")
+    assert hub.files == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert "\n# m\n" in hub.files["README.md"].decode()
+    hub.status = 403
+
+    def failed(name: str) -> str:
+        line = complaint(capsys, "export", "model", str(full[0]), str(tmp_path / name), "--push_to_hub", "me/m")
+        assert f"hf upload me/m {tmp_path / name}" in line
+        load(tmp_path / name)
+        return line
+
+    assert "answered 403" in failed("refused")
+    hub.socket.close()
+    assert "no hub within reach" in failed("away")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in failed("offline")

@@ -44,17 +44,9 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield policy, model
 
 
-def make(count: int) -> list[Request]:
-    """One short turn, and others that are long."""
-    return make_requests(1, max_tokens=8) + make_requests(count, max_tokens=LENGTH)[1:]
-
-
 def begin(policy: Any, requests: list[Request]) -> tuple[list[Generation], list[Generation]]:
-    """Interrupt the policy when the first turn is done; return what was finished, and what was begun.
-
-    On a machine that stalls all turns may be done before that, and it is tried again.
-    """
-    for _ in range(10):
+    """Interrupt the policy when the first turn is done; return what was finished, and what was begun."""
+    for _ in range(10):  # on a machine that stalls all turns may be done before that
         for request in requests:
             policy.submit(request)
         finished: list[Generation] = []
@@ -72,9 +64,14 @@ def test_what_was_sampled_is_returned_and_newer_weights_go_on_from_there(subject
     assert isinstance(policy, Interruptible)
     policy.sync(model.named_parameters())
     # Four are decoded at a time in the process, so that others have nothing yet.
-    requests = {request.id: request for request in make(6)}
+    first, others = make_requests(1, max_tokens=8), make_requests(6, max_tokens=LENGTH)[1:]
+    requests = {request.id: request for request in first + others}
+    whole = run(policy, requests.values())
     finished, begun = begin(policy, list(requests.values()))
-    assert all(0 < len(generation.token_ids) < LENGTH for generation in begun)
+    assert policy.interrupt() == [], "nothing is pending"
+    for generation in begun:
+        assert 0 < len(generation.token_ids) < LENGTH
+        assert generation.token_ids == whole[generation.id].token_ids[: len(generation.token_ids)]
     pieces = {generation.id: generation for generation in [*finished, *begun]}
     answered = [requests[number] for number in pieces]
     assert largest_difference(model, answered, pieces) < TOLERANCE
@@ -86,13 +83,3 @@ def test_what_was_sampled_is_returned_and_newer_weights_go_on_from_there(subject
         params = SamplingParams(LENGTH - len(piece.token_ids), seed=piece.id + 50)
         rest.append(Request(piece.id, requests[piece.id].prompt_ids + piece.token_ids, params))
     assert largest_difference(model, rest, run(policy, rest)) < TOLERANCE
-
-
-def test_an_interrupted_turn_begins_as_the_whole_one(subject: tuple[Any, Any]) -> None:
-    policy, model = subject
-    policy.sync(model.named_parameters())
-    whole = run(policy, make(4))
-    _, begun = begin(policy, make(4))
-    assert policy.interrupt() == [], "nothing is pending"
-    for generation in begun:
-        assert generation.token_ids == whole[generation.id].token_ids[: len(generation.token_ids)]

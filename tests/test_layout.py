@@ -5,17 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-import setuptools
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("envs", "trainers", "registry", "examples")
@@ -28,31 +24,22 @@ BIN = Path(sys.executable).parent
 def product_files(*patterns: str) -> list[Path]:
     """The files of this repository that match; a link to a room does not count a second time."""
     folders = [ROOT / name for name in ("agent_gym", *ROOMS, "benchmarks", "docs", "notebooks", "tests", ".ci")]
-    found = [file for pattern in patterns for file in ROOT.glob(pattern) if file.is_file()]
-    for folder in folders:
-        found += [file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()]
+    found = [file for name in patterns for file in ROOT.glob(name)]
+    found += [file for folder in folders for name in patterns for file in folder.rglob(name)]
     links = [ROOT / "agent_gym" / room for room in ROOMS]
-    return sorted({file for file in found if not any(file.is_relative_to(link) for link in links)})
+    return sorted({file for file in found if not any(file.is_relative_to(link) for link in links) and file.is_file()})
 
 
-def scratch_copy(folder: Path) -> Path:
+def scratch_copy(folder: Path) -> None:
     """Copy what the linters read, links as links, so that a test can plant a mistake in it."""
     for name in ("agent_gym", *ROOMS):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    return folder
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
     words, env = [str(part) for part in command], {**os.environ, **env}
     return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
-
-
-@needs_links
-def test_the_link_of_each_room_is_committed_and_relative():
-    links = {room: (ROOT / "agent_gym" / room).readlink() for room in ROOMS}
-    assert links == {room: Path("..") / room for room in ROOMS}, "mypy and editors see the rooms through these"
 
 
 def test_a_room_refuses_to_be_a_top_level_package():
@@ -90,37 +77,10 @@ def test_a_module_of_a_room_has_one_name_and_path_and_a_breakpoint_there_is_hit(
     assert f"> {file}({number})begin()" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["agent_gym", "benchmarks", "docs", "notebooks", "setup", "tests"])
-def test_what_stands_beside_the_rooms_is_no_part_of_the_package(name):
-    assert (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file()
-    with pytest.raises(ImportError):
-        import_module(f"agent_gym.{name}")
-
-
 def test_no_folder_of_the_repository_hides_a_module_of_the_package():
     outside = {path.stem for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
     inside = {path.stem for path in (ROOT / "agent_gym").iterdir()} - set(ROOMS)
     assert outside & inside - {"__pycache__"} == set()
-
-
-def test_setup_lists_every_folder_with_code_once(monkeypatch):
-    """A folder without `__init__.py` imports well from a checkout and is missing from the wheel."""
-    seen: dict[str, Any] = {}
-    monkeypatch.setattr(setuptools, "setup", lambda **given: seen.update(given))
-    monkeypatch.chdir(ROOT)
-    runpy.run_path(str(ROOT / "setup.py"))
-
-    files = [file.relative_to(ROOT) for file in product_files("*.py")]
-    on_disk = {".".join(file.parent.parts) for file in files if file.parts[0] in ("agent_gym", *ROOMS)}
-    expected = {name if name.startswith("agent_gym") else f"agent_gym.{name}" for name in on_disk}
-    assert sorted(seen["packages"]) == sorted(expected)
-    assert seen["package_dir"] == {f"agent_gym.{room}": room for room in ROOMS}
-
-
-@needs_links
-def test_imports_keep_to_the_contract():
-    done = run(BIN / "lint-imports", "--no-logo", "--no-cache")
-    assert done.returncode == 0, done.stdout
 
 
 @needs_links
@@ -149,19 +109,17 @@ def test_the_contract_catches_each_mistake(tmp_path):
 @pytest.mark.slow
 def test_mypy_sees_every_room_once(tmp_path):
     scratch_copy(tmp_path)
-    folders = ("agent_gym", "agent_gym/policies", *ROOMS, "envs/gsm8k")
+    folders = ("agent_gym", *(f"agent_gym/{room}" for room in ROOMS), "agent_gym/policies", "agent_gym/envs/gsm8k")
     for folder in folders:
         (tmp_path / folder / "planted.py").write_text('number: int = "text"\n')
     # Other people's packages are left out of it: only the walk over our own files is on trial here.
     done = run(BIN / "mypy", "--follow-imports=skip", "--cache-dir", tmp_path / "cache", cwd=tmp_path)
     found = sorted(text.partition(":")[0] for text in done.stdout.splitlines() if "planted.py" in text)
-    rooms = [folder if folder.startswith("agent_gym") else f"agent_gym/{folder}" for folder in folders]
-    assert found == sorted(f"{room}/planted.py" for room in rooms), done.stdout + done.stderr
+    assert found == sorted(f"{folder}/planted.py" for folder in folders), done.stdout + done.stderr
 
 
 def test_files_stay_small():
     sizes = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in product_files("*.py")}
-    assert len(sizes) > 10
     assert {name: size for name, size in sizes.items() if size > 400} == {}
 
 
@@ -199,7 +157,7 @@ def test_every_import_is_of_a_declared_dependency():
     assert missing == {}
 
 
-def test_no_file_names_a_place_on_somebodys_machine():
+def test_no_file_names_a_place_on_one_machine():
     places = re.compile(r"(?<![\w.:/])/(?:home|root|work|opt|mnt|Users|private)/\w+")
     found: dict[str, str] = {}
     for file in product_files("*.py", "*.md", "*.toml", "*.txt", "*.sh", "*.yaml", "*.ipynb", "run"):

@@ -56,17 +56,15 @@ def outputs_of(notebook: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW)) for path in NOTEBOOKS],
-)
+CASES = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW)) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", CASES)
 def test_notebook_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    first, *_, last = notebook.cells
-    assert "You will learn" in first.source and "## Something to try" in last.source
-    for number, (now, then) in enumerate(
-        zip(outputs_of(executed(path, tmp_path)), outputs_of(notebook), strict=True), 1
-    ):
+    assert "You will learn" in notebook.cells[0].source and "## Something to try" in notebook.cells[-1].source
+    found, stored = outputs_of(executed(path, tmp_path)), outputs_of(notebook)
+    for number, (now, then) in enumerate(zip(found, stored, strict=True), 1):
         assert now == then, f"{path.name}: code cell {number} shows something else; python tests/test_notebooks.py"
 
 

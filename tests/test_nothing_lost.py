@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ pytest.importorskip("transformers")
 from cli_tools import complaint, small_disk  # noqa: E402
 from openai_tools import Server, says, serving  # noqa: E402
 from rollout_tools import scripted  # noqa: E402
-from tiny import make_tiny_model  # noqa: E402
 from toy_envs import CountingEnv  # noqa: E402
 
 from agent_gym import Reply  # noqa: E402
@@ -34,8 +29,8 @@ GSM8K, NO_TOOL = "AgentR1/GSM8K-v0", "AgentR1/GSM8K-NoTool-v0"
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return ["--tokenizer", str(make_tiny_model(tmp_path_factory.mktemp("model")))]
+def tokens(tiny_model: str) -> list[str]:
+    return ["--tokenizer", tiny_model]
 
 
 def words(path: Path | str, episodes: int, tokens: list[str], env: str = GSM8K) -> list[str]:
@@ -54,30 +49,18 @@ def indexes(path: Path) -> list[int]:
 # The process.
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
-    ],
-)
-def test_an_ended_process(how: signal.Signals, tokens: list[str], tmp_path: Path) -> None:
+def test_a_killed_process(tokens: list[str], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run = words(path, 400, tokens)
-    process = subprocess.Popen([sys.executable, "-m", "agent_gym", *run], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "agent_gym", *run], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not path.exists() or path.stat().st_size < 20_000:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
-    os.kill(process.pid, how)
-    _, printed = process.communicate(timeout=60)
+    process.kill()
+    process.wait()
     there = list(read_trajectories(path, left_out=print))
     assert len(there) >= 3 and all(record["success"] for record in there)
-    if how == signal.SIGINT and process.returncode:
-        assert (
-            process.returncode == 130 and f"{len(there)} of 400 episodes were finished; they are in {path}" in printed
-        )
     assert main([*run, "--resume"]) == 0
     assert indexes(path) == list(range(400))
 
@@ -85,18 +68,7 @@ def test_an_ended_process(how: signal.Signals, tokens: list[str], tmp_path: Path
 # The endpoint.
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (500, {"error": "out of memory"}),
-        (200, {"choices": []}),
-        (200, [1, 2]),
-        says(5),  # type: ignore[arg-type]
-        says([{"type": "text", "text": "x"}]),  # type: ignore[arg-type]
-        (200, {"choices": [{"message": "#### 4", "finish_reason": "stop"}]}),
-        (200, {"choices": [{"finish_reason": "stop"}]}),
-    ],
-)
+@pytest.mark.parametrize("answer", [(500, {"error": "out of memory"}), (200, {"choices": []})])
 def test_an_endpoint_that_fails(
     answer: tuple[int, Any], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,31 +82,14 @@ def test_an_endpoint_that_fails(
     assert ("answered 500" if answer[0] == 500 else "answered strangely") in line
     assert f"{len(finished)} of 14 episodes were finished; they are in {path}; go on with --resume" in line
     assert len(finished) >= 8
-    with serving(Server(says("#### 5"))) as url:
+    with serving(Server(says("a \ud800 #### 5"))) as url:  # half of a character
         assert main([*run, "--endpoint", url, "--resume", "--model", "m"]) == 0
     assert set(indexes(path)) == set(range(14))
-
-
-def test_an_endpoint_that_answers_with_half_a_character(tokens: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with serving(Server(says("a \ud800 #### 4"))) as url:
-        assert main(["rollout", NO_TOOL, "--episodes", "4", *tokens, "--endpoint", url, "--output", str(path)]) == 0
-    assert [record["steps"][0]["action"] for record in read_trajectories(path)] == ["a ? #### 4"] * 4
+    actions = [record["steps"][0]["action"] for record in read_trajectories(path)]
+    assert set(actions) == {"#### 4", "a ? #### 5"}
 
 
 # Environments.
-
-
-class Numpy(CountingEnv):
-    def respond(self, action: str) -> Reply:
-        reply = super().respond(action)
-        terms = {name: np.float32(value) for name, value in reply.terms.items()}
-        return replace(reply, terms=terms, metrics={"n": np.int64(3)})
-
-
-class Closing(CountingEnv):
-    def close(self) -> None:
-        raise ValueError("the connection is closed already")
 
 
 class Unsayable(Exception):
@@ -148,26 +103,23 @@ class Raising(CountingEnv):
             raise Unsayable
         return super().respond(action)
 
-
-@pytest.fixture(params=[Numpy, Closing, Raising])
-def strange(request: pytest.FixtureRequest) -> Iterator[str]:
-    env_id = f"Lost/{request.param.__name__}-v0"
-    gymnasium.register(env_id, entry_point=request.param)
-    yield env_id
-    del gymnasium.registry[env_id]
+    def close(self) -> None:
+        raise ValueError("the connection is closed already")
 
 
-def test_a_strange_environment(
-    strange: str, tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_environment_that_raises_what_has_no_text(
+    tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.jsonl"
-    assert main(words(path, 8, tokens, strange)) == 0
+    gymnasium.register("Lost/Raising-v0", entry_point=Raising)
+    try:
+        assert main(words(path, 8, tokens, "Lost/Raising-v0")) == 0
+    finally:
+        del gymnasium.registry["Lost/Raising-v0"]
     assert indexes(path) == list(range(8))
-    failed = [record for record in read_trajectories(path) if record["failure"]]
-    assert [record["reward"] for record in failed] == [None] * ("Raising" in strange)
-    if failed:
-        report = capsys.readouterr().out
-        assert "failed episodes: 1" in report and "1 x Unsayable" in report and "test_nothing_lost.py:" in report
+    assert [record["reward"] for record in read_trajectories(path) if record["failure"]] == [None]
+    report = capsys.readouterr().out
+    assert "failed episodes: 1" in report and "1 x Unsayable" in report and "test_nothing_lost.py:" in report
 
 
 def test_what_json_has_no_form_for_is_written_all_the_same(tokenizer: Any, tmp_path: Path) -> None:
@@ -207,8 +159,6 @@ def test_a_full_disk(tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFi
     assert indexes(path) == list(range(60))
     assert main(words("/dev/full", 2, tokens)) == 1
     assert "cannot write /dev/full: No space left on device; make room" in capsys.readouterr().err
-    assert main(words("/dev/null", 2, tokens)) == 0
-    assert Path("/dev/null").is_char_device()
 
 
 # Files that are there already.
@@ -222,7 +172,7 @@ def lines(tokens: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[s
     return path.read_text().splitlines(keepends=True)
 
 
-def test_a_used_file_is_refused(
+def test_a_used_file_is_refused_and_stays_as_it_is(
     lines: list[str], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.jsonl"
@@ -234,34 +184,20 @@ def test_a_used_file_is_refused(
     assert "another process is writing" in complaint(capsys, *run, "--resume")
     holder.close()
     assert path.read_text() == "".join(lines)
+    for text, message in (
+        ("my text", "not valid JSON"),
+        (lines[0] + "my text\n", "line 2: not valid JSON"),
+        (lines[0].replace('"settings"', '"other"'), "not written by eval"),
+    ):
+        path.write_text(text)
+        assert message in complaint(capsys, *run, "--resume")
+        assert path.read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda line: "my text", "not valid JSON"),
-        (lambda line: "my text\nof today\n", "line 1: not valid JSON"),
-        (lambda line: line + "my text\n", "line 2: not valid JSON"),
-        (lambda line: line.replace('"settings"', '"other"'), "not written by eval"),
-    ],
-)
-def test_a_file_that_is_not_ours_stays_as_it_is(
-    make: Any, message: str, lines: list[str], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text(make(lines[0]))
-    assert message in complaint(capsys, *words(path, 2, tokens), "--resume")
-    assert path.read_text() == make(lines[0])
-
-
-def test_a_line_that_was_cut_off_or_failed_is_played_again(lines: list[str], tokens: list[str], tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_played_again(lines: list[str], tokens: list[str], tmp_path: Path) -> None:
     path, link = tmp_path / "run.jsonl", tmp_path / "link.jsonl"
-    for length in (1, 9, 15, len(lines[0]) - 1):
-        path.write_text(lines[0][:length])
-        assert main([*words(path, 1, tokens), "--resume"]) == 0
-        assert indexes(path) == [0]
-    failed = json.dumps({**json.loads(lines[0]), "failure": "EnvFailure: gone", "reward": None})
-    path.write_text(f"{failed}\n{lines[1]}")
     link.symlink_to(path)
-    assert main([*words(link, 2, tokens), "--resume"]) == 0
-    assert link.is_symlink() and indexes(path) == [0, 1] and lines[1] in path.read_text()
+    for length in (1, 15, len(lines[0]) - 1):
+        path.write_text(lines[0][:length])
+        assert main([*words(link, 1, tokens), "--resume"]) == 0
+        assert link.is_symlink() and indexes(path) == [0]

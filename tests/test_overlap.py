@@ -20,9 +20,13 @@ from agent_gym.trainers import task_dataset  # noqa: E402
 SAME = {
     "epochs": {"max_steps": 5, "train_tasks": 5},  # more than two epochs
     "accumulation": {"max_steps": 4, "gradient_accumulation_steps": 2, "num_iterations": 2},
-    "chunks": {"max_steps": 4, "steps_per_generation": 2},
-    "refills": {"max_steps": 3, "max_refills": 2},
-    "evaluation": {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True},
+    "refills and evaluation": {
+        "max_steps": 3,
+        "max_refills": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "eval_on_start": True,
+    },
 }
 
 

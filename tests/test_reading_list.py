@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
@@ -30,43 +31,35 @@ class Trace:
 
     def __init__(self) -> None:
         self.steps: list[set[str]] = []
-        self.on, self._known = False, dict[str, str | None]()
+        self.on = False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if not self.on or event != "call":
-            return
-        file = frame.f_code.co_filename
-        if file not in self._known:
-            path = Path(file).resolve()
-            name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
-            self._known[file] = name if name.startswith(ROOMS) else None
-        name = self._known[file]
-        if name is not None and name not in self.steps[-1] and not self._importing(frame):
+        name = name_of(frame.f_code.co_filename) if self.on and event == "call" else ""
+        if name.startswith(ROOMS) and name not in self.steps[-1] and not importing(frame):
             self.steps[-1].add(name)
 
-    @staticmethod
-    def _importing(frame: FrameType | None) -> bool:
-        while frame is not None:
-            if frame.f_code.co_name == "<module>" and "importlib" in str(frame.f_back and frame.f_back.f_code):
-                return True
-            frame = frame.f_back
-        return False
+
+@functools.cache
+def name_of(file: str) -> str:
+    path = Path(file).resolve()
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+
+
+def importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and "importlib" in str(frame.f_back and frame.f_back.f_code):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def test_the_reading_list_is_what_one_step_runs(tmp_path: Path) -> None:
     renderer = ChatRenderer(AutoTokenizer.from_pretrained(model_folder()))
     policy = ScriptedPolicy(lambda episode: episode.env.unwrapped.expert_action(), renderer.encode_action)
     trainer = make_trainer(
-        tmp_path,
-        env="AgentR1/GSM8K-v0",
-        policy=policy,
-        max_steps=2,
-        per_device_train_batch_size=4,
-        num_generations=2,
-        max_episode_tokens=2000,
-        max_turn_tokens=200,
-        trajectories_per_step=0,
-    )
+        tmp_path, env="AgentR1/GSM8K-v0", policy=policy, max_steps=2, per_device_train_batch_size=4, num_generations=2,
+        max_episode_tokens=2000, max_turn_tokens=200,
+    )  # fmt: skip
     trace, step = Trace(), trainer.training_step
 
     def traced(*args: Any) -> Any:

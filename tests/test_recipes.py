@@ -29,7 +29,7 @@ SMALL: dict[str, int] = {"num_generations": 4, "max_turn_tokens": 8, "overlong_b
 
 
 class Moody(RandomPolicy):
-    """Says other things when it is greedy, as a model would: a baseline that is the same episode teaches nothing."""
+    """Samples other tokens when it is greedy, as a model would: a baseline that is the same episode teaches nothing."""
 
     def _write(self, request: Request) -> Generation:
         assert request.params.seed is not None
@@ -66,17 +66,12 @@ def test_a_recipe_trains(tmp_path: Path, name: str) -> None:
     assert distance({key: before[key] for key in policy}, policy) > 1e-5
 
 
-def test_every_recipe_is_found_and_they_use_every_estimator() -> None:
+def test_the_recipes_use_every_estimator_and_the_table_names_them() -> None:
     assert NAMES == list(recipes()) and len(NAMES) >= 15
     default = "advantage_estimator"
-    used = {
-        settings.get(default, config.__dataclass_fields__[default].default) for config, settings in recipes().values()
-    }
-    assert used == set(ESTIMATORS)
-
-
-def test_the_table_of_estimators_is_the_registry() -> None:
+    used = {given.get(default, config.__dataclass_fields__[default].default) for config, given in recipes().values()}
     rows = rows_of("Estimators")
+    assert used == set(ESTIMATORS)
     assert [row[0].strip("`") for row in rows] == list(ESTIMATORS)
     for name, _, needs, _, link in rows:
         estimator = ESTIMATORS[name.strip("`")]

@@ -7,6 +7,7 @@ and compiles a small extension on first use.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from importlib import import_module
@@ -20,7 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 pytest.importorskip("peft")
 
-from trainer_tools import RandomPolicy, distance, in_ranks, make_trainer, model_folder, train, weights  # noqa: E402
+from trainer_tools import RandomPolicy, distance, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
@@ -84,14 +85,18 @@ def shard(kind: str, folder: Path, precision: str = "no") -> dict[str, Any]:
 
 def run_rank(folder: str, kind: str, model: str, lora: bool) -> Any:
     """Train in shares; return what the engine is given afterwards."""
-    return given(folder, model, lora, kind in ("fsdp2", "zero3"), batch=8, **shard(kind, Path(folder)))
+    kind, _, critic = kind.partition(" ")
+    return given(folder, model, lora, bool(critic), kind in ("fsdp2", "zero3"), batch=8, **shard(kind, Path(folder)))
 
 
-def given(folder: str, model: str, lora: bool, sharded: bool, batch: int, **options: Any) -> dict[str, Any]:
+def given(
+    folder: str, model: str, lora: bool, critic: bool, sharded: bool, batch: int, **options: Any
+) -> dict[str, Any]:
     from peft import LoraConfig
 
     policy = Recorder()
     options |= {"peft_config": LoraConfig(**LORA)} if lora else {}
+    options |= {"ppo": True, "critic_learning_rate": 2e-4, "lam": 0.9} if critic else {}
     options |= {"model": model, "processing_class": AutoTokenizer.from_pretrained(model)}
     trainer = make_trainer(folder, policy=policy, per_device_train_batch_size=batch, **RUN, **options)
     trainer.train()
@@ -104,57 +109,34 @@ def is_sharded(model: Any) -> bool:
     return all(hasattr(weight, "ds_id") or hasattr(weight, "full_tensor") for weight in model.parameters())
 
 
-WAYS = [(kind, lora, tied) for kind in ("ddp", "fsdp2", "zero2", "zero3") for lora in (True, False) for tied in (0, 1)]
-QUICK = ("fsdp2", True, 0)
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
 
 
-def way(kind: str, lora: bool, tied: int) -> Any:
+def way(kind: str, lora: bool, tied: bool) -> Any:
     marks = [needs_deepspeed] if kind.startswith("zero") else []
-    marks += [] if (kind, lora, tied) == QUICK else [pytest.mark.slow]
-    name = f"{kind}-{'lora' if lora else 'full'}-{'tied' if tied else 'untied'}"
-    return pytest.param(kind, lora, bool(tied), marks=marks, id=name)
+    marks += [] if (kind, lora, tied) == ("fsdp2", True, False) else [pytest.mark.slow]
+    return pytest.param(kind, lora, tied, marks=marks)
 
 
-@pytest.mark.parametrize(("kind", "lora", "tied"), [way(*one) for one in WAYS])
+WAYS = itertools.product(("ddp", "fsdp2", "zero2", "zero3"), (True, False), (True, False))
+
+
+@pytest.mark.parametrize(("kind", "lora", "tied"), [*(way(*one) for one in WAYS), way("zero2 critic", False, True)])
 def test_the_engine_is_given_what_one_process_would_give_it(tmp_path: Path, kind: str, lora: bool, tied: bool) -> None:
     # Made here: with ZeRO-3, every model that a rank makes is in shares.
     folder = model_folder(tied=tied)
     start = dict(named_weights(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)))
-    one = given(str(tmp_path / "one"), folder, lora, False, batch=16)
+    one = given(str(tmp_path / "one"), folder, lora, "critic" in kind, False, batch=16)
     assert distance(one, {name: weight.numpy() for name, weight in start.items()}) > 1e-4
     for other in in_ranks(run_rank, 2, str(tmp_path), kind, folder, lora):
         assert distance(one, other) <= 1e-6
 
 
-def zero2(folder: str, options: dict[str, Any]) -> Any:
-    trainer = make_trainer(folder, **options, **shard("zero2", Path(folder)))
-    trainer.train()
-    assert trainer.is_deepspeed_enabled and trainer.accelerator.num_processes == 2
-    return weights(trainer.model)
-
-
-@pytest.mark.slow
-@needs_deepspeed
-@pytest.mark.parametrize("ppo", [False, True])
-def test_two_ranks_with_zero_2_equal_one_process(tmp_path: Path, ppo: bool) -> None:
-    kind = {"ppo": True, "critic_learning_rate": 2e-4, "lam": 0.9} if ppo else {"context": "window:1"}
-    common = {**RUN, **kind, "max_steps": 3}
-    one, other = in_ranks(zero2, 2, str(tmp_path), {**common, "per_device_train_batch_size": 8, "micro_batch_size": 3})
-    assert distance(one, other) == 0.0
-    assert distance(train(tmp_path / "plain", **common, per_device_train_batch_size=16), one) <= 1e-6
-
-
-def refused(folder: str, model: str) -> str:
-    shard("fsdp2", Path(folder))
-    with pytest.raises(ConfigError, match="the model is in shares") as caught:
-        make_trainer(folder, model=model, policy=None, use_vllm=False)
-    return str(caught.value)
-
-
 def precise(folder: str, model: str) -> Any:
     """Score rows and run a micro-step under bf16; return types and what is held between passes."""
     shard("fsdp2", Path(folder), "bf16")
+    with pytest.raises(ConfigError, match="the model is in shares .*--use_vllm true"):
+        make_trainer(folder, model=model, policy=None, use_vllm=False)
     trainer = make_trainer(
         folder, model=model, max_steps=1, per_device_train_batch_size=8, micro_batch_size=2, ppo=True,
         gradient_accumulation_steps=2, critic_learning_rate=1e-4, bf16=True,
@@ -184,12 +166,7 @@ def held(module: Any) -> int:
     return sum(gradient.numel() for gradient in whole if gradient is not None)
 
 
-def test_a_model_in_shares_without_an_engine_is_refused_at_once(tmp_path: Path) -> None:
-    for message in in_ranks(refused, 2, str(tmp_path), model_folder()):
-        assert "--use_vllm true" in message
-
-
-def test_fsdp2_rounds_no_logprob_and_holds_no_whole_gradient(tmp_path: Path) -> None:
+def test_fsdp2_needs_an_engine_rounds_no_logprob_and_holds_no_whole_gradient(tmp_path: Path) -> None:
     for seen, dtypes in in_ranks(precise, 2, str(tmp_path), model_folder()):
         assert dtypes == (torch.bfloat16, torch.float32)
         assert len(seen) >= 16

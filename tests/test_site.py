@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,12 +18,12 @@ from agent_gym.registry import ENVS
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATOR = ROOT / "docs" / "generator"
-needs_training = pytest.mark.skipif(find_spec("trl") is None, reason="the settings of the trainers are part of it")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("material", reason="pip install 'agent-gym[docs]'")
+    pytest.importorskip("trl", reason="the settings of the trainers are part of it")
     folder = tmp_path_factory.mktemp("site")
     # Material announces its successor in the middle of the output otherwise.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "HF_HUB_OFFLINE": "1"}
@@ -42,7 +41,6 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
             yield path, anchor
 
 
-@needs_training
 def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         prose = re.sub(r"^```.*?^``` *$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -50,7 +48,6 @@ def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
         assert len(re.findall("<h[123] ", shown)) == len(re.findall("^#{1,3} ", prose, re.MULTILINE)), page.name
 
 
-@needs_training
 def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links begin at the server's root
     places = {page: set(re.findall(r'\b(?:id|name)="?([^"\s>]+)', page.read_text())) for page in pages}
@@ -65,7 +62,6 @@ def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     assert len(followed) > 300
 
 
-@needs_training
 def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
     linked = re.findall(
         r'<a href="(source/trainers/[\w/]+\.py\.html)#(__codelineno-0-\d+)"><code>(\w+)</code>',
@@ -78,7 +74,6 @@ def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
         assert re.search(rf"\b(def|class) {name}\b", html.unescape(re.sub(r"<[^>]+>", "", line[0]))), (name, line[0])
 
 
-@needs_training
 def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
     listed = (site / "cards" / "index.html").read_text()
     cards = {page.name: page.read_text() for page in (site / "cards").glob("*.html")}
@@ -92,7 +87,6 @@ def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
         assert all(tool in card for tool in entry.tools), entry.id
 
 
-@needs_training
 def test_each_setting_is_on_the_page_of_settings(site: Path) -> None:
     from agent_gym.trainers import AgentPPOConfig
 
@@ -103,21 +97,9 @@ def test_each_setting_is_on_the_page_of_settings(site: Path) -> None:
     assert "<code>max_turn_tokens</code>" in ours and "<code>learning_rate</code></td>" in theirs
 
 
-@needs_training
 def test_the_picture_of_the_masks_is_that_of_a_real_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
     monkeypatch.syspath_prepend(str(GENERATOR))
     import masks
 
     assert masks.PICTURE.read_text() == masks.draw(*masks.transcript()), "run python docs/generator/masks.py"
-
-
-@pytest.mark.parametrize(("symbol", "line"), [("grpo", "def grpo("), ("EPSILON", "EPSILON ="), ("grop", None)])
-def test_a_name_is_found_where_it_is_defined(symbol: str, line: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(GENERATOR))
-    import sources
-
-    file = ROOT / "trainers" / "estimators" / "groups.py"
-    number = sources.line_of(file, symbol)
-    assert (number is None) == (line is None)
-    if number and line:
-        assert file.read_text().splitlines()[number - 1].startswith(line)

@@ -1,4 +1,4 @@
-"""The speedrun in miniature: every stage of the real one, with numbers that make it take seconds."""
+"""The speedrun in miniature: every stage of the real one in seconds, and the tiny model that it makes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from trainer_tools import distance, weights  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
+from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
-from agent_gym.examples.presets import CPU, PRESETS, Imitation, Preset, get_preset  # noqa: E402
+from agent_gym.examples.presets import CPU, PRESETS, RETOOL, Imitation  # noqa: E402
 from agent_gym.examples.speedrun import imitate, imitation_settings, run_speedrun  # noqa: E402
-from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
+from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
+from agent_gym.trainers.sft import expert_episodes  # noqa: E402
+
+GSM8K = "AgentR1/GSM8K-v0"
+KWARGS = {"system_prompt": ""}
 
 SGD = {"learning_rate": 4e-3, "lr_scheduler_type": "constant"}
 MINI = dataclasses.replace(
@@ -38,21 +44,12 @@ MINI = dataclasses.replace(
 )  # fmt: skip
 
 
-def run(folder: Path, capfd: pytest.CaptureFixture[str], preset: Preset = MINI, **options: Any) -> tuple[Any, str]:
-    results = run_speedrun(preset, seed=1, output_dir=folder, **options)
-    return results, capfd.readouterr().out
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"), MINI.env_id, MINI.env_kwargs, demonstrations=200)
-
-
 @pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str) -> None:
     if engine == "vllm" and find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
-    results, printed = run(tmp_path, capfd, engine="auto" if engine == "vllm" else engine)
+    results = run_speedrun(MINI, 1, tmp_path, engine="auto" if engine == "vllm" else engine)
+    printed = capfd.readouterr().out
     assert results == json.loads((tmp_path / "results.json").read_text())
     assert results["engine"] == engine
     policies = ["imitation", "mixture", "GRPO policy"]
@@ -82,20 +79,8 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert tested == {"validation"}
 
 
-@pytest.mark.slow
-@pytest.mark.vllm
-def test_an_engine_that_does_not_start_is_replaced_with_a_message(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # More context than the model has is one of the reasons for which vLLM does not start.
-    preset = dataclasses.replace(MINI, grpo={**MINI.grpo, "max_episode_tokens": 4096})
-    results, printed = run(tmp_path / "auto", capfd, preset, engine="auto")
-    assert results["engine"] == "transformers" and "Going on with the transformers engine" in printed
-    with pytest.raises(ConfigError, match="vLLM cannot serve"):
-        run(tmp_path / "vllm", capfd, preset, engine="vllm")
-
-
-def test_a_phase_ends_when_it_has_reached_its_loss(tiny: Path, tmp_path: Path) -> None:
+def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
+    tiny = make_tiny_model(tmp_path / "tiny", MINI.env_id, MINI.env_kwargs, demonstrations=200)
     args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
     seen: dict[float, int] = {}
 
@@ -112,9 +97,9 @@ def test_a_phase_ends_when_it_has_reached_its_loss(tiny: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     def play(name: str) -> Any:
-        results, _ = run(tmp_path / name, capfd, engine="transformers")
+        results = run_speedrun(MINI, 1, tmp_path / name, engine="transformers")
         files = sorted((tmp_path / name / "grpo" / "trajectories").iterdir())
         rows = [row for path in files for record in read_trajectories(path) for row in record["rows"]]
         return [(row["success"], row["reward"]) for row in results["results"]], rows
@@ -127,18 +112,8 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path, capfd: pytest.CaptureF
         assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-5)
 
 
-@pytest.mark.slow
-def test_without_imitation_a_given_model_is_evaluated_first(
-    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    preset = dataclasses.replace(MINI, model=str(tiny), imitation=())
-    results, _ = run(tmp_path, capfd, preset, engine="transformers")
-    assert [row["policy"] for row in results["results"]] == ["before RL"] * 2 + ["GRPO policy"] * 2
-
-
 def test_presets_are_complete_runs() -> None:
-    for name, preset in PRESETS.items():
-        assert get_preset(name) is preset
+    for preset in PRESETS.values():
         settings = {**preset.grpo, "bf16": False, "use_cpu": True}
         args = AgentGRPOConfig("unused", eval_strategy="steps", **settings)
         assert args.batch_tasks * args.num_generations == args.generation_batch_size
@@ -155,3 +130,102 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     missing = dataclasses.replace(MINI, model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="cannot load the model .*nothing"):
         run_speedrun(missing, output_dir=tmp_path, engine="transformers")
+
+
+# The model that is made on the spot.
+
+
+@pytest.fixture(scope="module")
+def tiny_tokenizer() -> Any:
+    return make_tiny_tokenizer(demonstration_texts(GSM8K, KWARGS, episodes=300))
+
+
+def test_the_same_seed_gives_the_same_small_model(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    seeds = {"one": 0, "again": 0, "other": 1}
+    folders = [
+        make_tiny_model(tmp_path / name, GSM8K, KWARGS, demonstrations=200, seed=seed) for name, seed in seeds.items()
+    ]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    one, again, other = (weights(AutoModelForCausalLM.from_pretrained(folder)) for folder in folders)
+    assert distance(one, again) == 0.0 and distance(one, other) > 0.01
+    assert (folders[0] / "tokenizer.json").read_bytes() == (folders[1] / "tokenizer.json").read_bytes()
+    config = AutoConfig.from_pretrained(folders[0])
+    assert config.model_type == "qwen3" and sum(weight.size for weight in one.values()) < 400_000
+    assert config.head_dim % 32 == 0, "what vLLM's kernels for the CPU take"
+
+
+def test_digits_and_the_frame_of_a_call_are_single_tokens(tiny_tokenizer: Any) -> None:
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
+    pieces = {
+        "<answer>4807</answer>": ["<answer>", "4", "8", "0", "7", "</answer>"],
+        call: [call[: call.index("48")], "4", "8", "/", "2", '"}}\n</tool_call>'],
+    }
+    for text, expected in pieces.items():
+        assert [tiny_tokenizer.decode([i]) for i in tiny_tokenizer(text)["input_ids"]] == expected
+    for text in ("", "naïve café 😀\n\t", "<tool_response>\n12\n</tool_response>", "a" * 300, "\u0000\x7f"):
+        assert tiny_tokenizer.decode(tiny_tokenizer(text)["input_ids"]) == text
+
+
+def test_the_template_names_the_tools_and_carries_their_answers(tiny_tokenizer: Any) -> None:
+    renderer = ChatRenderer.of(tiny_tokenizer)
+    assert renderer.renders_tools and renderer.observation_role == "tool"
+    assert renderer.end_of_turn == tiny_tokenizer.eos_token_id
+    tool = {"type": "function", "function": {"name": "calculator", "parameters": {}}}
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}]
+    talk += [{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]
+    text = tiny_tokenizer.apply_chat_template(talk, tools=[tool, tool], tokenize=False, add_generation_prompt=True)
+    assert text == (
+        "<|im_start|>system\ncalculator, calculator<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
+        "<|im_start|>assistant\nc<|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n"
+        "<tool_response>\n2\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_the_tokenizer_is_trained_on_what_is_played(tmp_path: Path) -> None:
+    texts = demonstration_texts("AgentR1/GSM8K-NoTool-v0", KWARGS, episodes=20)
+    assert len(texts) == 20 and not any("<tool_call>" in text for text in texts)
+    assert make_tiny_tokenizer(texts, 300).vocab_size == 300
+    few = tmp_path / "few.jsonl"  # a data set with fewer tasks than episodes are wanted
+    rows = [{"question": f"What is {i} + 1?", "answer": f"<<{i}+1={i + 1}>>\n#### {i + 1}"} for i in range(4)]
+    few.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(demonstration_texts(GSM8K, {"data": str(few)})) == 4
+
+
+def test_a_name_is_the_same_tokens_wherever_it_stands() -> None:
+    texts = [f'{{"query": "{name}"}} Where was {name} born?' for name in ("Bade Fopu", "Lemi Pivo", "Sinafa")] * 20
+    sentence = 'Lemi Pivo works for Sinafa. {"query": "Lemi Pivo"}'
+    for names_apart in (True, False):
+        tokenizer = make_tiny_tokenizer(texts, 400, names_apart=names_apart)
+        tokens = tokenizer.tokenize(sentence)
+        assert tokenizer.decode(tokenizer(sentence)["input_ids"]) == sentence
+        first, copied = tokenizer.tokenize("Lemi Pivo"), tokenizer.tokenize(" Lemi Pivo")
+        assert (copied[1:] == first) == names_apart
+        assert any(tokens[i : i + len(first)] == first for i in range(1, len(tokens)))
+
+
+def test_frames_are_single_tokens_and_cost_the_vocabulary_nothing() -> None:
+    texts = [f"Page 1 [SEP] Next > [SEP] red shoe {n} [SEP] Buy Now" for n in range(200)]
+    tokenizer = make_tiny_tokenizer(texts, 300, frames=(" [SEP] ", "Page 1 [SEP] Next > [SEP] "))
+    assert tokenizer.tokenize(texts[7])[0] == "Page 1 [SEP] Next > [SEP] "
+    assert tokenizer.tokenize(texts[7]).count(" [SEP] ") == 1
+    assert tokenizer.decode(tokenizer(texts[7])["input_ids"]) == texts[7]
+    assert not any("SEP" in token or "Pa" in token for token in tokenizer.get_vocab() if token.isalpha())
+    assert make_tiny_tokenizer(texts, 300).tokenize("Page 1") != ["Page 1"]
+
+
+def test_the_frames_of_programs_are_what_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    """Each is one token and occurs once in an episode; with other words in the environment the run would learn less."""
+    settings = {**RETOOL.tiny, "demonstrations": 20}
+    folder = make_tiny_model(tmp_path, RETOOL.env_id, RETOOL.env_kwargs, **settings)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    episodes = expert_episodes(RETOOL.env_id, RETOOL.env_kwargs, tokenizer, split=RETOOL.test_split, episodes=6)
+    assert len(episodes) == 6
+    for episode in episodes:
+        ids = episode.rows[0].token_ids
+        for frame in RETOOL.tiny["frames"]:
+            (token,) = tokenizer(frame)["input_ids"]
+            assert ids.count(token) == 1, frame
+        assert max(step.stop - step.start for step in episode.steps) < RETOOL.grpo["max_turn_tokens"]

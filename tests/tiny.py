@@ -13,6 +13,7 @@ from typing import Any
 
 EOS, PAD, IM_START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 SPECIAL_TOKENS = (PAD, IM_START, EOS)
+VOCABULARY = 512  # a multiple of 64 is padded by no engine
 
 # ChatML as Qwen speaks it: tools in the system turn, tool results as <tool_response> inside a user turn.
 CHATML = """\
@@ -54,9 +55,7 @@ def _corpus() -> list[str]:
     return lines + [prose] * 4
 
 
-def make_tiny_tokenizer(
-    *, chat_template: str = CHATML, vocab_size: int = 512, special_tokens: Sequence[str] = ()
-) -> Any:
+def make_tiny_tokenizer(*, chat_template: str = CHATML, special_tokens: Sequence[str] = ()) -> Any:
     """Train a byte-level BPE tokenizer with end of turn `<|im_end|>` and pad `<|endoftext|>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -65,37 +64,27 @@ def make_tiny_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=VOCABULARY,
         special_tokens=[*SPECIAL_TOKENS, *special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    assert tokenizer.get_vocab_size() == vocab_size, f"the corpus yields only {tokenizer.get_vocab_size()} tokens"
+    assert tokenizer.get_vocab_size() == VOCABULARY, "the corpus yields fewer tokens"
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD, chat_template=chat_template
     )
 
 
-def make_tiny_model(
-    path: str | Path,
-    *,
-    tied: bool = True,
-    chat_template: str = CHATML,
-    seed: int = 0,
-    vocab_size: int = 512,
-    context: int = 2048,
-    special_tokens: Sequence[str] = (),
-    **changes: Any,
-) -> Path:
+def make_tiny_model(path: str | Path, *, tied: bool = True, seed: int = 0, context: int = 2048, **changes: Any) -> Path:
     """Write a model folder (config, float32 weights, tokenizer, chat template) and return its path.
 
-    A `vocab_size` that is a multiple of 64 is padded by no engine. `changes` are fields of `Qwen3Config`.
+    `changes` are fields of `Qwen3Config`.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = make_tiny_tokenizer(chat_template=chat_template, vocab_size=vocab_size, special_tokens=special_tokens)
+    tokenizer = make_tiny_tokenizer()
     fields: dict[str, Any] = {
         "hidden_size": 96,
         "intermediate_size": 256,
@@ -109,7 +98,7 @@ def make_tiny_model(
         "bos_token_id": None,
     }
     config = Qwen3Config(
-        vocab_size=vocab_size,
+        vocab_size=VOCABULARY,
         max_position_embeddings=context,
         tie_word_embeddings=tied,
         eos_token_id=tokenizer.eos_token_id,

@@ -48,7 +48,7 @@ def loaded_processor() -> Any:
 
 
 def load_model(shaken: bool = True) -> Any:
-    """Load the model, with weights so different that a wrong position or image changes what it says."""
+    """Load the model, with weights so different that a wrong position or image changes what it samples."""
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(vision_folder(), dtype=torch.float32)
