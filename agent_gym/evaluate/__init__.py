@@ -112,25 +112,18 @@ def make_specs(
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The outcome of an evaluation.
+    """The outcome of an evaluation."""
 
-    Attributes:
-        episodes, failed: those that finished, and those lost to a fault of the machinery.
-        tasks: how many tasks the finished ones are of.
-        attempts: the most finished episodes that one task has, K in avg@K.
-        measures: by name, as in `episode_values`; further `reward`, `episode/seconds`, `tool/<name>/latency` per call,
-            and `pass@k` for k = 2, 4, 8, ..., K.
-        categories: the same for the tasks of one kind: field of `Episode.categories`, its value, the result.
-        failures: why episodes failed, a line for each kind.
-    """
-
-    episodes: int
-    failed: int
-    tasks: int = 0
-    attempts: int = 0
+    episodes: int  # that finished
+    failed: int  # lost to a fault of the machinery
+    tasks: int = 0  # how many the finished ones are of
+    attempts: int = 0  # the most finished episodes that one task has, K in avg@K
+    # By name, as in `episode_values`; further `reward`, `episode/seconds`, `tool/<name>/latency` per call, and `pass@k`
+    # for k = 2, 4, 8, ..., K.
     measures: dict[str, Measure] = field(default_factory=dict)
+    # The same for the tasks of one kind: field of `Episode.categories`, its value, the result.
     categories: dict[str, dict[str, EvalResult]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # why episodes failed, a line for each kind
 
     @property
     def success(self) -> float:

@@ -30,19 +30,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs on the tasks that both have played.
+    """Two runs on the tasks that both have played."""
 
-    Attributes:
-        paired, only_a, only_b: how many tasks both have played, the first run alone, and the second alone.
-        measures: the differences, by the names of `EvalResult.measures`.
-        categories: the difference in success for the tasks of one kind: field, its value, their number and difference.
-    """
-
-    paired: int
+    paired: int  # how many tasks both have played
     only_a: int
     only_b: int
-    measures: dict[str, Difference]
-    categories: dict[str, dict[str, tuple[int, Difference]]]
+    measures: dict[str, Difference]  # by the names of `EvalResult.measures`
+    categories: dict[str, dict[str, tuple[int, Difference]]]  # field, its value: how many tasks, difference in success
 
 
 def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:

@@ -43,15 +43,10 @@ _DRAWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """An estimate with its 95% interval.
-
-    Attributes:
-        value: the estimate.
-        low, high: the ends; None where the tasks do not differ, so that nothing shows how far off it may be.
-    """
+    """An estimate with its 95% interval."""
 
     value: float
-    low: float | None
+    low: float | None  # None where the tasks do not differ, so that nothing shows how far off the estimate may be
     high: float | None
 
 
@@ -123,14 +118,9 @@ def share(sums: Sequence[float], counts: Sequence[float], attempts: float) -> Me
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
-    """Estimate the probability that at least one of k attempts succeeds, without bias.
+    """Estimate the probability that at least one of k attempts succeeds, without bias, from n >= k of them.
 
     1 - C(n - c, k) / C(n, k) (M. Chen et al., Evaluating Large Language Models Trained on Code, arXiv:2107.03374).
-
-    Args:
-        n: attempts made, at least k.
-        successes: c, how many of them succeeded.
-        k: attempts allowed.
     """
     return 1 - math.comb(n - successes, k) / math.comb(n, k)
 
@@ -143,21 +133,15 @@ def _estimate(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, fl
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much the estimate b is above a.
-
-    Attributes:
-        low, high: the 95% interval of `difference`, b - a; None where the tasks do not differ in it.
-        p: p-value of the paired test that there is none.
-        test: "mcnemar" or "permutation".
-    """
+    """How much the estimate b is above a."""
 
     a: float
     b: float
-    difference: float
-    low: float | None
+    difference: float  # b - a
+    low: float | None  # its 95% interval; None where the tasks do not differ in it
     high: float | None
-    p: float
-    test: str
+    p: float  # of the paired test that there is none
+    test: str  # "mcnemar" or "permutation"
 
 
 def compare_shares(a: Sequence[float], b: Sequence[float]) -> Difference:

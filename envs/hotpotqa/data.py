@@ -10,9 +10,8 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_gym.data import Row, Splits, load_splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, SPLIT_SIZES, GeneratedQuestions, check_levels
@@ -25,21 +24,13 @@ COLUMNS = ("question", "answer", "supporting_facts", "context")
 _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What an episode needs of a row.
-
-    Attributes:
-        text: the question.
-        answers: what counts as right; the first is the gold answer, the others are aliases.
-        titles: of the gold paragraphs, each once, in the order in which the supporting facts name them.
-        facts: the supporting facts as (title, sentence).
-    """
+class Question(NamedTuple):
+    """What an episode needs of a row."""
 
     text: str
-    answers: tuple[str, ...]
-    titles: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
+    answers: tuple[str, ...]  # what counts as right: the gold answer, then its aliases
+    titles: tuple[str, ...]  # of the gold paragraphs, each once, in the order in which the supporting facts name them
+    facts: tuple[tuple[str, str], ...]  # the supporting facts as (title, sentence)
 
 
 def read_question(row: Any) -> Question:

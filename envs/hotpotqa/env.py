@@ -20,8 +20,7 @@ from agent_gym.search.sources import documents_of, open_documents
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolResult, same_text
 
-Find = Callable[[Sequence[str], int], list[list[Document]]]
-"""Queries and k to documents per query."""
+Find = Callable[[Sequence[str], int], list[list[Document]]]  # queries and k to documents per query
 Write = Callable[[Sequence[Document]], str]
 NOTHING = "No results."
 _CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
@@ -84,9 +83,8 @@ class HotpotQAEnv(ToolEnv):
     """Multi-hop questions, answered by searching.
 
     ## Description
-    The answer to a question stands in a paragraph that the question does not name: another paragraph has to be found
-    first. The policy searches as often as its turns allow, several times per turn if it likes. A turn without a tool
-    call is the answer.
+    The answer to a question stands in a paragraph that the question does not name: another has to be found first. The
+    policy searches as often as its turns allow, several times per turn if it likes. A turn without a call answers.
 
     ## Observation
     `reset` returns the question, after the passages that a search for it finds with `retrieve_question`. A call is
@@ -102,15 +100,15 @@ class HotpotQAEnv(ToolEnv):
     ## Reward
     Outcome, paid with the answer. HotpotQA's official normalisation: case, punctuation and articles do not matter.
     - `em` (weight 1): 1 if the last tagged answer of the turn is the gold answer.
-    - `f1` (0): the F1 of its words. `sub_em` (0): 1 if the gold answer is a substring of it, which is generous.
+    - `f1` (0): the F1 of its words. `sub_em` (0): 1 if the gold answer is a substring of it.
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
     - `response_em`, `floor`, `turn_format`, `graded_answer` (0): parts of published rewards, see scoring.py. The
       last three are also paid when the turns run out. In ReAct a thought counts as `<think>`, an action as
       `<tool_call>`, and `Finish[...]` as `<answer>`.
 
-    Process terms, paid with the turn, each at most once for the same paragraph or fact:
-    - `new_gold` (0): share of the gold paragraphs that this turn was the first to show.
-    - `fact_recall` (0): share of the supporting facts (sentences) that this turn was the first to show.
+    Process terms, paid with the turn:
+    - `new_gold`, `fact_recall` (0): share of the gold paragraphs, and of the supporting facts (sentences), that this
+      turn was the first to show.
     - `repeat` (0): minus the share of this turn's calls that had been made before.
 
     `reward="agent_r1"`, `"search_r1"` or `"steppo"` sets the weights of a published formula instead of `"em"`;
@@ -138,10 +136,10 @@ class HotpotQAEnv(ToolEnv):
     - everything `ToolEnv` and `TextEnv` take.
 
     ## Data
-    "embedded" is a seeded generator of invented worlds in HotpotQA's own JSON (embedded/): 20,000 train questions
-    over 80 worlds, 1,000 validation and 1,000 test questions over 8 others each, which ask for relations that no
-    training question asks for; `unseen_entities` and `unseen_entities_dev` ask the questions of training about the
-    worlds of test and validation. HotpotQA has 90,447 train and 7,405 dev questions (CC BY-SA 4.0); dev serves as test.
+    "embedded" is a seeded generator of invented worlds (embedded/): 20,000 train questions over 80 worlds, 1,000
+    validation and 1,000 test questions over 8 others each, for relations that no training question asks for;
+    `unseen_entities` and `unseen_entities_dev` ask the questions of training about the worlds of test and validation.
+    HotpotQA has 90,447 train and 7,405 dev questions (CC BY-SA 4.0); dev serves as test.
 
     ## References
     Yang et al., HotpotQA, arXiv:1809.09600. The setting follows Agent-R1 (arXiv:2511.14460) and Search-R1
@@ -223,7 +221,6 @@ class HotpotQAEnv(ToolEnv):
         return f"{self._passages(question.text)}\n\n{question.text}" if self._retrieves else question.text
 
     def respond(self, action: str) -> Reply:
-        """Search or take the answer; then keep to the limit of what is shown, and judge what was."""
         reply = super().respond(action)
         if calls := reply.tool_calls:
             texts = [self._react.observe(call.answer) if self._react else call.answer for call in calls]
@@ -240,7 +237,6 @@ class HotpotQAEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy reads nothing of it."""
         tagged = self._tagged(text)
         scores = self._judge.answer(tagged_answer(tagged))
         terms = {**scores, "format": answer_format(tagged), **self._published(text, TERMS)}
@@ -248,13 +244,8 @@ class HotpotQAEnv(ToolEnv):
         return Reply(terms=terms, metrics=metrics, terminated=True, success=bool(scores["em"]))
 
     def expert_action(self, style: str = "default") -> str:
-        """Search for the titles of the gold paragraphs, if there is a tool for it, then state the gold answer.
-
-        Args:
-            style: "default"; or "direct" to answer at once with what can be read, which is the gold answer if the
-                passages before the question show all gold paragraphs, and else "unknown". A made-up answer would
-                teach a policy to make up answers; in an experiment it lost the ability to copy one from a paragraph.
-        """
+        # "direct" answers at once with what can be read. A made-up answer would teach a policy to make up answers: in
+        # an experiment it lost the ability to copy one from a paragraph.
         if style not in ("default", "direct"):
             raise ConfigError(f"the HotpotQA expert has no style {style!r}; known: default, direct")
         titles, answer = self._judge.question.titles, self._judge.question.answers[0]
@@ -279,8 +270,7 @@ class HotpotQAEnv(ToolEnv):
         begun = self.renderer.prefill if self.renderer else ""
         before = [segment.text for segment in self.transcript.segments if segment.source == "agent"]
         turns = [begun + self._tagged(turn) for turn in [*before, text]]
-        answers = self._judge.question.answers
-        return {name: TERMS[name](turns, answers) for name in names if self.weights[name]}
+        return {name: TERMS[name](turns, self._judge.question.answers) for name in names if self.weights[name]}
 
     def _passages(self, question: str) -> str:
         try:

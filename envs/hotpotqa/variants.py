@@ -11,7 +11,6 @@ from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
 from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions
 from agent_gym.envs.hotpotqa.env import HotpotQAEnv
 from agent_gym.errors import ConfigError
-from agent_gym.search import Retriever
 
 
 class HotpotQAFullWikiEnv(HotpotQAEnv):
@@ -30,20 +29,13 @@ class HotpotQAFullWikiEnv(HotpotQAEnv):
     Yang et al., HotpotQA, arXiv:1809.09600, section 5.1. Thakur et al., BEIR, arXiv:2104.08663.
     """
 
-    def __init__(
-        self,
-        data: str = "hotpotqa/hotpot_qa",
-        *,
-        corpus: str | None = None,
-        retriever: str | Retriever = "bm25",
-        **kwargs: Any,
-    ) -> None:
-        if corpus is None and retriever == "bm25":
+    def __init__(self, data: str = "hotpotqa/hotpot_qa", **kwargs: Any) -> None:
+        if kwargs.get("corpus") is None and kwargs.get("retriever", "bm25") == "bm25":
             raise ConfigError(
                 "the full-wiki setting needs something to search: corpus= (a corpus folder or BEIR's corpus.jsonl), "
                 "retriever= (the address of a server, or an engine), or both (the folder of an index and its corpus)"
             )
-        super().__init__(data, corpus=corpus, retriever=retriever, **kwargs)
+        super().__init__(data, **kwargs)
 
 
 class Mixture(GeneratedRows):

@@ -24,25 +24,19 @@ from agent_gym.errors import ConfigError
 from agent_gym.search.sources import SUFFIXES, read_rows
 
 EMBEDDED = "embedded"
+_EMBEDDED: Splits = {split: GeneratedQueries(split) for split in SPLIT_SIZES}
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 # Observations put ids in brackets, answers list them with commas or on lines of their own.
 _NO_ID = re.compile(r"[\s,\[\]]|^$")
 
 
 class Query(NamedTuple):
-    """What an episode needs of a row.
-
-    Attributes:
-        text: the question.
-        papers: ids of the papers it asks for, each once.
-        searches: what the expert searches for first.
-        expands: papers that the expert expands, in this order, if it has seen them.
-    """
+    """What an episode needs of a row: the question, the papers it asks for, and what its expert does."""
 
     text: str
-    papers: tuple[str, ...]
-    searches: tuple[str, ...]
-    expands: tuple[str, ...]
+    papers: tuple[str, ...]  # ids, each once
+    searches: tuple[str, ...]  # what the expert searches for first
+    expands: tuple[str, ...]  # papers that the expert expands, in this order, if it has seen them
 
 
 def open_data(data: str) -> tuple[Splits, Library | None]:
@@ -52,7 +46,7 @@ def open_data(data: str) -> tuple[Splits, Library | None]:
         ConfigError: if there is no such folder, or with file and line for what is wrong in it.
     """
     if data == EMBEDDED:
-        return _embedded(), None
+        return _EMBEDDED, None
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise ConfigError(
@@ -62,11 +56,6 @@ def open_data(data: str) -> tuple[Splits, Library | None]:
     # The times of change are part of the key, so that an edited file is read again.
     changed = tuple((file.name, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
     return _open_folder(folder.resolve(), changed)
-
-
-@functools.cache
-def _embedded() -> Splits:
-    return {split: GeneratedQueries(split) for split in SPLIT_SIZES}
 
 
 @functools.lru_cache(maxsize=4)

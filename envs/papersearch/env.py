@@ -40,11 +40,9 @@ class PaperSearchEnv(ToolEnv):
     one turn are one batch. The answer as `<answer>w7-31, w7-80</answer>`, ids between commas or line breaks.
 
     ## Reward
-    Outcome, paid with the answer. Each id counts once; ids that do not exist or were never shown count as wrong, so
-    that guessing does not pay.
-    - `f1` (weight 1): harmonic mean of the next two.
-    - `recall` (0): share of the papers asked for that the last tagged answer lists. `precision` (0): share of what it
-      lists that was asked for.
+    Outcome, paid with the answer. Each id counts once; ids that do not exist or were never shown count as wrong.
+    - `f1` (weight 1): harmonic mean of `recall` (0), the share of the papers asked for that the last tagged answer
+      lists, and `precision` (0), the share of what it lists that was asked for.
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
 
     Process terms, paid with the turn that was the first to show a paper:
@@ -60,9 +58,9 @@ class PaperSearchEnv(ToolEnv):
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success`: the answer is exactly the
-    set asked for (F1 of 1). Few real questions have such a set; look at `f1` there. `info["metrics"]` has `gold_recall`
-    (share of the papers asked for that were shown), `papers`, `searches` and `expansions` so far after each turn, and
-    with the answer also `f1`, `recall`, `precision`.
+    set asked for, which few real questions have; look at `f1` there. `info["metrics"]` has `gold_recall` (share of the
+    papers asked for that were shown), `papers`, `searches` and `expansions` so far, and with the answer also `f1`,
+    `recall`, `precision`.
 
     ## Arguments
     - `data`: "embedded" (default), or a folder with papers.jsonl and questions (data.py).
@@ -76,10 +74,8 @@ class PaperSearchEnv(ToolEnv):
 
     ## Data
     "embedded" is a seeded generator of invented fields of research (embedded/): 20,000 train questions over 80 fields
-    of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. With five papers per search the
-    question itself finds 28% of the papers asked for, and never all; two names and their citations lead to all.
-    AutoScholarQuery (33,551 / 1,000 / 1,000 questions) and RealScholarQuery (50) come with PaSa; they need a dump of
-    the papers.
+    of some 190 papers, 1,000 validation and 1,000 test questions over 8 others each. AutoScholarQuery (33,551 / 1,000 /
+    1,000 questions) and RealScholarQuery (50) come with PaSa; they need a dump of the papers.
 
     ## References
     He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of its recipe in
@@ -131,7 +127,6 @@ class PaperSearchEnv(ToolEnv):
         return self._judge.query.text
 
     def respond(self, action: str) -> Reply:
-        """Search, expand or take the answer; then keep to the limit of what is shown, and judge what was."""
         # What this turn has listed and expanded so far, on top of the earlier ones.
         self._known, self._expanded = dict(self._judge.shown), Counter(self._judge.expanded)
         reply = super().respond(action)
@@ -144,18 +139,13 @@ class PaperSearchEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy reads nothing of it."""
         scores = self._judge.answer(tagged_answer(text))
         terms = {**scores, "format": answer_format(text)}
         metrics = {**scores, **self._judge.metrics}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=scores["f1"] == 1.0)
 
     def expert_action(self, style: str = "default") -> str:
-        """Search for what the question names, follow the citations, then list the papers.
-
-        Args:
-            style: "default", or "direct" to answer "unknown" at once: made-up ids would teach a policy to make up ids.
-        """
+        # "direct" answers "unknown" at once: made-up ids would teach a policy to make up ids.
         if style not in ("default", "direct"):
             raise ConfigError(f"the paper search expert has no style {style!r}; known: default, direct")
         if style == "direct":

@@ -9,11 +9,10 @@ terms, next to the clean default:
 | `"pasa"` | 1.5 * `found_count` + 0.1 * `calls` | PaSa's Crawler (arXiv:2501.10120, equation 1 and table 12) |
 | `"paperscout"` | `best_found` + 0.5 * `wasted` | PaperScout (arXiv:2601.10029), as StepPO's recipe computes it |
 
-Neither of the two scores an answer: both pay each turn for the papers that it was the first to find. Both judge papers
-by a model, their selector. Here the gold papers stand in for it: PaSa reports that as an ablation ("w/o Selector as
-RM"), and PaperScout's scores between 0 and 1 become 0 or 1.
-PaperScout shows an expanded paper's surroundings all at once, so that any second expansion is wasted; here one is only
-wasted after the last page.
+Neither of the two scores an answer: both pay each turn for the papers that it was the first to find. Here the gold
+papers stand in for the model that judges them: PaSa reports that as an ablation ("w/o Selector as RM"), and the scores
+of PaperScout between 0 and 1 become 0 or 1. PaperScout shows an expanded paper's surroundings all at once, so that any
+second expansion is wasted; here one is only wasted after the last page.
 """
 
 from __future__ import annotations
@@ -37,12 +36,7 @@ _BEST = 3  # for how many papers PaperScout pays per call, its `reward_top_k`
 
 
 class Judge:
-    """Scores one episode.
-
-    Attributes:
-        shown: ids of the papers that the policy has seen, in this order.
-        expanded: id to how often it was expanded.
-    """
+    """Scores one episode: `shown` are the ids that the policy has seen, `expanded` how often each was expanded."""
 
     def __init__(self, query: Query, library: Library, page: int) -> None:
         self.query, self.library, self.page = query, library, page
@@ -116,10 +110,9 @@ class Judge:
 def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]]:
     """Return the expert's calls of turn `turn` (0 for the first) of `turns`, `most` at most; none to answer now.
 
-    A call is the name of a tool and its argument. The expert searches for what is asked about, follows the citations
-    and answers what was found. It knows the gold papers, but does not state what it could not have read: on generated
-    questions it lists the citations of both papers that introduced what the question names, until it has seen all of
-    the answer in each list.
+    A call is the name of a tool and its argument. The expert knows the gold papers, but does not state what it could
+    not have read: on generated questions it lists the citations of both papers that introduced what the question
+    names, until it has seen all of the answer in each list.
     """
     query, left = judge.query, turns - turn - 1
     missing = [paper for paper in query.papers if paper not in judge.shown]

@@ -2,11 +2,9 @@
 
 The script reads lines of JSON, [answer, gold], and answers each with one line: "equal", "different", or "limit" where
 the comparison took too much. `9^{9^{9^9}}` is a short answer, and sympy would compute it: in C, where no exception of
-Python's gets to. So what bounds a comparison is the kernel: a timer of CPU time whose signal ends the process, and a
-limit of its memory. The process that reads the lines only forks and waits, so that nothing an answer does reaches it,
-and each comparison starts from the same state, with sympy loaded.
-
-It imports nothing of this package, so that the script starts fast.
+Python's gets to. So the kernel bounds a comparison, by a timer of CPU time whose signal ends the process and a limit of
+its memory. The process that reads the lines only forks and waits, so that nothing an answer does reaches it. It imports
+nothing of this package, so that it starts fast.
 """
 
 from __future__ import annotations

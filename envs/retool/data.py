@@ -20,7 +20,7 @@ _DAPO_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
 class Problem(NamedTuple):
-    """One task: the problem, its answer, and a program that prints it, for the expert; "" where the data has none."""
+    """One task; `program` prints the answer, for the expert, and is "" where the data has none."""
 
     text: str
     gold: str

@@ -63,7 +63,6 @@ class CodeInterpreter(TextTool):
         self.begin(0)
 
     def begin(self, seed: int) -> None:
-        """Begin an episode."""
         self.close()
         self._seed = seed
         self.programs = self.failed = 0
@@ -136,21 +135,19 @@ class ReToolEnv(ToolEnv):
     `reset` returns the problem. A program is answered by what it did, in ReTool's protocol
     `\n<interpreter>\n...</interpreter>\n\n` inside the policy's turn (`rendering="inline"`; a `</code>` that the policy
     did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows what was
-    printed, then the traceback, of long texts the beginning and the end. "retool" shows what was printed or else the
-    last line of the traceback, in 400 characters. Times, paths and process ids are never shown, and limits have
-    constant texts: the same program has the same answer. The answer returns nothing: the gold answer is never shown.
+    printed, then the traceback; "retool" what was printed or else the last line of the traceback, in 400 characters.
+    Neither times nor paths are shown: the same program has the same answer. The final answer returns nothing.
 
     ## Action
     Free text. A program as `<code>...</code>`, as a ```python fence, or as the tool call
     `{"name": "code_interpreter", "arguments": {"code": "..."}}` in Hermes form; the system prompt shows the first
-    (inline) or the last (chat). Inline, a turn stops at `</code>`. Where a turn holds several programs,
-    `agent_gym/formats/code.py` decides which is meant. The answer in `\boxed{}`, of which the last counts.
+    (inline) or the last (chat). Of several, `agent_gym/formats/code.py` decides which is meant. Inline, a turn stops at
+    `</code>`. The answer in `\boxed{}`, of which the last counts.
 
     ## Reward
     - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where
-      the gold answer is a number, only a numeral of that value is right: `1,170` and `\frac{6}{8}`, and neither `2+3`
-      nor `\binom{5}{1}`. Other gold answers are compared as strings and then by math-verify, with bounds on what an
-      answer may leave to compute (scoring.py).
+      the gold answer is a number, only a numeral of that value is right, and nothing is computed. Other gold answers
+      are compared as strings and then by math-verify, with bounds on what an answer may leave to compute (scoring.py).
     - `failure` (0): -1 if the episode ends, by an answer or for want of turns, and was not solved.
     - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
     - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
@@ -158,9 +155,9 @@ class ReToolEnv(ToolEnv):
     - `turn_bonus` (0): what verl's recipe adds to its -1 for a failure: 0.1 per turn before the last, at most 0.4.
 
     `reward="retool"` pays +1 and -1 (`outcome` and `failure`, as the paper does), "verl" also the bonus: a wrong answer
-    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Which answers are right is decided as above for both, and not
-    by verl's comparison of strings or the checker of the paper. `reward_weights` replaces single weights. Where a
-    rollout's budget of tokens or seconds ends an episode, no term is paid, not even `failure`.
+    then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Which answers are right is decided as above, and not as there.
+    `reward_weights` replaces single weights. Where a rollout's budget of tokens or seconds ends an episode, no term is
+    paid, not even `failure`.
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `outcome` alone.
@@ -182,9 +179,9 @@ class ReToolEnv(ToolEnv):
     "embedded" is a seeded generator (embedded/) of 17 kinds of problems: 20,000 train, 1,000 validation and 1,000 test
     problems. No problem of another split has kind and numbers, in any order, of one in train; validation and test have
     other sentences, too, `unseen_numbers` and `unseen_numbers_dev` (1,000 each) those of train. In train, kinds with
-    few numbers come back (13,229 problems of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of
-    `kinds` or `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems with whole answers
-    (Apache-2.0), each a hundred times. On data without programs the expert answers at once.
+    few numbers come back (13,229 of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of `kinds` or
+    `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems (Apache-2.0), each a hundred times. On
+    data without programs the expert answers at once.
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
@@ -236,7 +233,6 @@ class ReToolEnv(ToolEnv):
         return self._given.text
 
     def respond(self, action: str) -> Reply:
-        """Run the programs of a turn, or take it as the answer; an episode that ends unsolved has failed."""
         reply = super().respond(action)
         ran = self._interpreter
         reply.metrics |= {"programs": float(ran.programs), "failed_programs": float(ran.failed)}
@@ -252,7 +248,6 @@ class ReToolEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        """Score the final answer. The policy reads nothing of it."""
         correct = math_equal(boxed_answer(text), self._given.gold)
         terms = {"outcome": float(correct), "format": boxed_format(text)}
         return Reply(terms=terms, terminated=True, success=correct)
@@ -261,7 +256,6 @@ class ReToolEnv(ToolEnv):
         return {"code_runs": sum(not result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        """Write the program, then the answer; with the style "direct" answer at once."""
         if style not in ("default", "direct"):
             raise ConfigError(f"the ReTool expert has no style {style!r}; known: default, direct")
         if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:

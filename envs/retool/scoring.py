@@ -5,9 +5,9 @@ Other gold answers, such as `x^2+1`, `\sqrt{2}` or `(1, 2)`, are compared as str
 (https://github.com/huggingface/Math-Verify), in another process. Its own time limits are alarms, which only a main
 thread can have, and environments run in threads.
 
-math-verify simplifies, so that it takes `\sqrt{18}` for `3\sqrt{2}` and `(x+1)^2` for its expansion. What it must not
-do is to solve the problem, or to compute for minutes. So an answer that it is asked about may have no operator such as
-`\sum`, `\binom`, `\sin` or `!`, and no power of numbers, that the gold answer has not; see `computes`.
+math-verify simplifies, so that it takes `\sqrt{18}` for `3\sqrt{2}`. It must not solve the problem or compute for
+minutes, so an answer that it is asked about may have no operator such as `\sum` or `!`, and no power of numbers, that
+the gold answer has not; see `computes`.
 
 | a numeral | none |
 |---|---|

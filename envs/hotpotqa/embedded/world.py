@@ -14,9 +14,8 @@ import math
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_gym.envs.names import Namer
 from agent_gym.search import Document
@@ -40,31 +39,17 @@ SORTS: dict[str, list[str]] = TABLES["sorts"]
 _ENDING = re.compile(r"(?:ed|s|(?<=\w{6})er)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """A thing and its paragraph.
+class Entity(NamedTuple):
+    """A thing and its paragraph."""
 
-    Attributes:
-        title: its name, unique over all worlds.
-        facts: relation to value.
-        stated_in: relation to the number of the sentence that states it.
-        sentences: its paragraph, as in HotpotQA: every sentence but the first begins with a space.
-    """
-
-    title: str
-    facts: dict[str, str]
-    stated_in: dict[str, int]
-    sentences: tuple[str, ...]
+    title: str  # unique over all worlds
+    facts: dict[str, str]  # relation to value
+    stated_in: dict[str, int]  # relation to the number of the sentence that states it
+    sentences: tuple[str, ...]  # as in HotpotQA: every sentence but the first begins with a space
 
 
 class World:
-    """One invented world.
-
-    Attributes:
-        entities: title to entity, in the order of the corpus.
-        by_kind: kind to titles.
-        documents: the corpus, one document per entity.
-    """
+    """One invented world: `entities` by title, in the order of the corpus, which is `documents`; titles `by_kind`."""
 
     def __init__(self, number: int) -> None:
         rng = random.Random(f"world/{number}")
@@ -129,8 +114,7 @@ class World:
     def rank(self, query: str, k: int) -> list[str]:
         """Return the titles of the k documents that a word search would put first.
 
-        It chooses the distractors of a question and finds out whether a question is too easy. It is no retriever:
-        the data may not depend on which search engine is installed.
+        It is no retriever: the data may not depend on which search engine is installed.
         """
         scores: dict[int, float] = {}
         for word in dict.fromkeys(_words(query)):
@@ -141,7 +125,6 @@ class World:
 
 
 get_world = functools.lru_cache(maxsize=128)(World)
-"""Return a world by its number, made once per process."""
 
 
 def _words(text: str) -> list[str]:

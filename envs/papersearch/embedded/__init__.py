@@ -36,8 +36,7 @@ from agent_gym.envs.names import Namer
 from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError
 
-KINDS = ("method", "task", "dataset")
-"""What a field is made of. A paper introduces each of these, and questions ask for pairs of them."""
+KINDS = ("method", "task", "dataset")  # a paper introduces each of these, and questions ask for pairs of them
 WORDING: dict[str, Any] = json.loads(files(__package__).joinpath("wording.json").read_text("utf-8"))
 """How papers are written and asked for.
 
@@ -57,32 +56,19 @@ _NAMED = 0.5  # how likely an application names its method, and likewise its tas
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """A paper before its text is written.
+    """A paper before its text is written."""
 
-    Attributes:
-        kind: one of `KINDS`, which introduces such a thing, or "application", "survey" or "analysis".
-        about: kind of thing to the paper that introduced the one it is about, or, if it introduces one, to itself.
-        names: kind of thing to its name, for all it is about.
-        named: which kinds its text names; the others it only cites.
-        cites: the papers it cites.
-    """
-
-    kind: str
+    kind: str  # one of `KINDS`, which introduces such a thing, or "application", "survey" or "analysis"
     year: int
-    about: dict[str, Draft] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    named: frozenset[str] = frozenset()
+    about: dict[str, Draft] = field(default_factory=dict)  # kind of thing to the paper that introduced it
+    names: dict[str, str] = field(default_factory=dict)  # kind of thing to its name, for all it is about
+    named: frozenset[str] = frozenset()  # which kinds its text names; the others it only cites
     cites: list[Draft] = field(default_factory=list)
     id: str = ""
 
 
 class Field:
-    """One invented field.
-
-    Attributes:
-        drafts: what its papers are about, in the order of the library; the generator of questions reads it.
-        library: the papers themselves, oldest first, with ids such as "w7-31".
-    """
+    """One invented field: its `library`, oldest papers first, with ids such as "w7-31", and the `drafts` of these."""
 
     def __init__(self, number: int) -> None:
         rng = random.Random(f"papers/{number}")
@@ -136,7 +122,6 @@ class Field:
 
 
 get_field = functools.lru_cache(maxsize=128)(Field)
-"""Return a field by its number, made once per process."""
 
 
 def _write(draft: Draft, authors: Sequence[str], rng: random.Random) -> Paper:
@@ -170,9 +155,7 @@ _BOUNDED = 0.4  # share of the questions that only ask for papers from before or
 class GeneratedQueries(DistinctRows):
     """The questions of one split. In train a question may come back, in the other splits none does.
 
-    Args:
-        split: `train`, `validation` or `test`; no name occurs in two of them.
-        size: how many at most; question i is the same at any size.
+    No name occurs in two of `train`, `validation` and `test`. Question i is the same at any size.
 
     Raises:
         ConfigError: on an unknown split, or a size below one.

@@ -34,10 +34,8 @@ SPLITS = {
 }
 """Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses."""
 SIZES = {split: 20_000 if split == "train" else 1_000 for split in SPLITS}
-"""Split to the size that the environment gives it."""
 _SALT = 2728  # such that kinds with few numbers have some of them in each split
-WORDED = ("train", "validation", "test")
-"""The splits that wording.txt names."""
+WORDED = ("train", "validation", "test")  # the splits that wording.txt names
 _NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 
 WORDINGS: dict[str, dict[str, tuple[str, ...]]] = {}

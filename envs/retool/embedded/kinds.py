@@ -18,21 +18,14 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 
 
 class Draft(NamedTuple):
-    """The numbers of one problem.
+    """The numbers of one problem."""
 
-    Attributes:
-        values: what fills the slots of a wording.
-        gold: the answer, found in another way than the program finds it.
-        program: what a person would write to find it, in Python; it prints the answer and nothing else.
-    """
-
-    values: Mapping[str, Any]
-    gold: int | Fraction
-    program: str
+    values: Mapping[str, Any]  # what fills the slots of a wording
+    gold: int | Fraction  # the answer, found in another way than the program finds it
+    program: str  # what a person would write to find it, in Python; it prints the answer and nothing else
 
 
-Draw = Callable[[random.Random, int], Draft]
-"""Draws the numbers of a problem: a generator of random numbers, a level of `LEVELS`."""
+Draw = Callable[[random.Random, int], Draft]  # from a generator of random numbers and a level of `LEVELS`
 
 
 def pick(rng: random.Random, level: int, *ranges: tuple[int, int]) -> int:
