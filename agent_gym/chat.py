@@ -250,7 +250,7 @@ class ChatRenderer:
 
     def encode(self, text: str) -> list[int]:
         """Encode text as it stands: special tokens in it count as such, none are added."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def encode_world(self, text: str) -> list[int]:
         """Encode a text of the world by itself: special tokens in it are words like others."""

@@ -17,7 +17,7 @@ from agent_gym.rollout import Episode, Row
 
 
 class Server:
-    """Answers from a list, the last answer again and again, and remembers what it was asked."""
+    """Answers from a list, the last answer again and again, and keeps the requests."""
 
     def __init__(self, *answers: tuple[int, Any], models: Any = None, ids: bool = False) -> None:
         self.answers, self.models = list(answers), models
@@ -104,11 +104,14 @@ def delta(text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
     return {"choices": [{"delta": {} if text is None else {"content": text}, "finish_reason": finish_reason}]}
 
 
+def conversation() -> Episode:
+    return Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
+
+
 def submit(policy: OpenAIPolicy, *requests: tuple[int, SamplingParams], on_token: Any = None) -> list[Generation]:
     """Submit requests with a conversation, and return what finished when none is pending."""
     for number, params in requests:
-        episode = Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
-        policy.submit(Request(number, [1], params, episode, on_token))
+        policy.submit(Request(number, [1], params, conversation(), on_token))
     found: list[Generation] = []
     while policy.pending:
         found += policy.poll()

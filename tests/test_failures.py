@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import pytest
 from rollout_tools import roll
 
-from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
+from agent_gym import RolloutError
 from agent_gym.rollout import (
     Episode,
     EpisodeSpec,
@@ -28,7 +28,7 @@ import json
 import pickle
 
 import gymnasium
-from agent_gym import EnvFailure, Reply, TextEnv, ToolEnv, tool
+from agent_gym import EnvFailure, Reply, TextEnv, ToolEnv, ToolResult, tool
 
 
 class Mute(Exception):
@@ -86,22 +86,29 @@ class MyEnv(TextEnv):
 
 
 class MyTools(ToolEnv):
-    """Its tool breaks."""
+    """Its tool breaks, or reports an error in some tasks."""
 
     reward_weights = {}
 
-    def __init__(self, **kwargs):
-        super().__init__({"train": range(50)}, tools=[tool(self.look)], **kwargs)
+    def __init__(self, asleep=0, **kwargs):
+        self.asleep = asleep
+        super().__init__({"train": range(10)}, tools=[tool(self.look)], **kwargs)
 
     def begin(self, task):
+        self.task = task
         return "Go."
 
-    def look(self) -> str:
+    def look(self) -> ToolResult:
         """Look."""
-        raise Mute()  # line: tool
+        if not self.asleep:
+            raise Mute()  # line: tool
+        return ToolResult("Error: the backend is asleep", error=self.task < self.asleep)
 
     def answer(self, text):
         return Reply(terminated=True)
+
+    def expert_action(self):
+        return self.parser.render("look", {}) if self.turn == 0 else "done"
 
 
 class Lossy(gymnasium.Wrapper):
@@ -283,40 +290,17 @@ def test_reading_an_error_never_raises() -> None:
     assert str(Failure.of(cyclic)) == "ValueError: a"
 
 
-@pytest.mark.parametrize("share", [0.4, 0.9])
+@pytest.mark.parametrize("asleep", [4, 9])
 def test_tools_that_fail_in_the_experts_own_calls_raise_an_alarm(
-    tokenizer: Any, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tokenizer: Any, mine: Path, asleep: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("trl")
     from agent_gym.cli.main import main
     from agent_gym.trainers.sft import expert_episodes
 
-    class Faulty(ToolEnv):
-        reward_weights: ClassVar[dict[str, float]] = {"answer": 1.0}
-
-        def __init__(self, **kwargs: Any) -> None:
-            super().__init__({"train": range(10)}, tools=[tool(self.ask)], **kwargs)
-
-        def begin(self, task: Any) -> str:
-            self.task = task
-            return f"Question {task}"
-
-        def ask(self) -> ToolResult:
-            """Ask the backend."""
-            return ToolResult("Error: the backend is asleep", error=self.task < 10 * share)
-
-        def answer(self, text: str) -> Reply:
-            return Reply(terms={"answer": 1.0}, terminated=True, success=True)
-
-        def expert_action(self) -> str:
-            return self.parser.render("ask", {}) if self.turn == 0 else "done"
-
-    monkeypatch.setitem(
-        gymnasium.registry, "Mine/Faulty-v0", gymnasium.envs.registration.EnvSpec("Mine/Faulty-v0", entry_point=Faulty)
-    )
-    line = "Mine/Faulty-v0: 9 of 10 tool calls of the expert failed; the first, of 'ask': Error: the backend is asleep"
+    line = "Mine/Tools-v0: 9 of 10 tool calls of the expert failed; the first, of 'look': Error: the backend is asleep"
     flags = ["--expert", "--episodes", "10", "--split", "train", "--output", str(tmp_path / "t.jsonl")]
-    assert main(["rollout", "Mine/Faulty-v0", *flags]) == 0
-    assert (f"agent-gym: warning: {line}\n" in capsys.readouterr().err) == (share > 0.5)
-    assert len(expert_episodes("Mine/Faulty-v0", {}, tokenizer, split="train", episodes=10)) == 10
-    assert (line in capsys.readouterr().err) == (share > 0.5)
+    assert main(["rollout", "Mine/Tools-v0", "--env_kwargs", f'{{"asleep": {asleep}}}', *flags]) == 0
+    assert (f"agent-gym: warning: {line}\n" in capsys.readouterr().err) == (asleep > 5)
+    expert_episodes("Mine/Tools-v0", {"asleep": asleep}, tokenizer, split="train", episodes=10)
+    assert (line in capsys.readouterr().err) == (asleep > 5)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,9 +63,6 @@ def test_the_process_is_left_as_it_was(path: Path, tmp_path: Path) -> None:
         policy.close()
         assert torch.distributed.is_initialized()
         torch.distributed.barrier()
-        again = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
-        assert len(run(again, make_requests(2))) == 2
-        again.close()
     finally:
         torch.distributed.destroy_process_group()
 
@@ -128,16 +122,11 @@ def policy(path: Path) -> Iterator[VLLMPolicy]:
 
 
 def test_it_draws_the_tokens_that_the_transformers_engine_draws(policy: VLLMPolicy, model: Any) -> None:
+    # Also with prompts that are longer than one prefill: vLLM on a CPU crashes when it prefills them in parts.
     requests = make_requests(32, temperature=0.9)
+    requests += [Request(100 + i, [3 + i] * 1900, SamplingParams(4, seed=i)) for i in range(6)]
     here, there = run(policy, requests), run(TransformersPolicy(model, [EOS], PAD), requests)
-    assert sum(here[i].token_ids == there[i].token_ids for i in here) >= 31
-
-
-def test_seeded_prompts_longer_than_one_prefill(policy: VLLMPolicy, model: Any) -> None:
-    """vLLM on a CPU crashes here when it is left to prefill prompts in parts."""
-    rng = random.Random(0)
-    requests = [Request(i, [rng.randrange(3, 512) for _ in range(1900)], SamplingParams(4, seed=i)) for i in range(6)]
-    assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
+    assert sum(here[i].token_ids == there[i].token_ids for i in here) >= 37
 
 
 def test_nothing_is_compiled(policy: VLLMPolicy) -> None:
@@ -179,58 +168,10 @@ def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(policy: VLLMPolic
     assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
 
 
-def test_a_missing_vllm_names_the_extras() -> None:
-    code = """
-        import sys
-        sys.modules["vllm"] = None
-        from agent_gym.errors import ConfigError
-        from agent_gym.policies import VLLMPolicy
-        try:
-            VLLMPolicy("model", [1], context=64)
-        except ConfigError as error:
-            assert "agent-gym[vllm]" in str(error) and "agent-gym[vllm-cpu]" in str(error), error
-        else:
-            raise AssertionError
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
-
-
-@pytest.mark.slow
-def test_each_of_two_ranks_runs_its_own_engine(path: Path, tmp_path: Path) -> None:
-    """The ranks sample unequal numbers of requests, at their own pace, inside one gloo process group."""
-    script = tmp_path / "rank.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import torch
-            torch.distributed.init_process_group("gloo")
-            from engines import disturb, largest_difference, make_requests, run
-            from transformers import AutoModelForCausalLM
-            from agent_gym.policies import VLLMPolicy
-
-            rank = torch.distributed.get_rank()
-            model = AutoModelForCausalLM.from_pretrained({str(path)!r})
-            policy = VLLMPolicy({str(path)!r}, [{EOS}], context=512, kv_cache_gib=0.1)
-            for step in range(2):
-                disturb(model, seed=step)
-                policy.sync(model.named_parameters())
-                requests = make_requests(3 + 20 * rank, seed=1000 * rank)
-                worst = largest_difference(model, requests, run(policy, requests))
-                assert worst <= {TOLERANCE}, worst
-            policy.close()
-            total = torch.ones(1)
-            torch.distributed.all_reduce(total)
-            assert total.item() == 2
-            print(f"rank {{rank}} done")
-            torch.distributed.destroy_process_group()
-            """
-        )
-    )
-    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parent), OMP_NUM_THREADS="1")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "rank 0 done" in done.stdout and "rank 1 done" in done.stdout
+def test_a_missing_vllm_names_the_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match=r"agent-gym\[vllm\].*agent-gym\[vllm-cpu\]"):
+        VLLMPolicy("model", [1], context=64)
 
 
 @pytest.mark.gpu
@@ -239,18 +180,16 @@ def test_sleep_frees_gpu_memory_and_sync_brings_the_policy_back(path: Path) -> N
     policy = VLLMPolicy(path, [EOS], context=512, dtype="bfloat16", gpu_memory_utilization=0.1, sleep=True)
     try:
         requests = make_requests(16)
-        for step in range(2):
-            free_awake = torch.cuda.mem_get_info()[0]
-            policy.sleep()
-            assert torch.cuda.mem_get_info()[0] > free_awake + 2**30
-            with pytest.raises(RolloutError, match="call sync"):
-                policy.submit(requests[0])
-            disturb(model, seed=step)
-            policy.sync(model.named_parameters())
-            finished = run(policy, requests)
-            # bfloat16 keeps eight bits, and the two implementations round in different places.
-            assert largest_difference(model.float().cpu(), requests, finished) <= 0.2
-            model.bfloat16().cuda()
+        free_awake = torch.cuda.mem_get_info()[0]
+        policy.sleep()
+        assert torch.cuda.mem_get_info()[0] > free_awake + 2**30
+        with pytest.raises(RolloutError, match="call sync"):
+            policy.submit(requests[0])
+        disturb(model, seed=0)
+        policy.sync(model.named_parameters())
+        finished = run(policy, requests)
+        # bfloat16 keeps eight bits, and the two implementations round in different places.
+        assert largest_difference(model.float().cpu(), requests, finished) <= 0.2
     finally:
         policy.close()
 

@@ -133,21 +133,6 @@ def test_time_does_not_run_while_playing_is_paused(tokenizer: Any, monkeypatch: 
     assert all(episode.seconds < 20 for episode in episodes)
 
 
-def test_an_environment_that_hangs_over_a_pause_is_given_up_when_its_time_is_over(tokenizer: Any) -> None:
-    specs = counting(4, "Toy/Broken-v0", how="hang", when=1, tasks=(2,))
-    runner = Runner(scripted(tokenizer), tokenizer, Budget(max_seconds=1.5), workers=4)
-    rollout = Rollout(runner)
-    episodes = rollout.add(specs)
-    rollout.play(1.0, until=lambda: rollout.unfinished == 1)
-    assert [episode.success for episode in episodes] == [True, True, False, True]
-    time.sleep(0.1)
-    begin = time.perf_counter()
-    rollout.play(1.0)
-    assert time.perf_counter() - begin < 10
-    assert str(episodes[2].failure) == "EnvFailure: no answer from the environment in 1.5 s"
-    runner.close()
-
-
 # A stop string across an interruption.
 
 

@@ -24,7 +24,6 @@ from vision_tools import (  # noqa: E402
 )
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.images import parts  # noqa: E402
 from agent_gym.policies import Request, SamplingParams, TransformersPolicy, VLLMPolicy  # noqa: E402
 
@@ -114,9 +113,3 @@ def test_an_image_token_that_is_sampled_ends_the_turn(subject: Subject) -> None:
     following = Request(1000, vision.readable(ids, shown), SamplingParams(8, seed=0), images=shown)
     assert following.prompt_ids[offset - 1] == vision.stand_in != ids[offset - 1]
     assert largest_gap(subject.model, renderer, [following], run(subject.policy, [following])) <= TOLERANCE
-
-
-def test_an_engine_without_eyes_says_so(subject: Subject) -> None:
-    blind = TransformersPolicy(subject.model, [2], 0)
-    with pytest.raises(ConfigError, match="reads none"):
-        blind.submit(image_requests(subject.renderer, 2)[1])

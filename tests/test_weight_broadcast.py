@@ -58,7 +58,7 @@ def group() -> Iterator[Callable[[int, bool], tuple[Channel, Any]]]:
         process.join()
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
 def test_weights_arrive_bit_for_bit(group: Any, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "_BUCKET_BYTES", bucket_bytes)
     channel, received = group(2)
@@ -130,7 +130,6 @@ class Described:
     ("transfer", "device", "cuda", "folder", "calls"),
     [
         ("auto", "cpu", True, None, ["describe", "receive_files"]),
-        ("auto", "cuda", False, None, ["describe", "receive_files"]),
         ("auto", "cuda", True, None, ["describe", "join_trainer", "receive_files"]),
         ("auto", "cuda", True, "here", ["receive_files"]),
         ("files", "cuda", True, None, ["receive_files"]),
@@ -159,7 +158,7 @@ def test_the_way_is_chosen_by_where_both_are(
     assert [method for method, _ in servers.calls] == [*calls, "receive_files"], "the choice is made once"
 
 
-def test_who_wants_a_broadcast_is_told_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_why_there_is_no_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_group(*arguments: Any) -> None:
         raise RuntimeError("no route to host")
 
@@ -168,17 +167,5 @@ def test_who_wants_a_broadcast_is_told_why_there_is_none(monkeypatch: pytest.Mon
         WeightSender(Described("cpu"), "broadcast", None).send([])
     with pytest.raises(ConfigError, match="weights_transfer is 'nccl'; allowed: auto, files, broadcast"):
         WeightSender(Described("cpu"), "nccl", None)
-
-
-def test_the_address_is_one_that_servers_elsewhere_reach() -> None:
-    assert own_address(["http://127.0.0.1:8010"]) == "127.0.0.1"
     with pytest.raises(RolloutError, match="no way to http://no.such.host.invalid:1"):
         own_address(["http://no.such.host.invalid:1"])
-
-
-def test_the_options_of_nccl_are_those_of_the_installed_torch() -> None:
-    nccl = pytest.importorskip("torch._C._distributed_c10d", reason="torch without distributed")
-    if not hasattr(nccl, "ProcessGroupNCCL"):
-        pytest.skip("this torch has no NCCL")
-    options = nccl.ProcessGroupNCCL.Options()
-    assert hasattr(options, "_timeout") and hasattr(nccl.ProcessGroupNCCL, "abort")

@@ -1,8 +1,8 @@
 """What a rollout asks of a policy: token ids in, sampled ids with logprobs out; and `ScriptedPolicy`, the simplest one.
 
-The interface is that of a continuous-batching engine: requests go in at any time, `poll` advances the engine once and
-returns what has finished. A policy neither decodes to build a prompt nor encodes one: decoding and encoding again does
-not always give the same ids back, and the gradient would then be taken at tokens that the policy never chose.
+Requests go in at any time, `poll` advances the engine once and returns what has finished. A policy neither decodes to
+build a prompt nor encodes one: decoding and encoding again does not always give the same ids back, and the gradient
+would then be taken at tokens that the policy never chose.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Request:
         id: the caller's name for the request, unique among those pending.
         prompt_ids: everything the policy sees, as token ids; not empty.
         params: how to sample.
-        episode: the live episode, for scripted policies. Engines never look at it.
+        episode: the live episode, for scripted policies.
         on_token: called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. What it raises
             goes through `poll`; the request is then to be aborted.
         images: what the prompt shows, in order. No image token stands outside of them.
@@ -83,14 +83,13 @@ class Generation:
 
     Attributes:
         id: the id of the request.
-        token_ids: (n,) n >= 1. An end of turn that was sampled is the last of them; tokens after the one that completed
-            a stop string are dropped, that one is kept whole.
+        token_ids: (n,) n >= 1. An end of turn that was sampled is the last of them, or the token that completed a stop
+            string, kept whole.
         logprobs: (n,) natural logarithm of each token's probability under the distribution it was drawn from, that is
             after the temperature; with greedy decoding, under the temperature of 1.
         finish_reason: "stop" (an end of turn was sampled), "stop_string", or "length"; "abort" for the beginning of a
             turn, see `Interruptible`.
-        versions: which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it:
-            engines do not count their weights.
+        versions: which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it.
     """
 
     id: int
@@ -104,7 +103,6 @@ class Generation:
             raise ValueError(f"{len(self.token_ids)} token ids and {len(self.logprobs)} logprobs")
 
     def joined(self, rest: Generation) -> Generation:
-        """Put the beginning of a turn and what followed it together."""
         ids, logprobs = self.token_ids + rest.token_ids, self.logprobs + rest.logprobs
         return Generation(rest.id, ids, logprobs, rest.finish_reason, self.versions + rest.versions)
 
@@ -123,27 +121,18 @@ class Policy(Protocol):
     @property
     def pending(self) -> int:
         """Requests submitted and neither returned nor aborted."""
-        ...
 
     def submit(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            ConfigError: when the policy can never serve it, for instance because the prompt fills the context.
-        """
-        ...
+        """Queue a request; `ConfigError` if it can never be served, for instance because it fills the context."""
 
     def poll(self) -> list[Generation]:
         """Advance once and return what finished, possibly nothing. Blocks only on its own computing."""
-        ...
 
     def abort(self, request_id: int) -> None:
         """Drop a pending request; an id that is not pending is ignored, since it may just have finished."""
-        ...
 
     def close(self) -> None:
         """Free what the policy holds. Calling it twice does no harm."""
-        ...
 
 
 @runtime_checkable
@@ -151,13 +140,10 @@ class Interruptible(Policy, Protocol):
     """A policy that can stop in the middle of turns and return what it has sampled of them."""
 
     def interrupt(self) -> list[Generation]:
-        """Abort all pending requests.
+        """Abort all pending requests; return what was sampled, with the reason "abort", where there is a token.
 
-        Returns:
-            What was sampled, with the reason "abort", for each request of which there is a token. A request that has
-            ended by itself meanwhile is returned as `poll` would.
+        A request that has ended by itself meanwhile is returned as `poll` would.
         """
-        ...
 
 
 @runtime_checkable
@@ -166,26 +152,18 @@ class Engine(Policy, Protocol):
 
     def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over the trainer's weights, under the names of the checkpoint. No request may be pending."""
-        ...
 
     def wake(self) -> None:
         """Take back the device memory given up by `sleep`."""
-        ...
 
     def sleep(self) -> None:
         """Give up as much device memory as the engine can while the trainer works. Call `sync` afterwards."""
-        ...
 
 
 def check_request(
     request: Request, pending: Collection[int], context: int | None = None, *, sees: bool = False
 ) -> None:
-    """Refuse a request that no engine could serve.
-
-    Raises:
-        ConfigError: when the id is among the pending ones, the prompt is empty or leaves no room for a token in an
-            engine's `context`, or it shows images to an engine that does not see.
-    """
+    """Raise `ConfigError` for a request that no engine with this `context` could serve, or one without eyes."""
     if request.images and not sees:
         raise ConfigError(
             "the prompt shows images, and this engine reads none: sample with transformers, or with vLLM in this "
@@ -206,7 +184,7 @@ def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequenc
     """End a turn at a stop string that stands across an interruption.
 
     An engine looks for stop strings in what it samples itself, and misses one whose beginning was sampled before. What
-    follows is dropped, since tokens do not depend on later ones. `decode` turns ids into text, with special tokens.
+    follows is dropped, since tokens do not depend on later ones.
     """
     # A token is at least one byte of text, so this many tokens on each side of a seam hold any stop string across it.
     window = max((len(string.encode()) for string in stop), default=0)
@@ -239,8 +217,7 @@ class ScriptedPolicy:
     continuous = True
 
     def __init__(self, act: Callable[[object], str], encode: Callable[[str], Sequence[int]]) -> None:
-        self._act = act
-        self._encode = encode
+        self._act, self._encode = act, encode
         self._queue: dict[int, Request] = {}
 
     @property
@@ -253,10 +230,7 @@ class ScriptedPolicy:
 
     def poll(self) -> list[Generation]:
         """Answer every pending request. What `act` raises goes through, and drops that request."""
-        finished = []
-        while self._queue:
-            finished.append(self._write(self._queue.pop(next(iter(self._queue)))))
-        return finished
+        return [self._write(self._queue.pop(number)) for number in list(self._queue)]
 
     def abort(self, request_id: int) -> None:
         self._queue.pop(request_id, None)
@@ -286,11 +260,7 @@ class ScriptedPolicy:
 
 @contextmanager
 def barrier_on_error(distributed: bool) -> Iterator[None]:
-    """Do something in all processes, or fail in all of them, instead of waiting for a failed one forever.
-
-    Raises:
-        RolloutError: what the block raised in another process; what it raised in this one goes through.
-    """
+    """Do something in all processes, or fail in all of them; `RolloutError` has what another process raised."""
     error: Exception | None = None
     try:
         yield

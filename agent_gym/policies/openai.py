@@ -3,10 +3,8 @@
 Where the server takes and returns token ids (vLLM's `/v1/completions` with `return_token_ids`), the policy sees exactly
 the context that the rollout keeps, and the tokens are those that were sampled. Every other server gets the messages by
 `/v1/chat/completions` and returns a text, which is encoded here: token counts are then those of the tokenizer at hand,
-logprobs are 0, and the server's own template writes the context. Do not train on such episodes.
-
-A request with `Request.on_token` is streamed; all others come as a whole. HTTP, retries and the API key, from the
-environment variable `OPENAI_API_KEY`, are the official client's.
+logprobs are 0, and the server's own template writes the context. Do not train on such episodes. A request with
+`Request.on_token` is streamed. The API key is the environment's `OPENAI_API_KEY`.
 """
 
 from __future__ import annotations
@@ -15,10 +13,7 @@ import asyncio
 import json
 import math
 import os
-import queue
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -26,17 +21,17 @@ from typing import Any
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.served import ServedPolicy
 from agent_gym.serve.client import RETRIES, split_address
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-_POLL_S = 0.005  # how long `poll` waits: an environment that has answered meanwhile waits as long
 _ANSWER_S = 600.0  # a long turn on a busy server is no failure
 _LOOK_S = 30.0
 _LOOK_RETRIES = 2
 _STRANGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)  # of an answer in another form
 
 
-class OpenAIPolicy:
+class OpenAIPolicy(ServedPolicy):
     """Samples from one model of a server.
 
     Args:
@@ -52,8 +47,6 @@ class OpenAIPolicy:
         ConfigError: for an address that is none, or without the package openai.
     """
 
-    continuous = True
-
     def __init__(
         self,
         url: str,
@@ -65,76 +58,24 @@ class OpenAIPolicy:
         concurrency: int = 64,
         retries: int = RETRIES,
     ) -> None:
+        super().__init__("openai")
         self.model, self.context = model, context
         self._url, self._retries = url.rstrip("/"), retries
         self._renderer, self._token_ids = renderer, token_ids
         self._client = _connect(url, retries, _ANSWER_S, asynchronous=True)
         self._turns = asyncio.Semaphore(concurrency)
-        self._pending: dict[int, tuple[Request, Future[None]]] = {}
-        # With the request and not its id: ids come again, and the answer to an aborted request may still come.
-        self._news: queue.SimpleQueue[tuple[Request, list[int] | Generation | Exception]] = queue.SimpleQueue()
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
-
-    @property
-    def pending(self) -> int:
-        return len(self._pending)
 
     def submit(self, request: Request) -> None:
-        """Send a request, or queue it behind those that are under way.
-
-        Raises:
-            ConfigError: as `check_request`, and, for texts, when the context is not the whole conversation.
-        """
         check_request(request, self._pending, self.context)
-        future = asyncio.run_coroutine_threadsafe(self._answer(request, self._content(request)), self._loop)
-        self._pending[request.id] = request, future
+        self._begin(request, self._answer(request, self._content(request)))
 
-    def poll(self) -> list[Generation]:
-        """Return what has finished, after at most 5 ms.
-
-        Raises:
-            RolloutError: when the server cannot be reached any more, or refuses a request.
-        """
-        found: list[Generation] = []
-        while self._pending:
-            try:
-                request, news = self._news.get(timeout=None if found else _POLL_S, block=not found)
-            except queue.Empty:
-                break
-            if self._pending.get(request.id, (None,))[0] is not request:
-                continue  # aborted when its answer was on the way
-            if isinstance(news, list):
-                for token in news:
-                    assert request.on_token is not None
-                    request.on_token(token)
-                continue
-            del self._pending[request.id]
-            if isinstance(news, Exception):
-                raise news
-            found.append(news)
-        return found
-
-    def abort(self, request_id: int) -> None:
-        """Drop a pending request: its connection is closed, by which a server knows. Unknown ids are ignored."""
-        if request_id in self._pending:
-            _, future = self._pending.pop(request_id)
-            future.cancel()
-
-    def close(self) -> None:
-        """Drop what is pending and close the connections; the server goes on."""
-        if self._loop.is_closed() or not self._loop.is_running():
-            return
-        for request_id in list(self._pending):
-            self.abort(request_id)
-        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    async def _disconnect(self) -> None:
+        await self._client.close()
 
     def _content(self, request: Request) -> dict[str, Any]:
         params = request.params
         content = {"model": self.model, "max_tokens": params.max_tokens, "temperature": params.temperature}
-        if params.seed is not None:
-            content["seed"] = params.seed
+        content |= {} if params.seed is None else {"seed": params.seed}
         if not self._token_ids:
             episode: Any = request.episode
             if episode is None or len(episode.rows) > 1 or episode.asked != "act":
@@ -160,36 +101,43 @@ class OpenAIPolicy:
             "extra_body": further,
         }
 
-    async def _answer(self, request: Request, content: dict[str, Any]) -> None:
-        news: Generation | Exception
-        try:
-            async with self._turns:
-                choice = await self._ask(request, content)
-            with _failures(self._url, self._retries):
-                news = self._read_ids(request, choice) if self._token_ids else self._read_text(request, choice)
-        except Exception as error:  # raised in `poll`, by the thread that waits for the answer
-            news = error
-        self._news.put((request, news))
-
-    async def _ask(self, request: Request, content: dict[str, Any]) -> Mapping[str, Any]:
-        """Return the choice of an answer; tokens of a stream are passed on as they come."""
+    async def _answer(self, request: Request, content: dict[str, Any]) -> Generation:
         endpoint = self._client.completions if self._token_ids else self._client.chat.completions
         stream = {} if request.on_token is None else {"stream": True}
-        with _failures(self._url, self._retries):
-            async with endpoint.with_streaming_response.create(**content, **stream) as answer:
-                # Some servers ignore that they were asked to stream, and answer as a whole.
-                if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
-                    text = await answer.text()
-                    try:
-                        return dict(json.loads(text)["choices"][0])
-                    except _STRANGE as error:
-                        raise RolloutError(f"{self._url} answered strangely: {text[:300]!r}") from error
-                streamed = _Streamed(self._renderer, self._token_ids, request.params.stop)
-                async for event in await answer.parse():
-                    if tokens := streamed.add(event.to_dict()):
-                        self._news.put((request, tokens))
-                    if streamed.finish_reason is not None:
-                        return streamed.choice
+        create = endpoint.with_streaming_response.create
+        async with self._turns:
+            with _failures(self._url, self._retries):
+                async with create(**content, **stream) as answer:
+                    # Some servers ignore the request for a stream, and answer as a whole.
+                    if answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+                        choice = await self._read_stream(request, await answer.parse())
+                    else:
+                        choice = _whole(self._url, await answer.text())
+                return self._read_ids(request, choice) if self._token_ids else self._read_text(request, choice)
+
+    async def _read_stream(self, request: Request, events: AsyncIterable[Any]) -> dict[str, Any]:
+        """Return the choice in the form of an answer that came as a whole; its tokens are passed on as they come.
+
+        Where the server gives no tokens each piece of text is encoded by itself.
+        """
+        ids: list[int] = []
+        logprobs: list[float] = []
+        text = ""
+        async for event in events:
+            for piece in event.to_dict()["choices"]:  # none in an event that counts tokens
+                reason, before = piece.get("finish_reason"), len(text)
+                if not self._token_ids:
+                    text, stopped = _until(text + _text(piece["delta"].get("content")), request.params.stop)
+                    tokens = self._renderer.encode_action(text[before:], closed=False) if text[before:] else []
+                    reason = "stop" if stopped else reason
+                elif tokens := list(piece.get("token_ids") or ()):
+                    logprobs += piece["logprobs"]["token_logprobs"]
+                ids += tokens
+                if tokens:
+                    self._news.put((request, tokens))
+                if reason is not None:
+                    scores, message = {"token_logprobs": logprobs}, {"content": text}
+                    return {"token_ids": ids, "logprobs": scores, "message": message, "finish_reason": reason}
         raise RolloutError(f"{self._url} ended a stream without saying why")
 
     def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
@@ -211,43 +159,11 @@ class OpenAIPolicy:
         return Generation(request.id, ids, [0.0] * len(ids), reason)
 
 
-class _Streamed:
-    """One choice, as far as it has come; `choice` has the form of an answer that came as a whole."""
-
-    def __init__(self, renderer: ChatRenderer, token_ids: bool, stop: Sequence[str]) -> None:
-        self._renderer, self._token_ids, self._stop = renderer, token_ids, stop
-        self._ids: list[int] = []
-        self._logprobs: list[float] = []
-        self._so_far = ""
-        self.finish_reason: str | None = None
-
-    @property
-    def choice(self) -> dict[str, Any]:
-        return {
-            "token_ids": self._ids,
-            "logprobs": {"token_logprobs": self._logprobs},
-            "message": {"content": self._so_far},
-            "finish_reason": self.finish_reason,
-        }
-
-    def add(self, event: Mapping[str, Any]) -> list[int]:
-        """Take an event and return its tokens. Where the server gives none each piece of text is encoded by itself."""
-        tokens: list[int] = []
-        for piece in event["choices"]:  # none in an event that counts tokens
-            self.finish_reason = self.finish_reason or piece.get("finish_reason")
-            if self._token_ids:
-                if new := list(piece.get("token_ids") or ()):
-                    self._ids += new
-                    self._logprobs += piece["logprobs"]["token_logprobs"]
-                    tokens += new
-                continue
-            before = len(self._so_far)
-            self._so_far, stopped = _until(self._so_far + _text(piece["delta"].get("content")), self._stop)
-            if stopped:
-                self.finish_reason = "stop"
-            if text := self._so_far[before:]:
-                tokens += self._renderer.encode_action(text, closed=False)
-        return tokens
+def _whole(url: str, text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text)["choices"][0])
+    except _STRANGE as error:
+        raise RolloutError(f"{url} answered strangely: {text[:300]!r}") from error
 
 
 def _text(content: Any) -> str:
@@ -275,34 +191,25 @@ def chat_messages(messages: Sequence[Message]) -> list[Message]:
     return talk
 
 
-# The server.
-
-
 def find_model(url: str, model: str | None) -> dict[str, Any]:
-    """Return what the server says of a model, or of its only one: `id`; vLLM adds `root` and `max_model_len`.
-
-    Raises:
-        ConfigError: if there is no server, it refuses the key, or does not have the model.
-    """
-    address, client = url.rstrip("/"), _connect(url, _LOOK_RETRIES, _LOOK_S)
-    openai = require("openai", "serve")
+    """Return the server's card of a model, or of its only one: `id`; vLLM adds `root` and `max_model_len`."""
+    address, openai = url.rstrip("/"), require("openai", "serve")
     text = ""
-    try:
-        text = client.models.with_raw_response.list().text
-        cards = [dict(card) for card in json.loads(text)["data"]]
-    except openai.APIConnectionError as error:
-        raise ConfigError(
-            f"no model server at {address} ({type(error.__cause__).__name__}); start one, for example with `vllm serve "
-            "MODEL`, or correct --endpoint"
-        ) from error
-    except openai.APIStatusError as error:
-        if error.status_code in (401, 403):
-            raise ConfigError(f"{address} {_advice(error)}") from error
-        cards = []  # not every server has a list
-    except _STRANGE as error:
-        raise ConfigError(f"{address} is no OpenAI-compatible server: it answered {text[:200]!r}") from error
-    finally:
-        client.close()
+    with _connect(url, _LOOK_RETRIES, _LOOK_S) as client:
+        try:
+            text = client.models.with_raw_response.list().text
+            cards = [dict(card) for card in json.loads(text)["data"]]
+        except openai.APIConnectionError as error:
+            raise ConfigError(
+                f"no model server at {address} ({type(error.__cause__).__name__}); start one, for example with `vllm "
+                "serve MODEL`, or correct --endpoint"
+            ) from error
+        except openai.APIStatusError as error:
+            if error.status_code in (401, 403):
+                raise ConfigError(f"{address} {_advice(error)}") from error
+            cards = []  # not every server has a list
+        except _STRANGE as error:
+            raise ConfigError(f"{address} is no OpenAI-compatible server: it answered {text[:200]!r}") from error
     names = [str(card.get("id")) for card in cards]
     if model is None:
         if len(names) != 1:
@@ -326,9 +233,9 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
 
 
 def _connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = False) -> Any:
-    """Make the official client, which goes through no proxy."""
     split_address(url, "/v1")
     openai = require("openai", "serve")
+    # Through no proxy.
     http = (openai.DefaultAsyncHttpxClient if asynchronous else openai.DefaultHttpxClient)(trust_env=False)
     return (openai.AsyncOpenAI if asynchronous else openai.OpenAI)(
         base_url=url.rstrip("/"),
@@ -358,13 +265,11 @@ def _failures(url: str, retries: int) -> Iterator[None]:
 
 
 def _advice(error: Any) -> str:
-    """Return what a server that refused answered, and what may help."""
     cures = {
         401: f"; set {KEY_VARIABLE}",
         403: f"; check {KEY_VARIABLE}",
         404: "; check --endpoint (it ends with the version, /v1) and --model",
         400: "; if the context is too long, lower --max_tokens or --max_turn_tokens",
     }
-    body = error.response.text[:300]
-    reason = f"{error.status_code} {error.response.reason_phrase}: {body}"
+    reason = f"{error.status_code} {error.response.reason_phrase}: {error.response.text[:300]}"
     return f"answered {reason}{cures.get(error.status_code, '')}"

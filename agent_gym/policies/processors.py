@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from agent_gym.images import Vision
 
-_VIDEO = "video_processor"
-
 
 def reads_images(model: str | Path) -> bool:
     """Whether the model in a folder, or of a hub id, reads images; a folder without a model does not."""
@@ -38,7 +36,7 @@ def model_class(model: str | Path) -> Any:
 
 
 def load_encoder(model: str | Path) -> Any:
-    """Load what encodes for a model: its processor if it reads images, else its tokenizer."""
+    """Load the processor of a model that reads images, else its tokenizer."""
     if reads_images(model):
         return load_processor(model)
     return require("transformers", "train").AutoTokenizer.from_pretrained(str(model))
@@ -56,23 +54,20 @@ def let_videos_be_missing() -> None:
     from transformers import ProcessorMixin
     from transformers.utils import is_torchvision_available
 
-    if is_torchvision_available() or getattr(ProcessorMixin, _VIDEO, 0) is None:
+    if is_torchvision_available() or getattr(ProcessorMixin, "video_processor", 0) is None:
         return
     every = ProcessorMixin.get_attributes.__func__  # type: ignore[attr-defined]
     # Code that asks for the video processor finds that there is none.
     ProcessorMixin.video_processor = None
     ProcessorMixin.get_attributes = classmethod(  # type: ignore[method-assign,assignment]
-        lambda cls: [name for name in every(cls) if name != _VIDEO]
+        lambda cls: [name for name in every(cls) if name != "video_processor"]
     )
 
 
 def image_inputs(vision: Vision, ids: torch.Tensor, images: Sequence[Image]) -> dict[str, torch.Tensor]:
     """Return the arguments of a forward pass that shows images, on the device of the ids; nothing without images.
 
-    Args:
-        vision: of the model's processor.
-        ids: (B, T) tokens, among them no image token that is not of an image.
-        images: of all rows, row by row.
+    `ids` are (B, T), among them no image token that is not of an image; `images` are those of all rows, row by row.
     """
     inputs = {name: value.to(ids.device) for name, value in vision.inputs(images).items()}
     if inputs and "mm_token_type_ids" in vision.processor.model_input_names:

@@ -1,8 +1,8 @@
 """The engine that needs nothing but transformers: batched decoding with a key/value cache, and how tokens are drawn.
 
 It shares the live model, so there are no weights to push and no second copy in memory. It is the fallback where vLLM
-cannot be installed, and the reference that the tests hold vLLM against. A request that arrives while a batch is being
-decoded waits for the batch, and no prefix is kept between turns.
+cannot be installed, and the reference for vLLM in the tests. A request that arrives while a batch is being decoded
+waits for the batch, and no prefix is kept between turns.
 
 Each request owns its randomness. It brings its own generator and spends one uniform number per token, which inverts the
 cumulative distribution, so its tokens depend on its seed and its logits alone (up to the rounding of the logits, which
@@ -74,8 +74,7 @@ class TransformersPolicy:
         eos_token_ids: tokens that end a turn.
         pad_token_id: any valid token; it fills the left edge of shorter prompts and is masked.
         decode: ids to text with special tokens kept; needed only for requests with stop strings.
-        vision: what the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
-            some.
+        vision: of the processor's `ChatRenderer`; needed only for requests that show images.
         max_batch_tokens: bound on rows times (longest prompt + longest answer) of one batch, that is on the size of the
             key/value cache. A request larger than that is decoded alone.
         seed: of the stream that serves requests without a seed of their own.
@@ -102,12 +101,9 @@ class TransformersPolicy:
         if not eos_token_ids:
             raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
         self.model: Any = model
-        self.eos_token_ids = frozenset(eos_token_ids)
-        self.pad_token_id = pad_token_id
-        self.max_batch_tokens = max_batch_tokens
-        self.vision = vision
-        config: Any = model.config
-        self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+        self.eos_token_ids, self.pad_token_id = frozenset(eos_token_ids), pad_token_id
+        self.max_batch_tokens, self.vision = max_batch_tokens, vision
+        self.context: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self._decode_text = decode
         self._autocast = autocast
         self._seeds = torch.Generator().manual_seed(seed)
@@ -118,7 +114,6 @@ class TransformersPolicy:
         return len(self._queue)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; `ConfigError` as `check_request`, and for stop strings without `decode`."""
         check_request(request, self._queue, self.context, sees=self.vision is not None)
         if request.params.stop and self._decode_text is None:
             raise ConfigError(
@@ -149,13 +144,13 @@ class TransformersPolicy:
         """Do nothing, nor touch `named_weights`: the model that is trained is the model that is sampled."""
 
     def wake(self) -> None:
-        """Do nothing: there is no second copy of the weights to bring back."""
+        """Do nothing: there is no second copy of the weights."""
 
     def sleep(self) -> None:
-        """Do nothing: the caches are freed at the end of every batch anyway."""
+        """Do nothing, as `wake`."""
 
     def _next_batch(self) -> list[_Row]:
-        """Take pending requests, oldest first, until the next one would break the token budget."""
+        # Pending requests, oldest first, until the next one would break the token budget.
         rows: list[_Row] = []
         longest_prompt = longest_answer = 0
         for request in list(self._queue.values()):
@@ -175,7 +170,6 @@ class TransformersPolicy:
         return rows
 
     def _decode(self, rows: list[_Row]) -> None:
-        """Run the rows to their ends, one token a step; a finished row leaves the batch at once."""
         from transformers import DynamicCache
 
         device = next(self.model.parameters()).device
@@ -217,7 +211,7 @@ class TransformersPolicy:
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
 
     def _sample(self, logits: torch.Tensor, rows: list[_Row]) -> torch.Tensor:
-        """Draw one token per row from logits (N, V), write it and its logprob into the row, and return the ids (N,)."""
+        # One token per row from logits (N, V): it and its logprob go into the row, and the ids (N,) are returned.
         # Greedy rows keep temperature 1 here: their logprobs are reported under it.
         temperatures = [row.request.params.temperature or 1.0 for row in rows]
         scaled = logits.float() / torch.tensor(temperatures, device=logits.device)[:, None]
@@ -253,7 +247,7 @@ class TransformersPolicy:
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout and gradient checkpointing off, and put each module back as it was found."""
+    # Dropout and gradient checkpointing are off meanwhile.
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

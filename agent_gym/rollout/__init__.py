@@ -6,7 +6,7 @@ from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure, check_failures, failure_summary, warn_of_expert
 from agent_gym.rollout.play import Budget, Context, derive_seed, tighten
 from agent_gym.rollout.replaying import Replay, play_again, replay
-from agent_gym.rollout.runner import Rollout, RolloutStats, Runner
+from agent_gym.rollout.runner import Rollout, Runner
 from agent_gym.rollout.trajectories import (
     from_record,
     read_trajectories,
@@ -25,7 +25,6 @@ __all__ = [
     "Failure",
     "Replay",
     "Rollout",
-    "RolloutStats",
     "Row",
     "Runner",
     "Step",

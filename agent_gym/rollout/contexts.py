@@ -1,8 +1,5 @@
 """What the model sees next: `append`, `window:K`, `budget:TOKENS`, `summarize:TOKENS`, `rebuild`, `template`.
 
-A context policy (`play.Context`) is asked after each of the world's answers and either lets the row grow or begins
-another one.
-
 `window` and `budget` are made of ids that stand in the rows already. The opening ends with the generation prompt, and
 so does the answer to each turn, so that the opening followed by any run of later turns is a conversation without
 a seam. `rebuild` and `template` decode what was sampled and encode it again: what they render is only a prompt, and
@@ -14,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.rollout.episode import Episode
 from agent_gym.rollout.play import AppendContext, AskSummary, Budget, Context, NewContext
 
-__all__ = ["CONTEXTS", "AppendContext", "AskSummary", "Context", "NewContext", "make_context"]
+__all__ = ["CONTEXTS", "NewContext", "make_context"]
 
 REQUEST = (
     "Your context is nearly full. Do not act now, but summarise your work so far: what you did, what you learned, and "
@@ -39,10 +37,6 @@ class WindowContext:
     turns: int
     tokens: None = None
 
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise ConfigError(f"a window of {self.turns} turns shows nothing; it must be at least 1")
-
     def is_due(self, episode: Episode, budget: Budget) -> bool:
         return len(episode.steps) > self.turns
 
@@ -53,11 +47,10 @@ class WindowContext:
 
 @dataclass(frozen=True, slots=True)
 class BudgetContext:
-    """Appends until a turn might not fit any more, then forgets the oldest turns.
+    """Appends until a turn might not fit any more, then forgets the oldest turns, down to half of the budget.
 
-    It forgets down to half of the budget: a rewritten context is a row of its own, which the engine cannot take from
-    its cache, so it should serve several turns. `tokens` bounds the context, sampled turn included; None takes the
-    budget's `max_tokens`.
+    A rewritten context is a row of its own, which the engine has not in its cache, so it should serve several turns.
+    `tokens` bounds the context, sampled turn included; None takes the budget's `max_tokens`.
     """
 
     tokens: int | None = None
@@ -75,13 +68,12 @@ class BudgetContext:
 
 
 def _join_turns(episode: Episode, numbers: Sequence[int]) -> list[int]:
-    """Concatenate the opening and some turns, as ids."""
     opening = episode.rows[0].token_ids[: episode.steps[0].start]
     return opening + [i for number in numbers for i in _turn(episode, number)]
 
 
 def _turn(episode: Episode, number: int) -> list[int]:
-    """Return the tokens of one turn: what was sampled and the world's answer with its template."""
+    # What was sampled, and the world's answer with its template.
     step, following = episode.steps[number], episode.steps[number + 1 : number + 2]
     stop = following[0].start if following and following[0].row == step.row else None
     return episode.rows[step.row].token_ids[step.start : stop]
@@ -97,9 +89,7 @@ class RebuildContext:
         return True
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        assert episode.env is not None
-        env = episode.env
-        return NewContext(renderer.prompt(env.get_wrapper_attr("situation")(), env.get_wrapper_attr("template_tools")))
+        return NewContext(renderer.prompt(_env(episode, "situation")(), _env(episode, "template_tools")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +97,8 @@ class TemplateContext:
     """The chat template renders the whole conversation each turn, as a chat server does.
 
     Templates of thinking models drop the thoughts of earlier turns. Where that happens the row ends, as sampled, and
-    another begins without the thoughts; where the template changes nothing the row grows.
+    another begins without the thoughts; where the template changes nothing the row grows. `ConfigError` if the world
+    answers inside the policy's turn: such a turn has no rendering as messages.
     """
 
     tokens: None = None
@@ -116,20 +107,18 @@ class TemplateContext:
         return True
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        """Render the conversation.
-
-        Raises:
-            ConfigError: if the world answers inside the policy's turn: such a turn has no rendering as messages.
-        """
-        assert episode.env is not None
-        if episode.env.get_wrapper_attr("inline"):
+        if _env(episode, "inline"):
             raise ConfigError(
                 f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
                 "use append, window, budget, summarize or rebuild"
             )
         seen = episode.rows[-1].token_ids[: episode.steps[-1].stop]
-        tools = episode.env.get_wrapper_attr("template_tools")
-        return NewContext(renderer.conversation(episode.messages, tools, seen=seen))
+        return NewContext(renderer.conversation(episode.messages, _env(episode, "template_tools"), seen=seen))
+
+
+def _env(episode: Episode, name: str) -> Any:
+    assert episode.env is not None
+    return episode.env.get_wrapper_attr(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +133,6 @@ class SummaryContext:
     tokens: int | None = None
 
     def is_due(self, episode: Episode, budget: Budget) -> bool:
-        """After a summary, and as soon as an action and a summary after it might not fit any more."""
         if episode.steps[-1].kind == "summary":
             return True
         # No token of the request is shorter than a byte, so this is due too early rather than too late; `_ask` knows
@@ -153,10 +141,8 @@ class SummaryContext:
         return room < 2 * _turn_room(budget) + len(REQUEST) + _FRAME
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
-        """Ask for a summary, or use the one that was just written. An action follows each summary."""
-        assert episode.env is not None
         if episode.steps[-1].kind != "summary":
-            return _ask(episode, renderer, budget, episode.env.get_wrapper_attr("inline"))
+            return _ask(episode, renderer, budget)
         # Thoughts helped to write the summary and are no part of it; they would fill the context that it was to empty.
         summary = episode.steps[-1].action.rpartition("</think>")[2].strip()
         observation = episode.steps[-2].observation
@@ -165,7 +151,7 @@ class SummaryContext:
         parts += [f"{SUMMARY_HEADING}\n{summary}"] if summary else []
         parts += [f"{OBSERVATION_HEADING}\n{observation}"] if observation else []
         messages = [*before, {**question, "content": "\n\n".join(parts)}]
-        return NewContext(renderer.prompt(messages, episode.env.get_wrapper_attr("template_tools")))
+        return NewContext(renderer.prompt(messages, _env(episode, "template_tools")))
 
 
 def _turn_room(budget: Budget) -> int:
@@ -173,7 +159,7 @@ def _turn_room(budget: Budget) -> int:
     return min(budget.max_turn_tokens, budget.max_tokens // 4)
 
 
-def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget, inline: bool) -> AskSummary | None:
+def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
     """Ask for a summary if it must be now; None if it can wait, or if there is no room for one any more."""
     step, row = episode.steps[-1], episode.rows[-1]
     sampled = row.token_ids[step.start : step.stop]
@@ -188,7 +174,7 @@ def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget, inline: bool)
         return None
 
     def render(messages: list[Message]) -> list[int]:
-        if inline:
+        if _env(episode, "inline"):
             return renderer.inline_reply(sampled, "\n".join(message["content"] for message in messages))
         return renderer.reply(sampled, messages)
 
@@ -213,11 +199,7 @@ CONTEXTS: dict[str, Callable[..., Context]] = {
 
 
 def make_context(context: str | Context) -> Context:
-    """Make a context policy from its name, for example "window:4"; a policy is returned as it is.
-
-    Raises:
-        ConfigError: for a name that is not as in `CONTEXTS`.
-    """
+    """Make a context policy from its name; a policy is returned as it is. `ConfigError` for an unknown name."""
     if not isinstance(context, str):
         return context
     name, _, number = context.partition(":")

@@ -17,7 +17,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -25,7 +25,7 @@ from typing import Any
 
 import gymnasium
 
-from agent_gym.chat import ChatRenderer, Message
+from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.registry import check_env_id
 from agent_gym.rollout.env_threads import close_env, make_env
@@ -42,18 +42,14 @@ class EnvProcesses:
 
     Args:
         tokenizer: a tokenizer or `ChatRenderer`. It stays here, and renders what the environments ask for.
-        count: number of processes.
+        count: number of processes; `ConfigError` below 1.
         timeout: returns the seconds that a call of an environment may take, or None; then its process is killed.
-
-    Raises:
-        ConfigError: for a number of processes below 1.
     """
 
     def __init__(self, tokenizer: Any, count: int, timeout: Callable[[], float | None]) -> None:
         if count < 1:
             raise ConfigError(f"env_processes is {count}; it must be 0 (threads of this process) or more")
-        self._renderer = ChatRenderer.of(tokenizer)
-        self._timeout = timeout
+        self._renderer, self._timeout = ChatRenderer.of(tokenizer), timeout
         self._processes: list[_Process | None] = [None] * count
         self._starting = threading.Lock()
 
@@ -106,7 +102,6 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
     @property
     def process_died(self) -> bool:
-        """Whether it is lost."""
         return not self.process.alive
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -132,16 +127,11 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
 
 class _Process:
-    """One process, and the way to it, on which there is one call at a time.
-
-    Attributes:
-        envs: numbers of the environments in it.
-        numbers: those that come next.
-    """
+    """One process, and the way to it, on which there is one call at a time."""
 
     def __init__(self, renderer: ChatRenderer, timeout: Callable[[], float | None]) -> None:
         self._renderer, self._timeout = renderer, timeout
-        self.envs: set[int] = set()
+        self.envs: set[int] = set()  # the numbers of those in it
         self.numbers = itertools.count()
         context = multiprocessing.get_context("forkserver")
         # Without this the server would import nothing, and each process all of it again.
@@ -204,7 +194,6 @@ class _Process:
             self._calling.release()
 
     def end(self, deadline: float) -> None:
-        """Wait for its end, and kill it if that does not come."""
         with self._asking:
             self._process.join(max(0.0, deadline - time.monotonic()))
             if self._process.is_alive():
@@ -222,17 +211,10 @@ class RemoteRenderer:
         self._connection = connection
         self.observation_role, self.prefill, self.renders_tools = facts
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        return self._ask("prompt", messages, tools)
-
-    def reply(self, sampled: Sequence[int], messages: Sequence[Message], *, final: bool = False) -> list[int]:
-        return self._ask("reply", sampled, messages, final=final)
-
-    def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
-        return self._ask("inline_reply", sampled, text)
-
-    def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
-        return self._ask("encode_action", text, closed=closed)
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("prompt", "reply", "inline_reply", "encode_action"):
+            raise AttributeError(name)
+        return partial(self._ask, name)
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         self._connection.send(("render", (name, args, kwargs)))

@@ -106,7 +106,6 @@ class Worker:
         return future
 
     def run(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the thread, wait for it, and return or raise what it returns or raises."""
         return self.submit(function).result()
 
     def close(self) -> None:
@@ -128,9 +127,9 @@ class Worker:
 class Line:
     """Where calls wait until fewer than `limit` run. A thread has one call at a time.
 
-    A call that takes longer than `PATIENCE_S` waits for a server or a clock and is not counted any more. So slow
-    environments do not hold up the others, and hung ones do not, either. Where calls begin late, because too many
-    threads are awake, the patience is longer, so that no more of them are woken than can work.
+    A call that takes longer than `PATIENCE_S` waits for a server or a clock and is not counted any more, so that slow
+    and hung environments do not hold up the others. Where calls begin late, because too many threads are awake, the
+    patience is longer, so that no more of them are woken than can work.
     """
 
     def __init__(self, limit: int) -> None:
@@ -142,7 +141,6 @@ class Line:
         self._lock = threading.Lock()
 
     def enter(self, thread: EnvThread, job: Job) -> None:
-        """Let a thread do a job, now or when its turn has come."""
         with self._lock:
             self._waiting[thread] = job
             self._admit()
@@ -195,7 +193,7 @@ class EnvThread(Worker):
 
     def env(self, spec: EpisodeSpec) -> Env:
         """Return the environment of an episode, which is made if there is none. Called in the thread."""
-        key = key_of(spec)
+        key = _key_of(spec)
         env = self._envs.pop(key, None)
         if env is None or getattr(env, "process_died", False):
             env = self._make(spec.env_id, spec.env_kwargs)
@@ -229,12 +227,13 @@ class EnvThread(Worker):
 
     def retire(self) -> None:
         """Let the thread end after what it does, and close its environments before."""
-        self.put(self._close_envs)
-        self.close()
 
-    def _close_envs(self) -> None:
-        while self._envs:
-            close_env(self._envs.popitem()[1])
+        def close_envs() -> None:
+            while self._envs:
+                close_env(self._envs.popitem()[1])
+
+        self.put(close_envs)
+        self.close()
 
 
 class EnvThreads:
@@ -249,7 +248,7 @@ class EnvThreads:
 
     def take(self, spec: EpisodeSpec) -> EnvThread:
         """Find a free thread, best one that has such an environment, or start one."""
-        if same := self._free[key_of(spec)]:
+        if same := self._free[_key_of(spec)]:
             return same.pop()
         if len(self._threads) >= self._limit and (other := next(filter(None, self._free.values()), None)):
             return other.pop()
@@ -259,27 +258,24 @@ class EnvThreads:
         return thread
 
     def give(self, spec: EpisodeSpec, thread: EnvThread) -> None:
-        """Take back a thread whose episode ended in order."""
-        self._free[key_of(spec)].append(thread)
+        self._free[_key_of(spec)].append(thread)
 
     def retire(self, thread: EnvThread) -> None:
         """End a thread whose episode did not end in order: its environment must not meet another episode."""
         self._threads.discard(thread)
         thread.retire()
-        self._ending = [one for one in self._ending if not one.join(0)]
-        if not thread.hangs:
-            self._ending.append(thread)
+        self._ending = [one for one in (*self._ending, thread) if not one.hangs and not one.join(0)]
 
     def close(self) -> None:
         """Close all environments, each in its thread, and wait a little for those that take their time."""
         self._free.clear()
-        for thread in list(self._threads):
-            self.retire(thread)
+        for thread in self._threads:
+            thread.retire()
         deadline = time.monotonic() + _GRACE_S
-        for thread in self._ending:
+        for thread in (*self._ending, *self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._threads.clear()
 
 
-def key_of(spec: EpisodeSpec) -> str:
-    """What two episodes have in common that can use one environment."""
+def _key_of(spec: EpisodeSpec) -> str:
     return spec.env_id + json.dumps(spec.env_kwargs, sort_keys=True, default=repr)

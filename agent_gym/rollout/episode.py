@@ -1,9 +1,8 @@
 """What a rollout produces: episodes, made of steps (what happened) and rows (what the model saw).
 
-A step is one turn: an action, the world's answer, a reward. A row is one token sequence that the model saw, with its
-spans, which alone decide which tokens are the policy's. An episode whose context only grows has one row; one whose
-context was rewritten has a row for each context. Rows and steps are written by the methods of `Episode` alone, in the
-thread that drives the engine: an episode whose time has run out stays as it was, however late its environment answers.
+An episode whose context only grows has one row; one whose context was rewritten has a row for each context. The spans
+of a row alone decide which tokens are the policy's. Rows and steps are written by the methods of `Episode` alone, in
+the thread that drives the engine: an episode whose time is over stays as it was, however late its environment answers.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class EpisodeSpec:
     Attributes:
         env_id, env_kwargs: what `gymnasium.make` gets.
         seed: the environment's seed. Members of a group share it, so that they face the same start.
-        split: the split of the task, or None for the environment's default.
-        index: the task within the split, or None to let the seed pick.
+        split, index: the task's split, None for the environment's default, and its place there, None for the seed's.
         group, member: episodes of one group answer the same task and are compared; the place within the group.
         sampling_seed: seeds the policy's sampling, turn by turn; None leaves it to the engine.
         source: the number of the task's source in a mixture of data sets.
@@ -87,8 +85,7 @@ class Row:
 
         `logprobs` are those of the first ids; those of tokens outside the policy's spans are dropped.
         """
-        length = len(self.token_ids)
-        mask = action_mask(spans, len(ids))
+        length, mask = len(self.token_ids), action_mask(spans, len(ids))
         known = [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
         self.token_ids += ids
         self.spans += [Span(start + length, stop + length, source, step) for start, stop, source, step in spans]
@@ -119,8 +116,7 @@ class Step:
 
     Attributes:
         row: index of the row that holds the action.
-        start, stop: where the turn stands in that row, as the engine sampled it; the row's spans decide which tokens in
-            between are the policy's.
+        start, stop: where the turn stands in that row, as the engine sampled it.
         action: the action as the environment saw it.
         observation, reward, reward_terms, tool_calls, metrics, error: what the environment answered, see `Reply`.
         finish_reason: why generation stopped: "stop", "stop_string" or "length".
@@ -153,8 +149,6 @@ class Episode:
     """One episode, live or finished.
 
     Attributes:
-        spec: what decided it.
-        rows, steps: what the model saw, and what happened.
         messages: the whole conversation, whatever the rows show of it.
         tools, stop: function schemas the policy was shown, and strings at which a turn may stop.
         task_id, categories: the task's name, and kinds that it is of, such as {"level": "hard"}.
@@ -164,7 +158,7 @@ class Episode:
         seconds: wall-clock time from reset to end.
         env: the live environment, None once the episode is over.
         in_thread: calls a function in the thread of the environment; while the episode is live, nothing else may.
-        asked: what the policy is asked for while the episode is live, an action or a summary.
+        asked: the kind of the next step, while the episode is live.
     """
 
     spec: EpisodeSpec
@@ -186,11 +180,7 @@ class Episode:
     asked: StepKind = "act"
 
     def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:
-        """Begin the first row with what `env.reset` reported, and the images in it.
-
-        Raises:
-            EnvFailure: if a field of the info is missing or cannot be read, or as `reported_spans`.
-        """
+        """Begin the first row with what `env.reset` reported; `EnvFailure` if that cannot be read."""
         self.env = env
         with _reading("reset"):
             row, spans = Row(), reported_spans(info, PROMPT_STEP, f"{self.spec.env_id}, opening")
@@ -208,7 +198,7 @@ class Episode:
         seconds: float,
         images: Sequence[Shown] = (),
     ) -> None:
-        """Add a turn, decoded as `text`, that `env.step` answered in so many seconds: its ids to the last row.
+        """Add a turn, decoded as `text`, that `env.step` answered in so many seconds.
 
         `images` are those that the ids show, counted from the first sampled one.
 
@@ -277,7 +267,6 @@ class Episode:
             self.rows[row].cut(max(stop, max_tokens))
 
     def release(self) -> None:
-        """Let the environment and its thread go."""
         self.env, self.in_thread = None, call_here
 
     @property
@@ -287,7 +276,6 @@ class Episode:
 
     @property
     def reward_terms(self) -> dict[str, float]:
-        """The sum of each reward term over the steps."""
         return _sum_by_name(step.reward_terms for step in self.steps)
 
     @property
@@ -302,16 +290,14 @@ class Episode:
 
     @property
     def sampled_tokens(self) -> int:
-        """How many tokens are the policy's, by the spans of all rows."""
         return sum(span.stop - span.start for row in self.rows for span in row.spans if span.source == "agent")
 
 
 def episode_values(episode: Episode) -> dict[str, float]:
-    """Return the numbers of one episode, by the names of the logs.
+    """Return the numbers of one episode, by the names of the logs; a name that is missing is 0.
 
-    `episode/tokens` are those that were sampled, `episode/parse_errors` calls that could not be read or of a tool that
-    is not there (`tool/invalid`: a policy cannot invent names), `env/...` the environment's own numbers at the last
-    step. A name that is missing is 0.
+    `episode/parse_errors` are calls that could not be read or of a tool that is not there (`tool/invalid`), `env/...`
+    the environment's own numbers at the last step.
     """
     values = {
         "episode/success": float(episode.success),
@@ -331,7 +317,7 @@ def episode_values(episode: Episode) -> dict[str, float]:
 
 
 def call_seconds(episode: Episode) -> dict[str, float]:
-    """Return the seconds that the calls of each tool took in one episode, by the name of the tool."""
+    """Return the seconds that the calls of each tool took, by the tool's name."""
     return _sum_by_name({name: call["seconds"]} for name, call in _calls(episode))
 
 
@@ -366,11 +352,11 @@ def _reading(what: str) -> Iterator[None]:
 def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int = 0) -> list[Span]:
     """Return the token spans that `reset` or `step` reported in its info, from 0 on: they are the loss mask.
 
-    An environment may give sampled tokens to the world, for example a prefix that it forced, or a whole turn. It may
-    not give the policy a token beyond the first `sampled` ones.
+    An environment may give sampled tokens to the world, for example a prefix that it forced.
 
     Raises:
-        EnvFailure: if the spans do not tile the ids, name an unknown source, or give the policy other tokens.
+        EnvFailure: if the spans do not tile the ids, name an unknown source, or give the policy other tokens than the
+            first `sampled` ones.
     """
     n, reported = len(info["token_ids"]), info["token_spans"]
     try:

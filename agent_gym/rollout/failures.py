@@ -42,7 +42,6 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """Kind, message and place in one short line."""
         text = " ".join(str(self).encode(errors="backslashreplace").decode().split())
         text = text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "..."
         return f"{text} ({self.where})" if self.where else text
@@ -59,9 +58,7 @@ class Failure:
             errors.insert(0, cause)
             cause = cause.__cause__
         places = [[*traceback.walk_tb(one.__traceback__)] for one in errors]
-        users = next(
-            (mine[-1] for frames in places if (mine := [place for place in frames if _is_users(place[0])])), None
-        )
+        users = next((mine[-1] for frames in places if (mine := [one for one in frames if _is_users(one[0])])), None)
         innermost = users or next((frames[-1] for frames in places[::-1] if frames), None)
         elsewhere = next((one.failure.where for one in errors if isinstance(one, RaisedElsewhere)), "")
         where = elsewhere or (f"{innermost[0].f_code.co_filename}:{innermost[1]}" if innermost else "")
@@ -72,7 +69,6 @@ class Failure:
         return cls(type(error).__name__, message_of(error), where, text)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the entries of a trajectory's record."""
         return {"failure": str(self), "failure_details": {"where": self.where, "traceback": self.traceback}}
 
     @classmethod
@@ -115,9 +111,8 @@ def check_failures(failures: Sequence[Failure | None]) -> None:
         return
     counts = [f"{len(same)} x {kind}" for kind, same in _by_kind(failed).items()]
     kinds = f"; by kind: {', '.join(counts)}" if len(counts) > 1 else ""
-    raise RolloutError(f"all {len(failed)} episodes failed; the first: {failed[0].line}{kinds}") from RaisedElsewhere(
-        failed[0]
-    )
+    message = f"all {len(failed)} episodes failed; the first: {failed[0].line}{kinds}"
+    raise RolloutError(message) from RaisedElsewhere(failed[0])
 
 
 def _by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:

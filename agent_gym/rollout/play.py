@@ -13,8 +13,7 @@ import dataclasses
 import hashlib
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -38,8 +37,7 @@ class Budget:
 
     Attributes:
         max_turn_tokens: tokens the policy may sample in one turn.
-        max_tokens: tokens of one context, prompt and answers of the world included. It bounds each row and not their
-            sum: an episode whose context is rewritten may sample more in all.
+        max_tokens: tokens of one context, prompt and answers of the world included: of each row, not of their sum.
         max_turns: turns, besides the environment's own limit; summaries do not count.
         max_seconds: wall-clock time from reset on.
     """
@@ -50,27 +48,20 @@ class Budget:
     max_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self)):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
             if value is not None and value <= 0:
-                raise ConfigError(f"{name} is {value}; it must be positive")
+                raise ConfigError(f"{field.name} is {value}; it must be positive")
 
 
 class Life:
-    """A live episode.
-
-    Args:
-        episode: where it is recorded.
-        rollout: which it is part of.
-        thread: the one thread that its environment ever sees.
+    """A live episode, which is part of a rollout and has a thread that alone meets its environment.
 
     Attributes:
         wish: what it waits for.
-        since: since when, a time of `perf_counter`.
-        reminder: when a line is printed if it still waits.
-        deadline: when its time is over.
+        since, reminder, deadline: times of `perf_counter`: it waits from then on; a line is printed if it still waits;
+            its time is over.
     """
-
-    __slots__ = ("began", "coroutine", "deadline", "episode", "reminder", "rollout", "since", "thread", "wish")
 
     def __init__(self, episode: Episode, rollout: Rollout, thread: EnvThread) -> None:
         self.episode, self.rollout, self.thread = episode, rollout, thread
@@ -84,8 +75,8 @@ class Life:
     async def play(self) -> None:
         """Play the episode from reset to end."""
         episode, rollout = self.episode, self.rollout
-        with self.failures():
-            episode.open(*await self.call_env("reset", self.reset))
+        try:
+            episode.open(*await self.call("reset", self.reset, env=True))
             while self.room() > 0:
                 turn = await self.sample()
                 if episode.asked == "summary":
@@ -93,7 +84,8 @@ class Life:
                     episode.record_unanswered(turn, text, kind="summary")
                     episode.asked = "act"
                 else:
-                    turn, text, answer, *rest = await self.call_env(f"step {episode.turns}", partial(self.step, turn))
+                    step = partial(self.step, turn)
+                    turn, text, answer, *rest = await self.call(f"step {episode.turns}", step, env=True)
                     episode.record(turn, text, answer, *rest)
                     _, _, episode.terminated, truncated, _ = answer
                     if episode.terminated:
@@ -101,30 +93,23 @@ class Life:
                     if truncated or episode.turns == rollout.budget.max_turns:
                         return self.truncate("turns")
                 if rollout.context.is_due(episode, rollout.budget):
-                    self.change_context(await self.call("context", self.rewrite))
+                    rewrite = partial(rollout.context.rewrite, episode, rollout.renderer, rollout.budget)
+                    self.change_context(await self.call("context", rewrite))
             self.truncate("tokens")
-
-    @contextmanager
-    def failures(self) -> Iterator[None]:
-        """Let an error of the machinery fail the episode, and the end of its time truncate it."""
-        try:
-            yield
         except TimeUp:
-            if self.episode.steps:
+            if episode.steps:
                 return self.truncate("seconds")
-            message = f"no first turn in {self.rollout.budget.max_seconds} s"
-            self.episode.failure = Failure("EnvFailure", message)
+            episode.failure = Failure("EnvFailure", f"no first turn in {rollout.budget.max_seconds} s")
         except RaisedElsewhere as error:
-            self.episode.failure = error.failure
+            episode.failure = error.failure
         except EnvFailure as error:
-            self.episode.failure = Failure.of(error)
+            episode.failure = Failure.of(error)
 
     async def sample(self) -> Generation:
         """Let the policy write one turn, to its end, however often playing is paused meanwhile.
 
-        What was sampled stays sampled: the rest is asked for with the beginning as part of the prompt, and each token
-        keeps the logprob and the version of the weights that sampled it. That the policy changes underway is what
-        importance sampling is for.
+        What was sampled stays: the beginning becomes part of the prompt, and each token keeps the logprob and the
+        version of the weights that sampled it. That the policy changes underway is what importance sampling is for.
         """
         turn = Generation(0, [], [], "abort")
         while turn.finish_reason == "abort":
@@ -135,36 +120,29 @@ class Life:
             turn = turn.joined(piece)
         return turn
 
-    async def call(self, what: str, function: Callable[[], Any]) -> Any:
-        """Run a function in the episode's thread."""
-        answer, error = await wait(Call(what, function))
+    async def call(self, what: str, function: Callable[[], Any], *, env: bool = False) -> Any:
+        """Run a function in the episode's thread. Time that runs out in the environment is a failure."""
+        try:
+            answer, error = await wait(Call(what, function))
+        except TimeUp:
+            if not env:
+                raise
+            message = f"no answer from the environment in {self.rollout.budget.max_seconds} s"
+            raise RaisedElsewhere(Failure("EnvFailure", message)) from None
         if isinstance(error, ConfigError):
             raise error  # the user's mistake is the same for every episode: report it once, at once
         if error is not None:
             raise RaisedElsewhere(error)
         return answer
 
-    async def call_env(self, what: str, function: Callable[[], Any]) -> Any:
-        """Run a function of the environment. Where time runs out in it, the policy did nothing wrong: a failure."""
-        try:
-            return await self.call(what, function)
-        except TimeUp:
-            message = f"no answer from the environment in {self.rollout.budget.max_seconds} s"
-            raise RaisedElsewhere(Failure("EnvFailure", message)) from None
-
     def room(self) -> int:
-        """How many tokens the context has left.
-
-        Raises:
-            EnvFailure: if the prompt alone fills it.
-        """
+        """How many tokens the context has left; `EnvFailure` if the prompt alone fills it."""
         limit, length = self.rollout.budget.max_tokens, len(self.episode.rows[-1].token_ids)
         if length >= limit and not self.episode.steps:
             raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
         return limit - length
 
     def request(self, number: int, begun: Sequence[int]) -> Request:
-        """Return the request for a turn, or for the rest of the one that the policy has begun."""
         episode, rollout = self.episode, self.rollout
         seed = episode.spec.sampling_seed
         # The rest of a turn needs random numbers of its own: those of its beginning are used.
@@ -187,11 +165,9 @@ class Life:
         return Request(number, vision.readable(ids, row.images), params, episode, images=[*row.images])
 
     def truncate(self, reason: str) -> None:
-        """End the episode, though its task is not over."""
         self.episode.truncated, self.episode.truncation = True, reason
 
     def change_context(self, change: NewContext | AskSummary | None) -> None:
-        """Let the policy see next what the context policy has chosen."""
         episode = self.episode
         if isinstance(change, AskSummary):
             episode.replace_answer(change.token_ids)
@@ -203,14 +179,12 @@ class Life:
     # In the thread of the environment.
 
     def reset(self) -> tuple[Any, dict[str, Any], list[Shown]]:
-        """Begin the task in an environment of this thread."""
         spec = self.episode.spec
         env = self.thread.env(spec)
         _, info = env.reset(seed=spec.seed, options=spec.options)
         return env, info, self.images_in(info)
 
     def step(self, turn: Generation) -> tuple[Any, ...]:
-        """Let the environment answer."""
         env = self.episode.env
         assert env is not None
         turn = cut_at_stop(turn, self.episode.stop, self.decode)
@@ -221,27 +195,19 @@ class Life:
         return turn, text, answer, seconds, self.images_in(answer[-1], len(turn.token_ids))
 
     def images_in(self, info: dict[str, Any], sampled: int = 0) -> list[Shown]:
-        """Find the images in what `reset` or `step` reported; there is none in the ids that the policy sampled."""
         vision = self.rollout.renderer.vision
         if vision is None:
             return []
         return [image.moved(sampled) for image in vision.place(info["token_ids"][sampled:], info["messages"])]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return what the policy wrote as text."""
         return self.rollout.renderer.decode_action(token_ids)
-
-    def rewrite(self) -> NewContext | AskSummary | None:
-        """Ask the context policy."""
-        return self.rollout.context.rewrite(self.episode, self.rollout.renderer, self.rollout.budget)
 
 
 class Call(NamedTuple):
     """A coroutine waits for a function in the thread of its environment; it is sent what that returned and raised.
 
-    Attributes:
-        what: the call in a word.
-        function: what to call. It may read the episode and must not change it: its time may run out meanwhile.
+    The function may read the episode and must not change it: its time may run out meanwhile.
     """
 
     what: str
@@ -249,11 +215,7 @@ class Call(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A coroutine waits for the policy; it is sent a `Generation`, with "abort" if playing was paused.
-
-    Attributes:
-        begun: the ids that the policy has sampled of this turn before.
-    """
+    """A coroutine waits for the policy to end the turn that begins with these ids; it is sent a `Generation`."""
 
     begun: Sequence[int]
 
@@ -282,8 +244,7 @@ def derive_seed(*parts: int) -> int:
 class NewContext:
     """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
 
-    Ids that agree with the present row up to its last sampled token extend that row, whatever made them: steps whose
-    prompts extend each other cost one row and not two.
+    Ids that agree with the present row up to its last sampled token extend that row.
     """
 
     token_ids: list[int]
@@ -291,12 +252,10 @@ class NewContext:
 
 @dataclass(frozen=True, slots=True)
 class AskSummary:
-    """What the policy sees next, when the next turn is a summary and not an action.
+    """The next turn is a summary and not an action.
 
-    Attributes:
-        token_ids: the world's answer once more, now with a request to summarise; replaces what stands behind the last
-            sampled token of the row.
-        request: the words of the request.
+    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace what
+    stands behind the last sampled token of the row.
     """
 
     token_ids: list[int]
@@ -306,8 +265,7 @@ class AskSummary:
 class Context(Protocol):
     """Decides what the policy sees next. It keeps no state: it may look at everything in the episode.
 
-    Whatever it chooses, each sampled token is trained once, in the row it was sampled in. In a later row it may be
-    quoted, as part of a prompt at which no gradient is taken.
+    Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
 
     Attributes:
         tokens: a bound on each context below the budget's `max_tokens`, None for the budget's own.
@@ -319,17 +277,14 @@ class Context(Protocol):
     def is_due(self, episode: Episode, budget: Budget) -> bool:
         """Whether the next turn may need another context than the row as it stands.
 
-        Called after each step that did not end the episode, in the thread that drives the engine: compare numbers, and
-        neither render nor tokenise.
+        Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
         """
-        ...
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
         """Return what the policy sees next; None goes on with the row as it stands.
 
-        Called in the episode's thread, with an episode of at least one step. It must not change the episode.
+        Called in the episode's thread, after at least one step. It must not change the episode.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +301,7 @@ class AppendContext:
 
 
 def tighten(budget: Budget, context: Context) -> Budget:
-    """Return the budget with the bound of a context policy, so that there is one limit and not two.
-
-    Raises:
-        ConfigError: if the policy wants longer contexts than the budget allows.
-    """
+    """Return the budget with the bound of a context policy; `ConfigError` if that is above the budget's own."""
     if context.tokens is None:
         return budget
     if context.tokens > budget.max_tokens:

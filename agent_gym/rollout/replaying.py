@@ -44,11 +44,8 @@ def replay(record: Mapping[str, Any]) -> list[str]:
 def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Replay:
     """Play the recorded actions in an environment and collect what it says and scores now.
 
-    Summaries that the policy wrote for itself are no actions and stay as they are.
-
-    Args:
-        record: one that `read_trajectories` gave.
-        env: an environment of the record's id, which is reset; its arguments may be others.
+    Summaries that the policy wrote for itself are no actions and stay as they are. The environment is of the record's
+    id and is reset; its arguments may be others.
     """
     spec = record["spec"]
     picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
@@ -94,7 +91,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
 
 
 def _answered_images(messages: Sequence[Mapping[str, Any]]) -> list[list[Image]]:
-    """Return the images that the world showed after each turn of the policy."""
+    # Those that the world showed after each turn of the policy.
     shown: list[list[Image]] = []
     for message in messages:
         if message["role"] == "assistant":

@@ -1,8 +1,7 @@
 """`Runner` holds what rollouts share, and `Rollout` drives the engine and resumes the coroutines of the episodes.
 
-Each episode advances on its own (play.py): a slow environment delays its own episode only, and the engine decodes as
-long as any episode has work for it. One thread, the caller's, drives the engine, since engines are not thread-safe; it
-never decodes text and never runs an environment.
+Each episode advances on its own (play.py): a slow environment delays its own episode only. One thread, the caller's,
+drives the engine, since engines are not thread-safe; it never decodes text and never runs an environment.
 
 Playing may end before the episodes do. They are then paused, half-written turns included, and go on when `play` is
 called again, with the weights that the engine has by then. A crash inside an environment ends one episode
@@ -44,10 +43,8 @@ class RolloutStats:
     """Where the time of one rollout went; seconds of the driving thread.
 
     Attributes:
-        wall_seconds: all of it; `overhead_seconds` is what is neither of the next two.
         engine_seconds: inside the policy, that is its `submit` and `poll`.
         wait_seconds: no generation was running and every environment was busy.
-        sampled_tokens: tokens sampled by the policy.
     """
 
     wall_seconds: float = 0.0
@@ -78,16 +75,13 @@ class Runner:
     """Runs episodes with one policy, keeping threads and environments between rollouts.
 
     Args:
-        policy: submits ids, gets sampled ids with logprobs.
         tokenizer: a tokenizer or `ChatRenderer`.
-        budget: limits of each episode.
         context: what the policy sees next, by name ("append", "window:4", see `contexts.CONTEXTS`) or as an object.
         workers: calls of environments that compute at the same time; those that wait for a server or a clock are not
             counted.
         env_processes: processes that run the environments, while the threads wait; 0 for none. For environments that
             compute in Python or are not thread-safe.
         max_live: episodes alive at the same time, each with an environment in a thread of its own.
-        progress: show a progress bar.
 
     Attributes:
         version: of the policy's weights, which every token it samples is marked with. A trainer sets it when it hands
@@ -110,14 +104,11 @@ class Runner:
         max_live: int = 512,
         progress: bool = False,
     ) -> None:
-        self.policy = policy
-        self.renderer = ChatRenderer.of(tokenizer)
+        self.policy, self.renderer = policy, ChatRenderer.of(tokenizer)
         self.context = make_context(context)
         self.budget = budget or Budget()
-        self.stats = RolloutStats()
-        self.version = 0
-        self.max_live = max_live
-        self.progress = progress
+        self.stats, self.version = RolloutStats(), 0
+        self.max_live, self.progress = max_live, progress
         self._processes: EnvProcesses | None = None
         if env_processes:
             self._processes = EnvProcesses(self.renderer, env_processes, lambda: self.budget.max_seconds)
@@ -138,17 +129,13 @@ class Runner:
     ) -> list[Episode]:
         """Play one episode per spec and return them in that order, failed ones included.
 
-        Args:
-            specs: what to play.
-            temperature: of the policy's sampling; 0 is greedy.
-            on_end: called with each episode as it ends, in this thread, for example to write it down.
+        At the temperature 0 the policy is greedy. `on_end` is called with each episode as it ends, in this thread.
 
         Raises:
             RolloutError: if every episode failed, since the cause is then in the set-up and not in an episode.
         """
         episodes = self.run_share(specs, temperature=temperature, on_end=on_end)
-        if all(episode.failure for episode in episodes):
-            check_failures([episode.failure for episode in episodes])
+        check_failures([episode.failure for episode in episodes])
         return episodes
 
     def run_share(
@@ -175,7 +162,7 @@ class Rollout:
         self.runner, self.policy = runner, runner.policy
         self.renderer, self.context, self.budget = runner.renderer, runner.context, runner.budget
         self.temperature, self.stats = 1.0, RolloutStats()
-        self._waiting: deque[Episode] = deque()  # not started yet
+        self._waiting: deque[Episode] = deque()  # not started
         self._lives: dict[Life, None] = {}  # started and not over; the oldest first, whose time is up first
         self._calls: dict[Life, None] = {}  # those that wait for their threads
         self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
@@ -189,11 +176,9 @@ class Rollout:
 
     @property
     def unfinished(self) -> int:
-        """How many episodes are not over."""
         return len(self._waiting) + len(self._lives)
 
     def add(self, specs: Iterable[EpisodeSpec]) -> list[Episode]:
-        """Let episodes wait for their start and return them, still empty."""
         episodes = [Episode(spec) for spec in specs]
         self._waiting += episodes
         return episodes
@@ -201,13 +186,9 @@ class Rollout:
     def play(
         self, temperature: float, *, until: Callable[[], bool] = lambda: False, on_end: OnEnd | None = None
     ) -> None:
-        """Play until all episodes are over, or what is over is enough.
+        """Play until all episodes are over, or `until` returns True, which is called whenever an episode has ended.
 
-        Args:
-            temperature: of the policy's sampling; 0 is greedy.
-            until: asked whenever an episode has ended. Once it returns True, playing ends: what is not over is paused,
-                and its time does not run until `play` is called again.
-            on_end: called with each episode as it ends, in this thread.
+        What is not over is then paused, and its time does not run until `play` is called again.
         """
         self.temperature, self._until, self._on_end = temperature, until, on_end
         self.budget, self.stats, self._enough = self.runner.budget, RolloutStats(), False
@@ -234,14 +215,12 @@ class Rollout:
         self.stats.wall_seconds = time.perf_counter() - begin
 
     def _engine(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the policy and count the time."""
         tick = time.perf_counter()
         result = function(*args)
         self.stats.engine_seconds += time.perf_counter() - tick
         return result
 
     def _start(self) -> None:
-        """Start what waits, as many episodes as may be alive."""
         while self._waiting and len(self._lives) < min(self.runner.max_live, self._most):
             try:
                 thread = self.runner.threads.take(self._waiting[0].spec)
@@ -281,25 +260,22 @@ class Rollout:
         continuous = self.policy.continuous
         idle = not (self.policy.pending and continuous)
         while self._calls:
+            patience = 0.0
+            tick = time.perf_counter()
+            if idle:
+                patience = min(next(iter(self._lives)).deadline, self._next_look) - tick
+                patience = min(patience, PATIENCE_S) if self.runner.threads.line.move_up() else patience
             try:
-                life, answer = self._wait_for_answer() if idle else self._answers.get_nowait()
+                life, answer = self._answers.get(timeout=max(0.0, patience))
             except queue.Empty:
                 return
+            finally:
+                self.stats.wait_seconds += time.perf_counter() - tick if idle else 0.0
             # With an engine that batches continuously one answer is enough to go on; any other waits for all.
             idle = idle and not continuous
             if life in self._calls:  # otherwise its time ran out while the thread worked
                 del self._calls[life]
                 self._resume(life, answer)
-
-    def _wait_for_answer(self) -> tuple[Life, Any]:
-        tick = time.perf_counter()
-        until = min(next(iter(self._lives)).deadline, self._next_look)
-        if self.runner.threads.line.move_up():
-            until = min(until, tick + PATIENCE_S)
-        try:
-            return self._answers.get(timeout=max(0.0, until - tick))
-        finally:
-            self.stats.wait_seconds += time.perf_counter() - tick
 
     def _resume_sampled(self, generation: Generation) -> None:
         if life := self._asks.pop(generation.id, None):
@@ -328,7 +304,6 @@ class Rollout:
             self._resume(oldest, error=TimeUp())
 
     def _let_go(self, life: Life) -> None:
-        """Wait no longer for what an episode waits for."""
         if life in self._calls:
             del self._calls[life]
             life.thread.give_up()
@@ -372,7 +347,6 @@ class Rollout:
         self._pausing, self._stopped = False, time.perf_counter()
 
     def _go_on(self) -> None:
-        """Take up what was paused."""
         lost = time.perf_counter() - self._stopped
         for life in self._lives:
             life.began, life.deadline = life.began + lost, life.deadline + lost

@@ -1,8 +1,7 @@
 """Trajectories on disk: one JSON object per line, with everything needed to look at an episode and to replay it.
 
-A record holds the spec, each step with its text, reward and tool calls, and each row with ids, spans, logprobs and the
-text of every token, so that the viewer needs no tokenizer. Each image is in it once, and messages and rows name it by
-its number. docs/evaluate.md explains every field; `replaying.py` plays a record again.
+A row has the text of every token, so that the viewer needs no tokenizer. Each image is in a record once, and messages
+and rows name it by its number. docs/evaluate.md explains every field; `replaying.py` plays a record again.
 """
 
 from __future__ import annotations
@@ -80,6 +79,10 @@ def to_record(
     A tokenizer adds the text of each token; `advantages` are per row, (T,) for its tokens.
     """
     images: dict[Image, int] = {}
+
+    def number(image: Image) -> int:
+        return images.setdefault(image, len(images))
+
     rows = []
     for i, row in enumerate(episode.rows):
         record: dict[str, Any] = {
@@ -92,10 +95,10 @@ def to_record(
         if advantages is not None:
             record["advantages"] = [round(value, 6) for value in advantages[i]]
         if row.images:
-            record["images"] = [[_number(image, images), start, stop] for image, start, stop in row.images]
+            record["images"] = [[number(image), start, stop] for image, start, stop in row.images]
         rows.append(record)
     reward = episode.reward
-    messages = [_numbered(message, images) for message in episode.messages]
+    messages = [_with_images(message, number) for message in episode.messages]
     return {
         "version": FORMAT_VERSION,
         **extra,
@@ -118,35 +121,28 @@ def to_record(
     }
 
 
-def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> int:
-    """Write records as JSON lines, making the folder if needed, and return how many.
-
-    The file appears under its name when it is whole, unless records are appended to what is there.
-    """
+def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
+    """Write records as JSON lines. The file appears when it is whole, unless records are appended to what is there."""
     path = Path(path).resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = not append and (path.is_file() or not path.exists())  # a device is written as it is
     target = path.with_name(path.name + ".part") if aside else path
-    count = 0
     try:
         with target.open("a" if append else "w", encoding="utf-8") as file:
-            for record in records:
-                file.write(to_line(record))
-                count += 1
+            file.writelines(map(to_line, records))
     except BaseException:
         if aside:
             target.unlink(missing_ok=True)
         raise
     if aside:
         target.replace(path)
-    return count
 
 
 def to_line(record: Mapping[str, Any]) -> str:
     """Return a record as one line of strict JSON, whatever an environment has put into it.
 
-    In ASCII, because a lone surrogate has no UTF-8 form. Numbers that are not finite become null, numpy's become
-    Python's, and what JSON has no form for becomes its `repr`.
+    In ASCII, because a lone surrogate has no UTF-8 form. Numbers that are not finite become null, and what JSON has no
+    form for becomes its `repr`.
     """
     try:
         return json.dumps(record, allow_nan=False) + "\n"
@@ -254,7 +250,7 @@ def from_record(record: Mapping[str, Any]) -> Episode:
     return Episode(
         EpisodeSpec(**record["spec"]),
         rows=rows,
-        messages=recorded_messages(record, images),
+        messages=[_with_images(message, images.__getitem__) for message in record["messages"]],
         steps=steps,
         categories=record.get("categories", {}),
         failure=Failure.from_record(record),
@@ -262,34 +258,17 @@ def from_record(record: Mapping[str, Any]) -> Episode:
     )
 
 
-def recorded_messages(record: Mapping[str, Any], images: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-    """Return the messages of a record with their images, or with what stands for those."""
-    if images is None:
-        images = [Image.from_url(url) for url in record.get("images", ())]
-
-    def shown(part: dict[str, Any]) -> dict[str, Any]:
-        return {**part, "image": images[part["image"]]} if part["type"] == "image" else part
-
-    return [
-        {**message, "content": [shown(part) for part in message["content"]]}
-        if images and isinstance(message["content"], list)
-        else message
-        for message in record["messages"]
-    ]
+def recorded_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a record with their images."""
+    images = [Image.from_url(url) for url in record.get("images", ())]
+    return [_with_images(message, images.__getitem__) for message in record["messages"]]
 
 
-def _numbered(message: dict[str, Any], images: dict[Image, int]) -> dict[str, Any]:
+def _with_images(message: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
     if not isinstance(message["content"], list):
         return message
-    content = [
-        {**part, "image": _number(part["image"], images)} if part["type"] == "image" else part
-        for part in message["content"]
-    ]
-    return {**message, "content": content}
-
-
-def _number(image: Image, images: dict[Image, int]) -> int:
-    return images.setdefault(image, len(images))
+    parts = [{**part, "image": form(part["image"])} if part["type"] == "image" else part for part in message["content"]]
+    return {**message, "content": parts}
 
 
 def _fields(value: Any) -> dict[str, Any]:

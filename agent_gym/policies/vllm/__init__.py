@@ -21,8 +21,8 @@ from agent_gym.policies.base import FinishReason, SamplingParams
 # Only defaults: a value that the user exported wins.
 _DEFAULTS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_DEFAULTS = {
-    # One thread each: trainer, engine and environments share the cores, and threads that fight for them cost far more
-    # than they bring (26 s against 2 s for one training step on a busy machine with two cores).
+    # One thread each: trainer, engine and environments share the cores, and threads that fight for them cost more than
+    # they bring (26 s against 2 s for one training step on a busy machine with two cores).
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # hides a notice about NUMA, one per engine
@@ -55,11 +55,7 @@ def is_cpu_build() -> bool:
 
 def installed(package: str) -> bool:
     """Whether a package is installed, by the name that pip knows."""
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return any(metadata.distributions(name=package))
 
 
 def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:

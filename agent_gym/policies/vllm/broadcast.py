@@ -1,18 +1,18 @@
 """Weights on their way from the trainer to servers, from memory to memory: NCCL between GPUs, gloo otherwise.
 
-Rank 0 of the trainer and all workers of all servers form a process group of their own, apart from those of trainer and
-servers. Weights travel in buckets, so that a large model needs many times fewer messages than it has weights, and no
-more memory than a bucket on either side:
+Rank 0 of the trainer and all workers of all servers form a process group of their own. Weights travel in buckets, so
+that a large model needs few messages, and no more memory than a bucket on either side:
 
     length of the header | header: [[name, dtype, shape], ...] | the bytes of these weights, one after the other
 
-A header of length 0 says that all has been sent. vLLM's own engines for this (`vllm.distributed.weight_transfer`) want
-all shapes before the first weight is gathered, take no weights on CPUs, and do not report when a weight has not come.
+A header of length 0 ends the message. vLLM's own engines for this (`vllm.distributed.weight_transfer`) want all shapes
+before the first weight is gathered, take no weights on CPUs, and do not report when a weight has not come.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -30,11 +30,9 @@ _SEND_S = 1800.0  # for one bucket; a large model's shards are gathered meanwhil
 
 
 def open_store(host: str) -> Any:
-    """Open the store where the members of a group meet, on a free port.
-
-    A program that reaches it can become a member and read the weights. So it listens at this address of the machine
-    only: the socket that torch would make listens at all of them.
-    """
+    """Open the store where the members of a group meet, on a free port."""
+    # A program that reaches it can become a member and read the weights. So it listens at this address of the machine
+    # only: the socket that torch would make listens at all of them.
     listener = socket.create_server((host, 0))
     port, wait = listener.getsockname()[1], timedelta(seconds=_JOIN_S)
     return distributed.TCPStore(
@@ -43,7 +41,7 @@ def open_store(host: str) -> Any:
 
 
 def reach_store(host: str, port: int) -> Any:
-    """Connect to the store that the trainer keeps."""
+    """Connect to the store of the trainer."""
     return distributed.TCPStore(host, port, None, False, timedelta(seconds=_JOIN_S))
 
 
@@ -68,11 +66,7 @@ class Channel:
         self._broadcast(torch.ones(1, dtype=torch.uint8, device=self.device))
 
     def send(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Send weights to all other members.
-
-        Raises:
-            RuntimeError: if one of them is gone.
-        """
+        """Send weights to all other members; `RuntimeError` if one of them is gone."""
         try:
             for bucket in _buckets(named_weights):
                 header = json.dumps([[n, str(w.dtype).removeprefix("torch."), list(w.shape)] for n, w in bucket])
@@ -84,11 +78,7 @@ class Channel:
             self._send_header(b"")
 
     def receive(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield what is sent until all has been. A weight is valid until the next is asked for.
-
-        Raises:
-            RuntimeError: if the trainer is gone.
-        """
+        """Yield what is sent until all has been; `RuntimeError` if the trainer is gone."""
         while True:
             length = torch.zeros(1, dtype=torch.int64, device=self.device)
             self._broadcast(length)
@@ -96,19 +86,17 @@ class Channel:
                 return
             header = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
             self._broadcast(header)
-            shapes = [
-                (name, getattr(torch, dtype), torch.Size(shape))
-                for name, dtype, shape in json.loads(bytes(header.tolist()))
+            weights = [
+                (name, getattr(torch, dtype), shape) for name, dtype, shape in json.loads(bytes(header.tolist()))
             ]
-            sizes = [shape.numel() * dtype.itemsize for _, dtype, shape in shapes]
+            sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in weights]
             bucket = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
             self._broadcast(bucket)
-            for (name, dtype, shape), part in zip(shapes, bucket.split(sizes), strict=True):
+            for (name, dtype, shape), part in zip(weights, bucket.split(sizes), strict=True):
                 # Cloned, because a part may begin where no number of its type may.
                 yield name, part.clone().view(dtype).view(shape)
 
     def close(self) -> None:
-        """Leave the group; a message that is under way ends with an error."""
         self._group.abort()
 
     def _send_header(self, header: bytes) -> None:
@@ -124,11 +112,7 @@ class Channel:
 
 
 def own_address(urls: Iterable[str]) -> str:
-    """Return the address of this machine that the servers can reach, judged by how it reaches them.
-
-    Raises:
-        RolloutError: if there is no way to one of them.
-    """
+    """Return the address of this machine that the servers can reach, judged by how it reaches them."""
     found = set()
     for url in urls:
         place = urlsplit(url)

@@ -33,12 +33,10 @@ class VLLMPolicy:
         max_num_seqs: most requests decoded at once; the others wait inside the engine.
         dtype: type of weights and activations, "auto" for that of the checkpoint. None takes float32 on a CPU and
             "auto" on a GPU. Where it differs from the trainer's, so do the logprobs.
-        kv_cache_gib: size of the key/value cache on a CPU, in GiB. Where the environment variable
-            `VLLM_CPU_KVCACHE_SPACE` is set, vLLM takes that instead.
+        kv_cache_gib: size of the key/value cache on a CPU, in GiB; the environment's `VLLM_CPU_KVCACHE_SPACE` wins.
         gpu_memory_utilization: share of the GPU's memory that the engine takes, cache included.
         sleep: prepare the engine for `sleep`; costs a special allocator. GPU only.
-        vision: what the model reads of images, from its processor's `ChatRenderer`; needed only for requests that show
-            some.
+        vision: of the processor's `ChatRenderer`; needed only for requests that show images.
         seed: of the stream that serves requests without a seed of their own.
         engine_args: further arguments of `vllm.EngineArgs`; they win over the above.
 
@@ -135,12 +133,7 @@ class VLLMPolicy:
         return len(self._pending)
 
     def submit(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            ConfigError: as `check_request`, and for ids outside the vocabulary.
-            RolloutError: when the engine slept, or failed to take new weights, and was not synced since.
-        """
+        """Queue a request; `RolloutError` when the engine slept or failed to take weights, and was not synced since."""
         check_request(request, self._pending, self.context, sees=self.vision is not None)
         if self._stale:
             raise RolloutError("the engine's weights are gone or only half replaced; call sync before submit")
@@ -161,11 +154,7 @@ class VLLMPolicy:
             self._watched[request.id] = request.on_token, 0
 
     def poll(self) -> list[Generation]:
-        """Decode one token of every running request.
-
-        Raises:
-            RolloutError: when the engine fails; it is of no use afterwards.
-        """
+        """Decode one token of every running request; `RolloutError` when the engine fails, which is its end."""
         if not self._pending:
             return []
         try:
@@ -199,7 +188,6 @@ class VLLMPolicy:
             self._engine.abort_request([str(request_id)])
 
     def interrupt(self) -> list[Generation]:
-        """Abort all pending requests and return what was sampled of them."""
         from vllm.v1.engine import FinishReason as Reason
 
         begun = []
@@ -228,8 +216,8 @@ class VLLMPolicy:
         """Replace every weight, and forget the prefixes that were computed with the old ones.
 
         Raises:
-            RolloutError: when requests are pending, or the weights do not cover the model. After the latter the engine
-                refuses requests until a sync succeeds.
+            RolloutError: when requests are pending, or the weights do not cover the model; requests are then refused
+                until a sync succeeds.
         """
         if self._pending:
             raise RolloutError(f"{len(self._pending)} requests are pending; finish or abort them before sync")
@@ -270,7 +258,6 @@ class VLLMPolicy:
 
 
 def _generation(request_id: int, completion: Any, eos_token_ids: Collection[int]) -> Generation:
-    """Translate a `vllm.outputs.CompletionOutput`."""
     token_ids = list(completion.token_ids)
     if completion.finish_reason == "abort":
         reason: FinishReason = "abort"

@@ -3,8 +3,7 @@
 vLLM's endpoints for trainers run any method of a worker for each program that reaches them, and its own `--api-key`
 does not cover them (vllm 0.31, `entrypoints/serve/middleware/authenticate.py`). `agent-gym serve model` puts `Guard` in
 front of all endpoints. Server and trainer take the key from the environment variable AGENT_GYM_SERVER_KEY, or else from
-a file in the user's home, which the first of them makes: on one machine, or with one home for several, there is nothing
-to do.
+a file in the user's home, which the first of them makes.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ def server_command(
     kv_cache_gib: float = 1.0,
     further: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command line; `further` are arguments of `vllm serve`, which win over these.
-
-    Raises:
-        ConfigError: if vLLM is not installed.
-    """
+    """Return the command line; `further` are arguments of `vllm serve`, which win. `ConfigError` without vLLM."""
     on_cpu = is_cpu_build()
     if not on_cpu and not installed("vllm"):
         raise ConfigError(
@@ -70,18 +65,14 @@ def server_command(
         start = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
         # Without a share vLLM wants nearly all memory to be free before it starts.
         settings |= {"dtype": "float32", "gpu_memory_utilization": 0.1, **engine_arguments(context, kv_cache_gib)}
-    return [sys.executable, *start, *_flags(settings), *further]
-
-
-def _flags(settings: dict[str, object]) -> list[str]:
-    words: list[str] = []
+    flags: list[str] = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
-    return words
+            flags += [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
+    return [sys.executable, *start, *flags, *further]
 
 
 def key_file() -> Path:
@@ -91,11 +82,7 @@ def key_file() -> Path:
 
 
 def server_key() -> str:
-    """Return the key that servers and trainers of this user share; make it if there is none.
-
-    Raises:
-        ConfigError: if it cannot be read or made, or could not be sent.
-    """
+    """Return the key that servers and trainers of this user share; make it if there is none."""
     key, path = os.environ.get(VARIABLE, ""), key_file()
     if not key:
         try:
@@ -121,10 +108,7 @@ class Guard:
 
     Refused are requests of web pages, which name their Origin. Without the key also those that reach this machine by a
     name that was made to lead here (DNS rebinding), those with a body that is not JSON, as a page may send it unasked,
-    and all but `/v1/` and what tells the server's state.
-
-    Args:
-        app: what answers the others.
+    and all but `/v1/` and what tells the server's state. `app` answers the others.
     """
 
     def __init__(self, app: Any) -> None:

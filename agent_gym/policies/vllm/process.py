@@ -1,8 +1,8 @@
 """What a vLLM engine needs inside a process that belongs to a trainer, and on a CPU.
 
 vLLM is written to own its process: it seeds the global generators, forbids `torch.set_num_threads`, hides everything
-alive from the garbage collector, and takes the default process group down with it when it shuts down. Inside a trainer
-all of these are the trainer's, so what was changed is put back. An engine on a CPU needs five repairs more.
+alive from the garbage collector, and takes the default process group down with it when it shuts down. Here all of these
+are the trainer's, so what was changed is put back. An engine on a CPU needs five repairs more.
 
 Facts: vllm 0.31.0, `v1/engine/core.py` (`EngineCore.__init__`, `shutdown`), `v1/worker/cpu_worker.py`,
 `v1/worker/gpu_model_runner.py`, `v1/sample/ops/topk_topp_sampler.py`, `triton_utils/dispatcher.py` (`_rebind_kernels`),
@@ -48,10 +48,7 @@ def executor_arguments() -> dict[str, Any]:
 
 
 def start_engine(arguments: dict[str, Any]) -> Any:
-    """Construct an `LLMEngine` with its core in this process, and restore the generators and thread controls it takes.
-
-    `arguments` are those of `vllm.EngineArgs`.
-    """
+    """Make an `LLMEngine` from arguments of `vllm.EngineArgs`, and restore the generators and controls it takes."""
     global _open_engines, _owns_process_group
     import vllm
 
@@ -80,10 +77,8 @@ def start_engine(arguments: dict[str, Any]) -> Any:
 
 
 def stop_engine(engine: Any) -> None:
-    """Free an engine, and with the last one the process groups that vLLM made.
-
-    vLLM's own `shutdown` would destroy the default process group as well, that is the trainer's.
-    """
+    """Free an engine, and with the last one the process groups that vLLM made."""
+    # Not by vLLM's own `shutdown`, which would destroy the default process group, that is the trainer's.
     global _open_engines
     core = engine.engine_core.engine_core
     core.structured_output_manager.clear_backend()
@@ -97,7 +92,6 @@ def stop_engine(engine: Any) -> None:
 
 
 def _leave_process_group() -> None:
-    """Undo what the engines did to `torch.distributed`, once none is left."""
     from vllm.distributed import cleanup_dist_env_and_memory, parallel_state
 
     if _open_engines > 0:
@@ -134,8 +128,8 @@ def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
 def eager() -> AbstractContextManager[None]:
     """Run compiled functions as plain Python.
 
-    vLLM compiles two helpers of its sampler even when eager mode is set. On a CPU that costs half a minute at the
-    first token, needs a C++ compiler on the user's machine, and gains nothing.
+    vLLM compiles two helpers of its sampler also in eager mode. On a CPU that costs half a minute at the first token
+    and needs a C++ compiler.
     """
     return torch.compiler.set_stance("force_eager")
 
@@ -143,8 +137,8 @@ def eager() -> AbstractContextManager[None]:
 def pass_over_impostors() -> None:
     """Let vLLM start in a process that has imported numba, as a search engine may have.
 
-    When it starts, vLLM looks through all modules for its kernels, and takes the `__dict__` of whatever it finds for a
-    mapping. One object of llvmlite, on which numba stands, answers to every name, also to that.
+    vLLM looks through all modules for its kernels, and takes the `__dict__` of whatever it finds for a mapping. One
+    object of llvmlite, on which numba stands, answers to every name, also to that.
     """
     from vllm.triton_utils import dispatcher
 
@@ -159,8 +153,8 @@ def pass_over_impostors() -> None:
 def see_without_torchvision() -> None:
     """Let vLLM serve models that read images where torchvision, which has no build for a CPU's torch, is missing.
 
-    vLLM looks at a model's class in a process of its own, lest it touches a GPU in this one; there nothing of this
-    would hold. Of the module that needs torchvision it takes one function, which the module for Pillow has, too.
+    vLLM looks at a model's class in a process of its own, where nothing of this would hold. Of the module that needs
+    torchvision it takes one function, which the module for Pillow has, too.
     """
     from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
     from transformers.utils import is_torchvision_available
@@ -173,11 +167,7 @@ def see_without_torchvision() -> None:
 
 
 def install_sampler(model_runner: Any) -> None:
-    """Replace vLLM's seeded sampling by one uniform number per token, see `transformers.sample_tokens`.
-
-    vLLM's own draws a number per token of the vocabulary for each seeded row, and as many again from the global
-    generator, which is the trainer's.
-    """
+    """Replace vLLM's seeded sampling, which draws from the global generator, too, by `transformers.sample_tokens`."""
 
     def forward(
         logits: torch.Tensor, generators: dict[int, torch.Generator], k: object, p: object
@@ -192,8 +182,8 @@ def install_sampler(model_runner: Any) -> None:
 def repack_head(model: Any) -> None:
     """Pack the output head's weights anew.
 
-    On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding has such
-    a copy too, but is no layer of its own when weights are reloaded: the engine would go on with stale logits.
+    On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding is no
+    layer of its own when weights are reloaded: the engine would go on with stale logits.
     """
     head = getattr(getattr(model, "language_model", model), "lm_head", None)  # it is inside, where images are read
     method = getattr(head, "quant_method", None)

@@ -1,19 +1,15 @@
 """vLLM behind HTTP: engines on other GPUs or machines, asked with token ids and answered with token ids.
 
-Each rank asks for its own episodes. A thread of this policy's own runs the connections; the caller's thread submits and
-polls as it does with an engine in its process. Weights go from rank 0 to the servers between rollouts. The servers are
-those that `agent-gym serve model` starts. aiohttp and not httpx, whose pool grows slow with a thousand connections.
+Each rank asks for its own episodes. Weights go from rank 0 to the servers between rollouts. The servers are those that
+`agent-gym serve model` starts. aiohttp and not httpx, whose pool grows slow with a thousand connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import queue
-import threading
 import time
 import uuid
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -22,19 +18,19 @@ import torch
 
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import FinishReason, Generation, Request, barrier_on_error, check_request
+from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
 from agent_gym.policies.vllm.launch import VARIABLE, server_key
 from agent_gym.policies.vllm.weights import Weights, WeightSender
 
-_POLL_S = 0.002  # how long `poll` waits: an environment that has answered meanwhile waits as long
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
 _SILENCE_S = 30.0  # without any answer, after which servers are asked whether they live
 _HEALTH_S = 10.0
 
 
-class VLLMServerPolicy:
+class VLLMServerPolicy(ServedPolicy):
     """Samples from vLLM servers.
 
     Args:
@@ -51,8 +47,6 @@ class VLLMServerPolicy:
     Raises:
         ConfigError: for addresses that are none, or servers that do not answer or allow shorter sequences only.
     """
-
-    continuous = True
 
     def __init__(
         self,
@@ -82,14 +76,8 @@ class VLLMServerPolicy:
         self._seeds = torch.Generator().manual_seed(seed * 1_000_003 + self._rank)
         self._sender = WeightSender(self, transfer, folder)
         self._retries, self.context = retries, context
-        self._pending: dict[int, tuple[str, Any]] = {}  # its name at the server, and its future
-        self._names = (uuid.uuid4().hex for _ in itertools.count())
-        # With the name of the request, not its id: ids come again, and the answer to an aborted request may still come.
-        self._finished: queue.SimpleQueue[tuple[str, int, Generation | Exception]] = queue.SimpleQueue()
         self._heard = time.monotonic()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-server", daemon=True)
-        self._thread.start()
+        super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
         try:
             with barrier_on_error(self._distributed):
@@ -99,76 +87,45 @@ class VLLMServerPolicy:
             self.close()
             raise
 
-    # Requests.
-
-    @property
-    def pending(self) -> int:
-        return len(self._pending)
-
     def submit(self, request: Request) -> None:
         check_request(request, self._pending, self.context)
-        seed = seed_of(request.params, self._seeds)
         url = min(self._load, key=self._load.__getitem__)
         self._load[url] += 1
-        name = next(self._names)
+        if not self._pending:
+            self._heard = time.monotonic()
+        name = uuid.uuid4().hex
+        seed = seed_of(request.params, self._seeds)
         content = {
             "request_id": name,
             "token_ids": request.prompt_ids,
             "sampling_params": sampling_arguments(request.params, seed, self._eos_token_ids),
         }
-        if not self._pending:
-            self._heard = time.monotonic()
-        future = asyncio.run_coroutine_threadsafe(
-            self._generate(request.id, url, content, bool(request.params.stop)), self._loop
-        )
-        self._pending[request.id] = name, future
+        self._begin(request, self._generate(request, url, content), name)
 
     def poll(self) -> list[Generation]:
-        """Return what has finished, after at most 2 ms.
-
-        Raises:
-            RolloutError: when a server cannot be reached any more, or refuses or aborts a request.
-        """
         found = self._take()
         if any(generation.finish_reason == "abort" for generation in found):
             raise RolloutError(f"a model server aborted a request without being asked to; {', '.join(self._mine)}")
         return found
 
     def _take(self) -> list[Generation]:
-        found: list[Generation] = []
-        while self._pending:
-            try:
-                name, request_id, answer = self._finished.get(block=not found, timeout=None if found else _POLL_S)
-            except queue.Empty:
-                break
-            if self._pending.get(request_id, ("",))[0] != name:
-                continue  # aborted when its answer was on the way
-            del self._pending[request_id]
-            if isinstance(answer, Exception):
-                raise answer
-            found.append(answer)
-        if found:
-            self._heard = time.monotonic()
-        elif self._pending and time.monotonic() - self._heard > _SILENCE_S:
+        found = super().poll()
+        if self._pending and not found and time.monotonic() - self._heard > _SILENCE_S:
             for url in self._mine:
                 try:
                     self._call(self._get(url, "/v1/models"))
                 except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
                     raise RolloutError(_unreachable(url, error, 1)) from error
             self._heard = time.monotonic()
+        elif found:
+            self._heard = time.monotonic()
         return found
-
-    def abort(self, request_id: int) -> None:
-        """Drop a pending request: its connection is closed, by which the server knows."""
-        if request_id in self._pending:
-            _, future = self._pending.pop(request_id)
-            future.cancel()
 
     def interrupt(self) -> list[Generation]:
         begun: list[Generation] = []
         while self._pending:
             # By name, since other ranks may use the same server. The endpoint puts this word in front of each.
-            names = [f"generate-tokens-{name}" for name, _ in self._pending.values()]
+            names = [f"generate-tokens-{name}" for *_, name in self._pending.values()]
             for url in self._mine:
                 self._call(self._post(url, "/abort_requests", {"request_ids": names}))
             until = time.monotonic() + _AGAIN_S
@@ -176,34 +133,25 @@ class VLLMServerPolicy:
                 begun += self._take()
         return [generation for generation in begun if generation.token_ids]
 
-    async def _generate(self, request_id: int, url: str, content: dict[str, Any], may_stop: bool) -> None:
-        answer: Generation | RolloutError
+    async def _generate(self, request: Request, url: str, content: dict[str, Any]) -> Generation:
         try:
             choice = (await self._post(url, "/inference/v1/generate", content))["choices"][0]
             token_ids = choice["token_ids"]
             logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
             reason: FinishReason = "abort"
             if choice["finish_reason"] != "abort":
-                stopped = may_stop and choice["finish_reason"] == "stop"
+                stopped = bool(request.params.stop) and choice["finish_reason"] == "stop"
                 reason = finish_reason(token_ids, self._eos_token_ids, stopped=stopped)
-            answer = Generation(request_id, token_ids, logprobs, reason)
-        except RolloutError as error:
-            answer = error
+            return Generation(request.id, token_ids, logprobs, reason)
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            answer = RolloutError(f"{url} answered strangely: {error!r}")
+            raise RolloutError(f"{url} answered strangely: {error!r}") from error
         finally:
             self._load[url] -= 1
-        self._finished.put((content["request_id"], request_id, answer))
 
     # Weights.
 
     def sync(self, named_weights: Weights) -> None:
-        """Replace the weights of all servers; every rank calls it, rank 0 sends.
-
-        Raises:
-            RolloutError: on every rank, when requests are pending, the weights cannot be written or do not fit, or a
-                server cannot be reached.
-        """
+        """Replace the weights of all servers; every rank calls it, rank 0 sends, and `RolloutError` reaches all."""
         weights = iter(named_weights)
         with barrier_on_error(self._distributed):
             try:
@@ -236,7 +184,6 @@ class VLLMServerPolicy:
         return asyncio.run_coroutine_threadsafe(call_all(), self._loop)
 
     def world_sizes(self) -> list[int]:
-        """Count the workers of each server."""
         return [self._call(self._get(url, "/get_world_size"))["world_size"] for url in self.urls]
 
     def wake(self) -> None:
@@ -246,15 +193,11 @@ class VLLMServerPolicy:
         """Do nothing, as `wake`."""
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        for request_id in list(self._pending):
-            self.abort(request_id)
         self._sender.close()
-        self._call(self._session.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        super().close()
+
+    async def _disconnect(self) -> None:
+        await self._session.close()
 
     # HTTP.
 
@@ -267,9 +210,6 @@ class VLLMServerPolicy:
             timeout=self._aiohttp.ClientTimeout(total=None),
             headers={"Authorization": f"Bearer {self._key}"},
         )
-
-    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _post(self, url: str, path: str, content: dict[str, Any], *, repeatable: bool = True) -> Any:
         for attempt in range(self._retries + 1):

@@ -1,8 +1,8 @@
 """The trainer's weights on their way to vLLM: into an engine's model, and before that to servers.
 
-`WeightSender` belongs to rank 0 of a trainer. It hands weights to servers as files, on a folder that all see, or by a
-broadcast from memory to memory (broadcast.py). `WeightReceiver` is their other end: `agent-gym serve model` gives the
-class to vLLM as `--worker-extension-cls`, which mixes it into each of its workers.
+`WeightSender` belongs to rank 0 of a trainer. It hands weights to servers as files, in a folder that all see, or by a
+broadcast (broadcast.py). `WeightReceiver` is the other end: `agent-gym serve model` gives the class to vLLM as
+`--worker-extension-cls`, which mixes it into each of its workers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,9 @@ _MEMORY = Path("/dev/shm")
 
 
 def replace_weights(worker: Any, named_weights: Weights, *, on_cpu: bool) -> None:
-    """Replace every weight of the model; the prefixes computed with the old ones are the caller's to forget.
+    """Replace every weight of the model of a `vllm.v1.worker.gpu_worker.Worker`; on a CPU, packed copies as well.
 
-    Args:
-        worker: a `vllm.v1.worker.gpu_worker.Worker`. Its own method is called, and not that of its model runner: it
-            sets vLLM's configuration, which mixtures of experts and quantized layers ask for when weights come.
-        named_weights: all weights; what reading them raises goes through.
-        on_cpu: whether the layers keep packed copies.
+    What reading the weights raises goes through.
 
     Raises:
         RolloutError: if names or shapes are not those of the model, or do not cover it. Some weights may be replaced.
@@ -71,6 +67,8 @@ def replace_weights(worker: Any, named_weights: Weights, *, on_cpu: bool) -> Non
             raise
 
     try:
+        # Not the method of the model runner: this one sets vLLM's configuration, which mixtures of experts and
+        # quantized layers ask for when weights come.
         worker.reload_weights(weights_iterator=read())
     except Exception as error:  # each layer has errors of its own
         if failures:
@@ -95,7 +93,6 @@ class WeightReceiver:
     _channel: Channel | None = None
 
     def describe(self) -> dict[str, str]:
-        """Return on what kind of device the model is."""
         return {"device": self.model_runner.device.type}
 
     def receive_files(self, folder: str) -> dict[str, str]:
@@ -147,13 +144,9 @@ class WeightSender:
     """Hands weights to the workers of servers.
 
     Args:
-        servers: whose workers get them.
         transfer: "files"; "broadcast", by NCCL where trainer and servers are on GPUs and by gloo elsewhere; or "auto",
             which broadcasts between GPUs if they can reach each other, and writes files otherwise.
         folder: where files are handed over, which all servers must see; None for this machine's memory.
-
-    Raises:
-        ConfigError: for another transfer.
     """
 
     def __init__(self, servers: VLLMServerPolicy, transfer: str, folder: str | Path | None) -> None:
@@ -164,11 +157,7 @@ class WeightSender:
         self._channel: Channel | None = None
 
     def send(self, named_weights: Weights) -> None:
-        """Replace the weights of all servers. Where this fails, the caller reads what is left of them.
-
-        Raises:
-            RolloutError: if the weights cannot be written or sent, or a server does not take them.
-        """
+        """Replace the weights of all servers, or raise `RolloutError`; the caller then reads what is left of them."""
         if self._transfer != "files" and self._channel is None:
             self._channel = self._join()
         if self._channel is None:
@@ -189,7 +178,6 @@ class WeightSender:
         taken.result()
 
     def close(self) -> None:
-        """Leave the servers."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -223,11 +211,7 @@ class WeightSender:
 
 @contextmanager
 def in_files(named_weights: Weights, folder: str | Path | None) -> Iterator[Path]:
-    """Write weights to a new folder in `folder` or this machine's memory, and remove it afterwards.
-
-    Raises:
-        RolloutError: if they cannot be written.
-    """
+    """Write weights to a new folder in `folder` or this machine's memory, and remove it afterwards."""
     place = folder or (_MEMORY if _MEMORY.is_dir() else None)
     made: Path | None = None
     try:
