@@ -64,17 +64,6 @@ def test_an_expert_is_not_disturbed(tokenizer: Any, context: str) -> None:
 
 
 @few
-@given(**episodes_of)
-def test_append_is_one_row(tokenizer: Any, env_id: str, seed: int, cut: float, turn: int) -> None:
-    episodes, _ = roll_random(tokenizer, specs_of(env_id, seed), "append", Budget(turn, 600), cut)
-    for episode in episodes:
-        opening, turns = turns_of(episode, tokenizer)
-        whole = joined(opening, turns)
-        (row,) = episode.rows
-        assert row.token_ids == whole[: max(600, episode.steps[-1].stop)]
-
-
-@few
 @given(turns_shown=st.integers(1, 6), **episodes_of)
 def test_window_shows_the_last_turns(
     tokenizer: Any, env_id: str, seed: int, cut: float, turn: int, turns_shown: int

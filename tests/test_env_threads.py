@@ -124,14 +124,18 @@ def check_threads(closed: bool = True) -> int:
 @pytest.mark.parametrize("live", [4, 512])
 def test_an_environment_lives_in_one_thread_and_so_does_its_expert(tokenizer: Any, live: int) -> None:
     runner = Runner(scripted(tokenizer), tokenizer, workers=2, max_live=live)
-    for _ in range(2):
-        episodes = runner.run(bound(30))
-        for episode in episodes:
-            check_episode(episode, tokenizer)
-            assert episode.success and len(episode.steps) == 3
-            assert not any(call["error"] for step in episode.steps for call in step.tool_calls)
+    rollout = Rollout(runner)
+    episodes = rollout.add(bound(30))
+    while rollout.unfinished:  # paused again and again, while other rollouts use the same threads
+        before = rollout.unfinished
+        rollout.play(1.0, until=lambda before=before: rollout.unfinished < before)  # type: ignore[misc]
+        runner.run(bound(3))
+    for episode in [*episodes, *runner.run(bound(30))]:
+        check_episode(episode, tokenizer)
+        assert episode.success and len(episode.steps) == 3
+        assert not any(call["error"] for step in episode.steps for call in step.tool_calls)
     check_threads(closed=False)
-    assert len(ThreadBoundEnv.seen) <= min(live, 30), "environments are used again"
+    assert len(ThreadBoundEnv.seen) <= (10 if live == 4 else 60), "environments are used again"
     runner.close()
     check_threads()
 
@@ -142,19 +146,6 @@ def test_environments_that_failed_or_were_replaced_are_closed_in_their_threads(t
     assert [bool(episode.failure) for episode in episodes] == [False, False, True, False, *[False] * 3] * 12
     check_threads()
     assert {what for done in ThreadBoundEnv.seen.values() for what, _ in done} >= {"step", "close", "expert"}
-
-
-def test_a_rollout_that_is_paused_stays_on_its_threads(tokenizer: Any) -> None:
-    runner = Runner(scripted(tokenizer), tokenizer, max_live=6)
-    rollout = Rollout(runner)
-    episodes = rollout.add(bound(20))
-    while rollout.unfinished:
-        before = rollout.unfinished
-        rollout.play(1.0, until=lambda before=before: rollout.unfinished < before)  # type: ignore[misc]
-        runner.run(bound(3))
-    runner.close()
-    assert all(episode.success for episode in episodes)
-    check_threads()
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import stat
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies import Policy, Request, SamplingParams, ScriptedPolicy
+from agent_gym.policies.vllm.launch import VARIABLE, Guard, key_file, server_key
 
 END = 1000
 
@@ -82,3 +86,86 @@ def test_neither_the_package_nor_its_environment_imports_an_engine_and_the_users
         "assert os.environ['VLLM_ENABLE_V1_MULTIPROCESSING'] == '0'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# Who may ask a model server: holders of the key, and no web page.
+
+KEY = {"authorization": "Bearer a-key"}
+PAGE = {"origin": "http://evil.example", "content-type": "text/plain"}
+
+
+def ask(path: str, headers: dict[str, str], here: str = "127.0.0.1", kind: str = "http", root: str = "") -> Any:
+    """Return the status of the answer, 200 if the request was passed on."""
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        sent.append({"status": 200})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    given = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    scope = {"type": kind, "path": path, "root_path": root, "headers": given, "server": (here, 8010)}
+    asyncio.run(Guard(app)(scope, None, send))  # type: ignore[arg-type]
+    return sent[0].get("status", sent[0].get("code"))
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "a-key")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/collective_rpc", {"host": "127.0.0.1:8010", **KEY}, 200),
+        ("/collective_rpc", {"host": "node1:8010", **KEY}, 200),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", "authorization": "Bearer another"}, 401),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", "authorization": "Bearer k\xe9y"}, 401),
+        ("/reset_prefix_cache", {"host": "localhost:8010"}, 401),
+        ("/inference/v1/generate", {"host": "[::1]:8010"}, 401),
+        ("/collective_rpc", {"host": "127.0.0.1:8010", **PAGE, **KEY}, 403),
+        ("/v1/completions", {"host": "127.0.0.1:8010", "origin": "null"}, 403),
+        ("/v1/models", {"host": "127.0.0.1:8010", "sec-fetch-site": "cross-site"}, 403),
+        ("/v1/models", {"host": "evil.example:8010"}, 403),
+        ("/v1/completions", {"host": "127.0.0.1:8010", "content-type": "text/plain"}, 415),
+        ("/v1/completions", {"host": "127.0.0.1:8010", "content-type": "Application/JSON; charset=utf-8"}, 200),
+        ("/v1/models", {"host": "LOCALHOST:8010"}, 200),
+        ("/health", {"host": "127.0.0.1:8010"}, 200),
+    ],
+)
+def test_who_may_ask_what(path: str, headers: dict[str, str], status: int) -> None:
+    assert ask(path, headers) == status
+
+
+def test_networks_paths_below_another_and_sockets() -> None:
+    # On a network the name is free, and the key is not.
+    assert ask("/v1/models", {"host": "node1:8010"}, here="10.0.0.7") == 200
+    assert ask("/collective_rpc", {"host": "node1:8010"}, here="10.0.0.7") == 401
+    assert ask("/proxy/collective_rpc", {"host": "127.0.0.1"}, root="/proxy") == 401
+    assert ask("/v1/collective_rpc", {"host": "127.0.0.1"}, root="/v1") == 401
+    assert ask("/proxy/v1/models", {"host": "127.0.0.1"}, root="/proxy") == 200
+    assert ask("/v1/realtime", {"host": "127.0.0.1", **PAGE}, kind="websocket") == 1008
+    assert ask("", {}, kind="lifespan") == 200
+
+
+def test_without_the_variable_the_key_is_in_the_home_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    made = server_key()
+    assert server_key() == made == key_file().read_text().strip() and len(made) > 30
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    assert [file.name for file in key_file().parent.iterdir()] == ["server-key"]
+    # Two that make it at once: the second finds that of the first.
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: False)
+        assert server_key() == made
+    assert [file.name for file in key_file().parent.iterdir()] == ["server-key"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(key_file()))
+    with pytest.raises(ConfigError, match=f"no key for model servers: .*set the same {VARIABLE}"):
+        server_key()
+    monkeypatch.setenv(VARIABLE, "a\nb")
+    with pytest.raises(ConfigError, match=f"the key in {VARIABLE} must be one word"):
+        server_key()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
 import subprocess
 import time
 import urllib.error
@@ -107,21 +105,6 @@ def test_turns_end_where_they_should_and_aborted_ones_on_the_server_too(policy: 
     assert len(run(policy, make_requests(2))) == 2
 
 
-@through_files
-def test_the_answer_to_an_aborted_request_is_not_that_to_the_next_of_its_id(
-    policy: VLLMServerPolicy, model: Any
-) -> None:
-    policy.sync(model.named_parameters())
-    old, new = (Request(0, prompt, SamplingParams(4, seed=1)) for prompt in ([3, 4], [50, 60, 70]))
-    expected = run(policy, [new])
-    policy.submit(old)
-    stop = time.monotonic() + 60
-    while policy._news.empty() and time.monotonic() < stop:
-        time.sleep(0.01)
-    policy.abort(0)
-    assert run(policy, [new]) == expected != run(policy, [old])
-
-
 def test_weights_of_another_model_are_refused_and_the_server_lives_on(policy: VLLMServerPolicy, model: Any) -> None:
     policy.submit(Request(0, [3, 4], SamplingParams(200)))
     with pytest.raises(RolloutError, match="1 requests are pending"):
@@ -129,8 +112,6 @@ def test_weights_of_another_model_are_refused_and_the_server_lives_on(policy: VL
     policy.abort(0)
     with pytest.raises(RolloutError, match="did not take the weights: vLLM does not know the trainer's weights"):
         policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
-    with pytest.raises(RolloutError, match="sent no weights for .*model.embed"):
-        policy.sync(list(model.named_parameters())[1:])
     policy.sync(model.named_parameters())
     requests = make_requests(2)
     assert largest_difference(model, requests, run(policy, requests)) < TOLERANCE
@@ -189,32 +170,14 @@ def test_only_holders_of_the_key_reach_the_workers(
             return error.code
 
     ask = json.dumps({"method": "describe"}).encode()
-    page = {"Origin": "http://evil.example", "Content_Type": "text/plain"}
     key = {"Authorization": f"Bearer {server_key()}", "Content_Type": "application/json"}
     assert status("/collective_rpc", ask, **key) == 200
     assert status("/collective_rpc", ask, Content_Type="application/json") == 401
-    assert status("/collective_rpc", ask, **page) == status("/collective_rpc", ask, **{**key, **page}) == 403
-    assert status("/reset_prefix_cache", b"") == 415 and status("/v1/models", Host="evil.example") == 403
-    assert status("/v1/models") == status("/health") == 200
+    assert status("/collective_rpc", ask, **{**key, "Origin": "http://evil.example"}) == 403
+    assert status("/v1/models") == 200
     monkeypatch.setenv(VARIABLE, "another")
     with pytest.raises(ConfigError, match=f"has another key than this trainer: set the same {VARIABLE}"):
         VLLMServerPolicy([server[0]], [EOS], context=CONTEXT)
-
-
-@pytest.mark.slow
-def test_a_server_that_dies_is_an_error_that_says_how_to_go_on(tmp_path: Path, model: Any) -> None:
-    with model_server(Path(model_folder()), tmp_path / "log.txt", context=CONTEXT) as (url, process):
-        policy = VLLMServerPolicy([url], [EOS], context=CONTEXT, retries=1)
-        policy.sync(model.named_parameters())
-        for request in make_requests(8, max_tokens=400):
-            policy.submit(request)
-        os.killpg(process.pid, signal.SIGKILL)
-        with pytest.raises(RolloutError, match="cannot be reached .*--resume_from_checkpoint"):
-            while policy.pending:
-                policy.poll()
-        with pytest.raises(RolloutError, match="requests are pending|cannot be reached"):
-            policy.sync(model.named_parameters())
-        policy.close()
 
 
 # Trainers with their engine behind the server.

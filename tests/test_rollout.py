@@ -207,17 +207,12 @@ def test_token_budget_of_a_turn(tokenizer: Any) -> None:
 
 def test_token_budget_of_an_episode(tokenizer: Any) -> None:
     full = roll(tokenizer, counting(1), lambda episode: "so " * 20)[0]
-    lengths = set()
     for limit in range(full.rows[0].prompt_length + 1, full.steps[-1].start, 21):
         (episode,) = roll(tokenizer, counting(1), lambda episode: "so " * 20, Budget(max_tokens=limit))
         check_episode(episode, tokenizer)
-        assert episode.truncation == "tokens"
-        assert len(episode.rows[0].token_ids) <= limit
-        assert episode.rows[0].token_ids == full.rows[0].token_ids[: len(episode.rows[0].token_ids)] or (
-            episode.steps[-1].finish_reason == "length"
-        )
-        lengths.add(len(episode.steps))
-    assert len(lengths) > 3
+        ids, cut = episode.rows[0].token_ids, episode.steps[-1].finish_reason == "length"
+        assert episode.truncation == "tokens" and len(ids) <= limit
+        assert cut or ids == full.rows[0].token_ids[: len(ids)]
     # The environment's own end lets no huge last answer through to the trainer's memory.
     act = lambda episode: "x" * 300  # noqa: E731 - echoed by the environment
     full = roll(tokenizer, counting(1, max_turns=1), act)[0]

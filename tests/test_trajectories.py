@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from agent_gym.rollout import (
     Budget,
     Episode,
     EpisodeSpec,
+    from_record,
     read_trajectories,
     replay,
     scan_trajectories,
@@ -54,19 +56,11 @@ def test_round_trip(records: list[dict[str, Any]], tmp_path: Path) -> None:
 def test_a_record_holds_the_whole_episode(episodes: list[Episode], tokenizer: Any) -> None:
     for episode in episodes:
         advantages = [[0.5] * len(row.token_ids) for row in episode.rows]
-        record = to_record(episode, tokenizer, advantages, step=7)
-        assert record["step"] == 7
-        assert EpisodeSpec(**record["spec"]) == episode.spec
-        assert record["reward"] is None if episode.failure else record["reward"] == episode.reward
-        assert (record["failure"], record["success"]) == (episode.failure and str(episode.failure), episode.success)
-        assert (record["terminated"], record["truncated"]) == (episode.terminated, episode.truncated)
-        assert record["messages"] == episode.messages and record["tools"] == episode.tools
-        assert len(record["steps"]) == len(episode.steps)
+        record = json.loads(json.dumps(to_record(episode, tokenizer, advantages, step=7), allow_nan=False))
+        assert from_record(record) == dataclasses.replace(episode, stop=(), seconds=record["seconds"])
+        assert record["step"] == 7 and (record["reward"] is None if episode.failure else True)
         for row, saved in zip(episode.rows, record["rows"], strict=True):
-            assert saved["token_ids"] == row.token_ids and saved["spans"] == [list(span) for span in row.spans]
-            assert len(saved["logprobs"]) == len(saved["tokens"]) == len(saved["advantages"]) == len(row.token_ids)
-            assert "".join(saved["tokens"]).isascii() or "\ufffd" in "".join(saved["tokens"])
-        json.dumps(record, allow_nan=False)
+            assert len(saved["tokens"]) == len(saved["advantages"]) == len(row.token_ids)
 
 
 def test_hostile_text_can_be_written(tokenizer: Any, tmp_path: Path) -> None:
@@ -193,10 +187,8 @@ def test_every_command_reads_what_is_whole_in_a_damaged_file(
     empty.write_text("")
     for words in (
         ["view", str(path)],
-        ["view", str(path), "--terminal", "--episode", "3"],
         ["rescore", str(path), "--output", str(tmp_path / "again.jsonl")],
         ["compare", str(path), str(other)],
-        ["export", "trajectories", str(path), str(tmp_path / "data")],
         ["export", "trajectories", str(path), str(tmp_path / "sft"), "--format", "sft"],
     ):
         assert main(words) == 0, words

@@ -75,24 +75,6 @@ def test_weights_of_the_eye_are_synced_too(subject: Subject) -> None:
     assert largest_gap(subject.model, subject.renderer, requests, after) <= TOLERANCE
 
 
-def test_turns_that_show_more_and_more(subject: Subject) -> None:
-    """From the second turn on vLLM finds the earlier images in its caches."""
-    renderer, vision = subject.renderer, subject.renderer.vision
-    assert vision is not None
-    messages = [{"role": "user", "content": parts("go", noise(56, 84))}]
-    ids = renderer.prompt(messages)
-    shown = vision.place(ids, messages)
-    for turn in range(3):
-        request = Request(turn, vision.readable(ids, shown), SamplingParams(8, seed=turn), images=shown)
-        finished = run(subject.policy, [request])
-        assert largest_gap(subject.model, renderer, [request], finished) <= TOLERANCE
-        sampled = finished[turn].token_ids
-        answer = [{"role": renderer.observation_role, "content": parts("and", noise(28, 56, seed=turn))}]
-        reply = renderer.reply(sampled, answer)
-        shown = [*shown, *(one.moved(len(ids) + len(sampled)) for one in vision.place(reply, answer))]
-        ids = [*ids, *sampled, *reply]
-
-
 def test_an_image_token_that_is_sampled_ends_the_turn(subject: Subject) -> None:
     """The last token of its turn, scored as any other; from then on the model is shown an end of turn in its place."""
     renderer, vision = subject.renderer, subject.renderer.vision
