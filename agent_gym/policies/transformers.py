@@ -103,7 +103,8 @@ class TransformersPolicy:
         self.model: Any = model
         self.eos_token_ids, self.pad_token_id = frozenset(eos_token_ids), pad_token_id
         self.max_batch_tokens, self.vision = max_batch_tokens, vision
-        self.context: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        config: Any = model.config
+        self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
         self._decode_text = decode
         self._autocast = autocast
         self._seeds = torch.Generator().manual_seed(seed)
