@@ -48,10 +48,8 @@ class Adventure:
             if command.rpartition(" ")[0].rpartition(" ")[0] not in kept:
                 self.do(command)
         self.empty_hand()
-        self.open_and_close()
         self.slice_and_treat()
-        self.examine_vessel()
-        self.move_at_one_place()
+        self.do_chores()
         while not self.world.view.won:
             self.do(self.expert.next_command())
 
@@ -67,13 +65,6 @@ class Adventure:
     def fetch(self, thing: str, place: str) -> None:
         while self.world.hand is None:
             self.do(self.expert.fetch((thing, place)))
-
-    def open_and_close(self) -> None:
-        for place in self.game.place:
-            if not self.world.is_open(place):
-                name = self.game.names[place]
-                self.do(self.expert.go(place), f"open {name}", f"close {name}", f"examine {name}")
-                return
 
     def slice_and_treat(self) -> None:
         """Slice something with a knife, then clean, heat and cool it, and look at it each time."""
@@ -95,25 +86,22 @@ class Adventure:
         self.do("inventory")
         self.empty_hand()
 
-    def examine_vessel(self) -> None:
-        for place in self.game.place:
-            for thing in sorted(
-                self.world.inside[place] & self.game.able["isreceptacleobject"] & self.game.able["pickupable"]
-            ):
-                self.fetch(thing, place)
-                self.do(f"examine {self.game.names[thing]}")
-                self.empty_hand()
-                return
-
-    def move_at_one_place(self) -> None:
-        """Move something from one receptacle into another at the same place, and look."""
-        for here in self.game.here.values():
-            for one, other in ((one, other) for one in here for other in here if one != other):
-                for thing in sorted(self.world.inside[one] & self.game.able["pickupable"]):
-                    if self.world.can_hold(other, thing):
-                        self.fetch(thing, one)
-                        self.do("look", self.expert.reach(other), self.game.put_command(thing, other), "look")
-                        return
+    def do_chores(self) -> None:
+        """Open and close something, examine a vessel, and move something to another receptacle at the same place."""
+        names, able, place_of = self.game.names, self.game.able, self.game.place
+        for place in [place for place in place_of if not self.world.is_open(place)][:1]:
+            self.do(self.expert.go(place), *(f"{verb} {names[place]}" for verb in ("open", "close", "examine")))
+        lying = [(thing, place) for place in place_of for thing in sorted(self.world.inside[place])]
+        lying = [(thing, place) for thing, place in lying if thing in able["pickupable"]]
+        for thing, place in [pair for pair in lying if pair[0] in able["isreceptacleobject"]][:1]:
+            self.fetch(thing, place)
+            self.do(f"examine {names[thing]}")
+            self.empty_hand()
+        lying = [(thing, place) for thing, place in lying if thing in self.world.inside[place]]
+        pairs = [(thing, place, other) for thing, place in lying for other in self.game.here[place_of[place]]]
+        for thing, place, other in [(a, b, c) for a, b, c in pairs if b != c and self.world.can_hold(c, a)][:1]:
+            self.fetch(thing, place)
+            self.do("look", self.expert.reach(other), self.game.put_command(thing, other), "look")
 
 
 def replay(game: Game, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:

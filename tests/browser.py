@@ -89,15 +89,15 @@ class Browser:
         return message
 
     def open(
-        self, page: Path, *, width: int = 1280, height: int = 800, dark: bool = False, touch: bool = False
+        self, page: Path | str, *, width: int = 1280, height: int = 800, dark: bool = False, touch: bool = False
     ) -> None:
-        """Load a page on a screen of this size, in pixels."""
+        """Load a page, a file or an address, on a screen of this size, in pixels."""
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
         self.send("Emulation.setDeviceMetricsOverride", **screen)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self.send("Page.navigate", url="about:blank")
-        self.send("Page.navigate", url=page.resolve().as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while self.js("document.readyState") != "complete" or self.js("location.href") == "about:blank":
             pass
 

@@ -87,14 +87,13 @@ def test_wrong_commands_cost_a_turn_and_change_nothing() -> None:
     assert before == (env._world.progress, env._world.view[1:])
 
 
-def test_only_the_first_command_of_a_turn_is_given() -> None:
-    for form in ("tool", "tags"):
-        env = make(commands=form)
-        env.reset(options={"index": 1})
-        observation, *_, info = env.step(FORMS[form]("look") + FORMS[form]("inventory"))
-        assert observation.startswith("You are in the middle of a room.")
-        assert observation.endswith("Error: only 1 tool calls are allowed per turn; 1 more did not run")
-        assert info["metrics"]["commands"] == 1.0
+@pytest.mark.parametrize("form", ["tool", "tags"])
+def test_only_the_first_command_of_a_turn_is_given(form: str) -> None:
+    env = make(commands=form)
+    env.reset(options={"index": 1})
+    observation, *_, info = env.step(FORMS[form]("look") + FORMS[form]("inventory"))
+    assert observation.startswith("You are in the middle of a room.") and info["metrics"]["commands"] == 1.0
+    assert observation.endswith("Error: only 1 tool calls are allowed per turn; 1 more did not run")
 
 
 def test_progress_telescopes_and_judges_steps() -> None:
@@ -108,23 +107,17 @@ def test_progress_telescopes_and_judges_steps() -> None:
         assert steps[-1][4]["metrics"]["progress"] == 1.0
 
 
-def test_admissible_commands_are_shown_on_request() -> None:
+def test_admissible_commands_and_the_situation_are_shown() -> None:
     env, plain = make(show_admissible=True), make()
     shown, info = env.reset(options={"index": 0})
     text, _ = plain.reset(options={"index": 0})
     commands = "\n".join(f"- {command}" for command in info["admissible_commands"] if command != "help")
     assert shown == f"{text}\n\nAdmissible commands:\n{commands}"
-    action = FORMS["tool"]("go to fridge 1")
-    shown, *_, info = env.step(action)
-    assert shown.startswith(plain.step(action)[0]) and "- open fridge 1" in shown and "- go to fridge 1" not in shown
-
-
-def test_situation_has_what_was_done_and_what_can_be_done_now() -> None:
-    env = make(show_admissible=True)
-    env.reset(options={"index": 0})
     assert [message["role"] for message in env.situation()] == ["system", "user"]
     assert HISTORY_HEADING not in env.situation()[1]["content"]
-    env.step("<think>cold</think>" + FORMS["tool"]("go to fridge 1"))
+    action = "<think>cold</think>" + FORMS["tool"]("go to fridge 1")
+    shown = env.step(action)[0]
+    assert shown.startswith(plain.step(action)[0]) and "- open fridge 1" in shown and "- go to fridge 1" not in shown
     env.step("<tool_call>{")
     shown = env.situation()[1]["content"]
     assert "\n2. (no command)\n   Error: the tool call is not closed by </tool_call>\n" in shown
@@ -143,19 +136,16 @@ def test_a_game_is_chosen_by_its_name() -> None:
         env.reset(options={"game": "embedded/valid_unseen/7", "split": "train"})
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
+def test_wrong_arguments_are_named() -> None:
+    for kwargs, words in (
         ({"commands": "shout"}, "'shout'.*tool, tags, text"),
         ({"engine": "unity"}, "'unity'.*native, textworld"),
         ({"grammar": "old"}, "'old'.*current, legacy"),
         ({"task_types": "pick"}, "task_types is 'pick'.*pick_and_place_simple"),
         ({"data": "/no/such/folder"}, "holds no games.*agent-gym prepare alfworld"),
-    ],
-)
-def test_wrong_arguments_are_named(kwargs: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make(**kwargs)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make(**kwargs)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"receptacles": 5}])

@@ -60,28 +60,21 @@ def test_what_is_written_cannot_steer_the_terminal() -> None:
     assert not set("\x1b\x9b\x07\u202e") & set(shown) and "hello" in shown and "\n        there" in shown
 
 
-def test_mistakes_in_commands_are_named(tmp_path: Path) -> None:
+def test_commands_save_and_mistakes_are_named(tmp_path: Path) -> None:
     path = tmp_path / "new" / "chat.jsonl"
     save = f"/save {path}"
     shown = talk(["/save", save, "a", save, "/save /proc/x/y.jsonl", "/nope", "/help", "/more"], ["b"])
     assert "/save needs a file" in shown and "there is nothing to save yet" in shown
-    assert f"agent-gym view {path}" in shown and "cannot write /proc/x/y.jsonl" in shown
-    assert "there is no /nope here; known: /reset, /tools" in shown and "there is no result yet" in shown
+    assert f"agent-gym view {path}" in shown and "there is no result yet" in shown
+    assert "cannot write /proc/x/y.jsonl" in shown and "there is no /nope here; known: /reset, /tools" in shown
     (record,) = read_trajectories(path)
     assert [message["content"] for message in record["messages"][1:]] == ["a", "b"]
     assert main(["view", str(path)]) == 0 and path.with_suffix(".html").is_file()
 
 
 def test_a_reset_forgets() -> None:
-    answers: list[str] = []
-
-    def answer() -> str:
-        answers.append("x")
-        return "b"
-
-    shown = talk(["a", "/reset", "c"], [answer, answer])
-    ends = [line for line in shown.splitlines() if line.startswith("[")]
-    assert len(answers) == 2 and ends[0].split("context")[1] == ends[1].split("context")[1]
+    ends = [line for line in talk(["a", "/reset", "c"], ["b", "b"]).splitlines() if line.startswith("[")]
+    assert len(ends) == 2 and ends[0].split("context")[1] == ends[1].split("context")[1]
 
 
 def interrupt() -> str:

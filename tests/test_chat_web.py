@@ -63,15 +63,8 @@ def test_wrong_requests_are_refused(served: Served, path: str, body: Any, status
     assert [event["kind"] for event in served.server._events] == ["begin"]
 
 
-class Address:
-    """What `Browser.open` takes, for a page that a server has."""
-
-    def __init__(self, url: str) -> None:
-        self.resolve, self.as_uri = lambda: self, lambda: url
-
-
 def visit(browser: Browser, url: str, **screen: Any) -> None:
-    browser.open(Address(url), **screen)  # type: ignore[arg-type]
+    browser.open(url, **screen)
     until(lambda: browser.js("document.title") != "Chat")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,17 @@ class Chat:
     def __init__(self, tokenizer: Any, turns: Any, *settings: Any, **env_kwargs: Any) -> None:
         self.tokenizer, self.conversation = tokenizer, scripted(turns, *settings, tokenizer=tokenizer, **env_kwargs)
         self.events: list[dict[str, Any]] = []
-        self.stop_at = 0  # pieces of text, after which the person stops the policy
-
-    def hear(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
-        if event["kind"] == "text" and sum(one["kind"] == "text" for one in self.events) == self.stop_at:
-            self.conversation.stop()
+        self.stop_at = -1  # pieces of text, after which the person stops the policy
 
     def say(self, text: str) -> str:
         self.events = []
-        self.conversation.say(text, self.hear)
+
+        def hear(event: dict[str, Any]) -> None:
+            self.events.append(event)
+            if sum(one["kind"] == "text" for one in self.events) == self.stop_at:
+                self.conversation.stop()
+
+        self.conversation.say(text, hear)
         return self.events[-1]["reason"]
 
     def results(self) -> list[str]:
@@ -55,10 +55,6 @@ class Chat:
         return self.tokenizer.decode(row["token_ids"])
 
 
-def rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: list[Any], **kwargs: Any) -> str:
-    return tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False, **kwargs)
-
-
 def test_several_messages_make_the_context_that_the_template_makes(tokenizer: Any) -> None:
     chat = Chat(tokenizer, [CALL, "It is 24.", "You are welcome."])
     assert chat.say("What is 48/2?") == "answer"
@@ -72,7 +68,7 @@ def test_several_messages_make_the_context_that_the_template_makes(tokenizer: An
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
     assert messages[1]["content"] == "What is 48/2?", "the task's own question is nowhere"
     # The last turn ends with the end of turn that the policy sampled; the template breaks the line behind it.
-    assert chat.context() + "\n" == rendered(tokenizer, messages, record["tools"])
+    assert chat.context() + "\n" == tokenizer.apply_chat_template(messages, tools=record["tools"], tokenize=False)
     sources = [span[2] for span in record["rows"][0]["spans"]]
     assert sources == ["user", "agent", "env", "agent", "user", "agent"]
     mask = [i for a, b, s, _ in record["rows"][0]["spans"] if s == "agent" for i in record["rows"][0]["token_ids"][a:b]]
@@ -111,7 +107,7 @@ def test_stopping_keeps_what_was_shown_and_the_conversation(tokenizer: Any) -> N
     assert chat.say("Count.") == "stopped" and chat.conversation._policy.pending == 0
     spoken = chat.written()
     assert "one two three four".startswith(spoken) and 0 < len(spoken) < 18
-    chat.stop_at = 0
+    chat.stop_at = -1
     assert chat.say("And?") == "answer"
     # Its turn was cut off, so that the world closes it.
     closed = f"assistant\n{spoken}<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\nfive"
@@ -122,8 +118,9 @@ def test_words_that_were_not_answered_leave_no_trace(tokenizer: Any) -> None:
     chat = Chat(tokenizer, ["24", "26"])
     for _ in range(2):  # before the first turn, and later
         before = chat.conversation.about()["opening"]
-        chat.conversation.say("never mind", lambda event: chat.conversation.stop())
-        assert chat.conversation.about()["opening"] == before
+        chat.stop_at = 0
+        assert chat.say("never mind") == "stopped" and chat.conversation.about()["opening"] == before
+        chat.stop_at = -1
         assert chat.say("What is it?") == "answer"
     assert "never mind" not in chat.context() and len(chat.record()["messages"]) == 5
 
@@ -166,21 +163,15 @@ def test_programs_run_inside_the_turn_and_the_person_speaks_outside_of_it(tokeni
 
 def test_searching_with_a_free_question(tokenizer: Any) -> None:
     pytest.importorskip("bm25s")
-    env_id = "AgentR1/PaperSearch-v0"
-    words = re.findall(r"\b[A-Z][a-z]+", Chat(tokenizer, [], env_id).conversation.about()["opening"])[1:]
-    call = f'{{"name": "search", "arguments": {{"query": "{" ".join(words)}"}}}}'
-    chat = Chat(tokenizer, [f"<tool_call>{call}</tool_call>", "I do not know."], env_id)
+    call = '<tool_call>{"name": "search", "arguments": {"query": "the of in"}}</tool_call>'
+    chat = Chat(tokenizer, [call, "I do not know."], "AgentR1/PaperSearch-v0")
     assert chat.say("Who founded it?") == "answer"
-    assert len(chat.results()) == 1 and any(word in chat.results()[0] for word in words)
+    assert len(chat.results()) == 1 and not chat.results()[0].startswith("Error")
 
 
 def test_a_world_with_a_state_is_shown_and_can_end(tokenizer: Any) -> None:
     chat = Chat(tokenizer, lambda: act(), "AgentR1/ALFWorld-v0", Limits(turns=60), receptacles=4)
-    env: Any = chat.conversation._tools
-
-    def act() -> str:
-        return env.expert_action()
-
+    act = chat.conversation._tools.expert_action
     about = chat.conversation.about()
     assert about["has_state"] and "Your task is to" in about["opening"]
     assert chat.say("Please do the task.") == "over"
@@ -202,13 +193,6 @@ def test_a_saved_chat_opens_in_the_viewer(tokenizer: Any, tmp_path: Path) -> Non
     assert record["steps"][1]["observation"] == "Thank you"
     page = render_html([record])
     assert "What is 48/2?" in page and page.count("</script>") == render_html([]).count("</script>")
-
-
-def test_what_makes_no_sense_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(ConfigError, match="ToolEnv"):
-        Chat(tokenizer, [], "Toy/Counting-v0")
-    with pytest.raises(ConfigError, match="at least 1"):
-        Limits(turns=0)
 
 
 @pytest.mark.parametrize("text", ["plain words", "思考 🙂 naïve", "a\ufffdb", "tail 🙂"])

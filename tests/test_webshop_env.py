@@ -154,8 +154,7 @@ def test_running_out_of_turns_is_no_success() -> None:
     env = started(max_turns=2)
     env.step("search[shampoo]")
     _, reward, terminated, truncated, info = env.step("click[next >]")
-    assert (reward, terminated, truncated, info["is_success"]) == (0, False, True, False)
-    assert info["metrics"]["score"] == 0
+    assert (reward, terminated, truncated, info["is_success"], info["metrics"]["score"]) == (0, False, True, False, 0)
 
 
 def test_available_actions_are_shown_and_the_wanted_product_is_not() -> None:
@@ -177,9 +176,9 @@ def test_the_situation_is_the_page_and_what_led_to_it() -> None:
 
 def test_goals_that_are_handed_in_are_checked() -> None:
     env = made()
-    env.reset(options={"task": dict(env.tasks["test"][0])})
-    nothing = {**env.tasks["test"][0], "attributes": []}
-    for broken, word in (({"asin": "B"}, "instruction_text"), ("x", "object"), (nothing, "attribute")):
+    goal = dict(env.tasks["test"][0])
+    env.reset(options={"task": goal})
+    for broken, word in ((3, "object"), ({"asin": "B"}, "instruction_text"), (goal | {"attributes": []}, "attribute")):
         with pytest.raises(ConfigError, match=word):
             env.reset(options={"task": broken})
 
@@ -196,11 +195,3 @@ def test_the_expert_buys_what_was_meant(goals: str) -> None:
     env = made(goals=goals)
     for index in range(0, len(env.tasks["test"]), 3):
         assert play(env, index=index)["is_success"], index
-
-
-def test_the_style_direct_buys_something_of_the_kind() -> None:
-    env, scores = made(), []
-    for index in range(0, len(env.tasks["test"]), 10):
-        scores.append(play(env, "direct", index=index)["metrics"]["score"])
-        assert env.session.page == "done" and env.turn <= 4 and not env.session.chosen
-    assert 0.1 < sum(scores) / len(scores) < 0.8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import random
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +61,16 @@ def test_relatives_of_a_product_miss_something_that_is_asked_for() -> None:
     assert missed / goals > 0.4
 
 
-def test_the_first_hit_is_often_wrong_and_wandering_buys_nothing() -> None:
+def test_the_first_hit_is_often_wrong() -> None:
     tasks, shop = open_data("embedded", "human")
-    first = lucky = 0
+    first = 0
     for goal in tasks["test"]:
         session = Session(shop, goal, by_rule)
         session.act("search", goal["instruction_text"].partition(", and price")[0])
         session.act("click", session.listed[0].asin.lower())
         session.act("click", "buy now")
         first += session.score == 1
-        session, rng = Session(shop, goal, by_rule), random.Random(goal["asin"])
-        for _ in range(15):
-            if session.page != "done":
-                clickables = [*session.clickables(), "x"]
-                session.act(*rng.choice([("search", rng.choice("abcdef")), *(("click", name) for name in clickables)]))
-        lucky += session.score == 1
     assert first / len(tasks["test"]) < 0.35
-    assert lucky / len(tasks["test"]) < 0.02
 
 
 def test_written_files_are_read_again_as_the_official_ones_are(tmp_path: Path) -> None:

@@ -68,15 +68,9 @@ def test_stems_are_lucenes(word: str, expected: str) -> None:
     [
         ("It's the Men's 3.5mm Wi-Fi, U.S.A. 1,000;2", "men 3.5mm wi fi u.s.a 1,000;2"),
         ("o\u2019neil\u2019s \u00bd cup x\u00b2 _ a_b", "o\u2019neil cup x a_b"),
-        (
-            "\u65e5\u672c\u30ab\u30bf \u00a9 \u2764\ufe0f a:b 1:2",
-            "\u65e5 \u672c \u30ab\u30bf \u00a9 \u2764\ufe0f a:b 1 2",
-        ),
+        ("\u65e5\u672c\u30ab\u30bf \u2764\ufe0f a:b 1:2", "\u65e5 \u672c \u30ab\u30bf \u2764\ufe0f a:b 1 2"),
         ("soft\u00adhyphen \u0e44\u0e17\u0e22x a\u200bz", "soft\u00adhyphen \u0e44\u0e17\u0e22 x z"),
-        (
-            "\u0939\u093f\u0928\u094d \ufeffbom 1\u066b5 \U0001f44d\U0001f3fd",
-            "\u0939\u093f\u0928\u094d bom 1\u066b5 \U0001f44d\U0001f3fd",
-        ),
+        ("\u0939\u093f \ufeffbom 1\u066b5 \U0001f44d\U0001f3fd", "\u0939\u093f bom 1\u066b5 \U0001f44d\U0001f3fd"),
         ("", ""),
     ],
 )

@@ -1,7 +1,7 @@
 """What stands in which room, what lies in it, and what can be put where (rooms.json): the floor plans of games.
 
 The words are those of the AI2-THOR simulator, which ALFWorld's games come from, and the numbers were chosen so that a
-generated room is about as full as an official one (tests/test_alfworld_generator.py has both). A room is a floor plan
+generated room is about as full as an official one (tests/test_alfworld_games.py has both). A room is a floor plan
 with a number; this file also has which floor plans a split may use.
 """
 
