@@ -38,12 +38,11 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
     from agent_gym.cli.train import COMMANDS, TrainingParser
 
     check, run_training = COMMANDS[name]
-    # The yaml file still holds the launcher's keys where the parent has used them.
-    parsed, launch, own = TrainingParser(name).read(argv)
+    parsed, launch = TrainingParser(name).read(argv)
     if not launched:
         check(*parsed)
-        if launch:
-            return run([*launch, "--module", "agent_gym.cli.launch", name, *own])
+        if launch:  # its processes read the same arguments, and leave out the launcher's
+            return run([*launch, "--module", "agent_gym.cli.launch", name, *argv])
     run_training(*parsed)
     return 0
 

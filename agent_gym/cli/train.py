@@ -79,12 +79,8 @@ class TrainingParser(TrlParser):
         if action.choices and "group" in field.metadata:  # a setting of ours, which explains a wrong choice better
             action.choices, action.type = None, str
 
-    def read(self, argv: Sequence[str]) -> tuple[list[Any], list[str], list[str]]:
-        """Read the command line over the yaml file that it names, if any.
-
-        Returns:
-            The dataclasses, the arguments of `accelerate launch`, and the arguments without those.
-        """
+    def read(self, argv: Sequence[str]) -> tuple[list[Any], list[str]]:
+        """Read the command line over its yaml file, if any: the dataclasses, and arguments of `accelerate launch`."""
         if not torch.cuda.is_available():
             # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; and torch warns of pinned
             # memory at the beginning of each epoch.
@@ -116,9 +112,7 @@ class TrainingParser(TrlParser):
         if preset is not None:
             launch = ["--config_file", preset_file(preset), *launch]
         # Behind the three dataclasses there is a namespace with --config, which is in none of them.
-        rest = list(extra)  # an ordered part of the arguments
-        own = [word for word in arguments if not (rest and word == rest[0] and rest.pop(0))]
-        return parsed[:3], launch + extra, own
+        return parsed[:3], launch + extra
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.command}: {message} (see {self.prog} --help)")
