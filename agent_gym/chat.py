@@ -5,24 +5,23 @@ that the policy sampled would be decoded and encoded again (byte-pair encoding i
 edit history (Qwen3 drops earlier <think> text). So the template is only asked for *deltas*: the first prompt, and then,
 per turn, the text between the policy's last word and its next one.
 
-A made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and everything after the sentinel is what the
-template puts there: the end of the assistant's turn, the answer with its role headers, and the generation prompt. If
-the policy sampled its own end-of-turn, the template's copy of that token is dropped; if the policy was cut off, it
-stays, as a token of the world. Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue
-#30). The same deltas serve every template: nothing here knows a role header by name.
+A made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and what follows the sentinel is the delta:
+the end of the assistant's turn, the answer with its role headers, and the generation prompt. If the policy sampled its
+own end-of-turn, the template's copy of that token is dropped; if it was cut off, it stays, as a token of the world.
+Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue #30).
 """
 
 from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from agent_gym.errors import ConfigError, shown
-from agent_gym.images import PLACEHOLDER, Content, Image, Vision, join, parts
+from agent_gym.images import PLACEHOLDER, Content, Image, Vision, images_of, join, parts
 
 Message = dict[str, Any]
 """A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str or parts (images.py), ...}."""
@@ -32,7 +31,6 @@ _CUT = "\n[cut: too long]"
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
 _MARK = "Qxbreakx"  # begins with the one capital in it, so that no text before it can make it begin earlier
-_TRUSTED = ("system", "assistant")
 _EMPTY = {"type": "object", "properties": {}, "required": []}
 _PROBE_TOOL = {"type": "function", "function": {"name": _SENTINEL, "description": _SENTINEL, "parameters": _EMPTY}}
 
@@ -46,27 +44,26 @@ def text_of(content: Content) -> str:
 
 def described(messages: Iterable[Mapping[str, Any]]) -> str:
     """Return the words of messages and the digests of their images: equal where they say and show the same."""
-    contents = [message["content"] for message in messages]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    digests = [part["image"].digest for part in parts if part["type"] == "image"]
-    return "\0".join([" ".join(map(text_of, contents)), *digests])
+    messages = list(messages)
+    texts = " ".join(text_of(message["content"]) for message in messages)
+    return "\0".join([texts, *(image.digest for image in images_of(messages))])
 
 
 def is_content(content: Any) -> bool:
     """Whether this is a text, or parts as `images.parts` makes them."""
-    return isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content)))
+    if not isinstance(content, list):
+        return isinstance(content, str)
+    return all(
+        isinstance(part, dict)
+        and (isinstance(part.get("text"), str) if part.get("type") == "text" else isinstance(part.get("image"), Image))
+        for part in content
+    )
 
 
 def check_content(content: Any, what: str) -> None:
     """Raise `ConfigError` unless `is_content`."""
     if not is_content(content):
         raise ConfigError(f"{what} is {shown(content)}; it must be a text, or what agent_gym.images.parts makes")
-
-
-def _is_part(part: Any) -> bool:
-    if not isinstance(part, dict):
-        return False
-    return isinstance(part.get("text"), str) if part.get("type") == "text" else isinstance(part.get("image"), Image)
 
 
 def copied(value: Any) -> Any:
@@ -106,37 +103,30 @@ class ChatRenderer:
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template, or the processor of a vision-language model.
-        observation_role: the role that carries the world's answers, "tool" or "user". By default "tool" where the
-            template knows of tools and can render a tool message after a plain assistant message, else "user".
         template_kwargs: handed to every template call, for example `{"enable_thinking": False}`.
+
+    Attributes:
+        observation_role: the role that carries the world's answers: "tool" where the template knows of tools and can
+            render a tool message after a plain assistant message, else "user".
 
     Raises:
         ConfigError: if the tokenizer has no chat template or its template cannot render a reply.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        *,
-        observation_role: str | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: Any, *, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.source, template = tokenizer, _template_of(tokenizer)
         self.vision = Vision.of(tokenizer)
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         if template is None:
-            raise ConfigError(
-                f"the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has no chat template: set "
-                "tokenizer.chat_template, or use an instruction-tuned model"
-            )
-        if observation_role not in (None, "tool", "user"):
-            raise ConfigError(f"observation_role is {observation_role!r}; allowed: 'tool', 'user' or None (probe)")
+            name = tokenizer.name_or_path or type(tokenizer).__name__
+            cure = "set tokenizer.chat_template, or use an instruction-tuned model"
+            raise ConfigError(f"the tokenizer {name!r} has no chat template: {cure}")
         self.tokenizer = tokenizer
         self._template = template
         # The processor's where it has one: many keep the template for images there, and another for text.
         self._chosen = {} if self.vision is None else {"chat_template": template}
         self.template_kwargs = dict(template_kwargs or {})
-        self.observation_role = observation_role or self._probe_observation_role()
+        self.observation_role = self._probe_observation_role()
         self.end_of_turn = self._probe_end_of_turn()
         self.renders_tools = _SENTINEL in self._render([{"role": "user", "content": "a"}], tools=[_PROBE_TOOL])
         self.eos_token_ids = frozenset(i for i in (tokenizer.eos_token_id, self.end_of_turn) if i is not None)
@@ -202,8 +192,8 @@ class ChatRenderer:
     @cached_property
     def prefill(self) -> str:
         """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing."""
-        # What follows the assistant's header in a generation prompt. The header is read off an earlier turn: in the
-        # last one, templates of thinking models may show an empty thought.
+        # The assistant's header is read off an earlier turn: in the last one, templates of thinking models may show an
+        # empty thought.
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}]
         header = self._render([*talk, talk[0]]).partition(_SENTINEL)[0]
         prompt = self._render(talk[:1], add_generation_prompt=True)
@@ -222,8 +212,7 @@ class ChatRenderer:
         """
         marked, mark = self._special.mark(self._as_observations(messages))
         ids = self._encode_pieces(self._expand(self._tail(marked, not final), messages).split(mark))
-        # Exactly the template's own end-of-turn may be missing here, because the policy wrote it. Another end token
-        # (Qwen's <|endoftext|>) does not close the turn for the template, so then its closing stays.
+        # Another end token than the template's own (Qwen's <|endoftext|>) does not close the turn for the template.
         if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids:
             return ids[1:]
         return ids
@@ -242,11 +231,11 @@ class ChatRenderer:
 
     def decode_action(self, ids: Sequence[int]) -> str:
         """Decode a sampled turn to the text the environment sees, without the end tokens at its end."""
-        stop = len(ids)
-        while stop and ids[stop - 1] in self.eos_token_ids:
-            stop -= 1
+        written = list(ids)
+        while written and written[-1] in self.eos_token_ids:
+            written.pop()
         # Special tokens stay visible: a policy that writes <|im_start|> in mid-turn did write it.
-        return self.tokenizer.decode(ids[:stop], skip_special_tokens=False)
+        return self.tokenizer.decode(written, skip_special_tokens=False)
 
     def encode(self, text: str) -> list[int]:
         """Encode text as it stands: special tokens in it count as such, none are added."""
@@ -286,8 +275,7 @@ class ChatRenderer:
     def _expand(self, text: str, messages: Sequence[Message]) -> str:
         if self.vision is not None:
             return self.vision.expand(text, messages)
-        lists = [message["content"] for message in messages if isinstance(message["content"], list)]
-        if any(part["type"] == "image" for content in lists for part in content):
+        if images_of(messages):
             raise ConfigError(
                 f"this environment shows images, and {type(self.source).__name__} does not say what stands for one: "
                 "hand over the processor of a vision-language model (agent_gym.policies.processors.load_processor); "
@@ -309,8 +297,7 @@ class ChatRenderer:
         # header that its model has never read.
         if "tool" not in str(self._template):
             return "user"
-        # A template may refuse a tool message, skip it silently, or print it. Only the last is of use. The probe goes
-        # through `_render` with two answers in a row, because parallel calls give several.
+        # A template may refuse a tool message, skip it silently, or print it. Two in a row, as parallel calls give.
         self.observation_role = "tool"
         probe: list[Message] = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
         if self.vision is not None:
@@ -323,8 +310,8 @@ class ChatRenderer:
         return "tool" if seen and "probe0" in tail and "probe1" in tail else "user"
 
     def _probe_end_of_turn(self) -> int | None:
-        # What closes the last assistant message of a conversation (<|im_end|>, <|eot_id|>, <end_of_turn>, <|return|> of
-        # GPT-OSS). Templates that leave it open (GLM) close it with the header of the next message.
+        # What closes the last assistant message of a conversation (<|im_end|>, <|return|> of GPT-OSS). Templates that
+        # leave it open (GLM) close it with the header of the next message.
         closed = self._render([{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}])
         answer = self._as_observations([{"role": self.observation_role, "content": "a"}])
         specials = set(self.tokenizer.all_special_ids) | set(getattr(self.tokenizer, "added_tokens_decoder", {}))
@@ -338,22 +325,19 @@ class ChatRenderer:
 class SpecialTokens:
     """The special tokens of a tokenizer. In texts of the world they are words, which end no turn.
 
-    A program can print `<|im_end|>`, a web page can show it, and a tokenizer makes the real token of it wherever it
-    stands: the world would end turns in the policy's context. So a text of the world is broken behind the first
-    character of each special token in it, and the pieces are encoded apart. The ids decode to the same text.
-    (`split_special_tokens=True` of transformers is a switch on the tokenizer that all threads share.) A text that has
-    to go through a chat template first gets a mark at each break, plain letters which the template hands on.
-
-    Left as they are: what the policy wrote, the system prompt, which is the trainer's, and added tokens that are not
-    special, such as Qwen's `<tool_call>`: markup which ends nothing.
+    A program can print `<|im_end|>`, and a tokenizer makes the real token of it wherever it stands. So a text of the
+    world is broken behind the first character of each special token in it, and the pieces are encoded apart; the ids
+    decode to the same text. (`split_special_tokens=True` of transformers is a switch on the tokenizer that all threads
+    share.) A text that goes through a chat template first gets a mark at each break, plain letters. Left as they are:
+    what the policy wrote, the system prompt, and added tokens that are not special, such as Qwen's `<tool_call>`.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
         ends: ids that end a turn; they count as special, whatever the tokenizer calls them.
     """
 
-    def __init__(self, tokenizer: Any, ends: Iterable[int] = ()) -> None:
-        added, ends = getattr(tokenizer, "added_tokens_decoder", {}), set(ends)
+    def __init__(self, tokenizer: Any, ends: Collection[int] = ()) -> None:
+        added = getattr(tokenizer, "added_tokens_decoder", {})
         texts = {str(token) for i, token in added.items() if token.special or i in ends}
         # A single character cannot be broken, and is no markup either.
         texts = {text for text in texts | set(tokenizer.all_special_tokens) if len(text) > 1}
@@ -375,19 +359,17 @@ class SpecialTokens:
         mark = _MARK
         while mark in str((messages, others)):
             mark += "x"
-        marked = []
-        for message in messages:
-            content = message["content"]
-            if message["role"] not in _TRUSTED:
-                if isinstance(content, str):
-                    content = mark.join(self.pieces(content))
-                elif isinstance(content, list):
-                    content = [
-                        {**one, "text": mark.join(self.pieces(one["text"]))} if one["type"] == "text" else {**one}
-                        for one in content
-                    ]
-            marked.append({**message, "content": content})
-        return marked, mark
+
+        def marked(content: Any) -> Any:
+            if isinstance(content, str):
+                return mark.join(self.pieces(content))
+            return [{**one, "text": marked(one["text"])} if one["type"] == "text" else one for one in content]
+
+        trusted = ("system", "assistant")
+        return [
+            {**message} if message["role"] in trusted else {**message, "content": marked(message["content"])}
+            for message in messages
+        ], mark
 
 
 def _template_of(source: Any) -> Any:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -26,7 +26,7 @@ _SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
 class GeneratedRows(Sequence[Row]):
-    """Rows of a generator, `size` of them, each made when it is needed. A subclass defines `make`."""
+    """Rows of a generator, `size` of them at most, each made when it is needed. A subclass defines `make`."""
 
     def __init__(self, size: int) -> None:
         if size < 1:
@@ -50,21 +50,17 @@ class GeneratedRows(Sequence[Row]):
     def __getitem__(self, index: slice) -> list[Row]: ...
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            return [self[i] for i in range(len(self))[index]]
         at = index + len(self) if index < 0 else index
         if at < 0 or not self.has(at):
             raise IndexError(f"row {index} of a split of {len(self)}")
         return self.make(at)
 
-    def __iter__(self) -> Iterator[Row]:
-        return (self[i] for i in range(len(self)))
-
 
 class DistinctRows(GeneratedRows):
-    """Rows of a generator of which no two are the same to a policy: each is drawn until it is new.
+    """Rows of a generator of which no two are the same to a policy: each is drawn until it is new, and kept.
 
-    They are drawn in their order, when first needed, and kept. Row i is the same at any size and in any process, since
-    it depends on those before it alone. A subclass defines `draw`.
+    Row i depends on those before it alone, so that it is the same at any size. A subclass defines `draw`.
 
     Args:
         size: how many there are at most. Where `TRIES` draws in a row find nothing new, the split ends before.
@@ -82,31 +78,26 @@ class DistinctRows(GeneratedRows):
         raise TypeError(f"{type(self).__name__} has to define draw(index, attempt)")
 
     def make(self, index: int) -> Row:
-        """Return a copy of the row, or draw it where rows may repeat."""
-        return copy.deepcopy(self._rows[index]) if self._key is not None else self.draw(index, 0)
+        return self.draw(index, 0) if self._key is None else copy.deepcopy(self._rows[index])
 
     def has(self, index: int) -> bool:
-        """Draw up to this row."""
-        return index < (self.size if self._key is None else self._drawn(min(index + 1, self.size)))
-
-    def __len__(self) -> int:
-        return self.size if self._key is None else self._drawn(self.size)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_rows": [], "_seen": set()}
-
-    def _drawn(self, wanted: int) -> int:
-        """Draw until there are so many rows, and return how many of them exist."""
         with _DRAWING:
-            while self._key is not None and len(self._rows) < wanted:
+            while self._key is not None and len(self._rows) <= index < self.size:
                 tries = (self.draw(len(self._rows), attempt) for attempt in range(self.TRIES))
                 row = next((row for row in tries if row[self._key] not in self._seen), None)
                 if row is None:
-                    self.size = wanted = len(self._rows)
+                    self.size = len(self._rows)
                 else:
                     self._rows.append(row)
                     self._seen.add(row[self._key])
-            return min(wanted, len(self._rows))
+        return index < self.size
+
+    def __len__(self) -> int:
+        self.has(self.size - 1)  # draws them all, and may find that there are fewer
+        return self.size
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": [], "_seen": set()}
 
 
 # One for all, since a lock of its own could not be copied with its environment.
@@ -130,9 +121,6 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
         columns: columns that each row must have.
         config: the configuration of a hub data set, for example "main".
 
-    Returns:
-        Split name to rows.
-
     Raises:
         ConfigError: if nothing is found, a file cannot be read, a column is missing, or the hub cannot be reached.
     """
@@ -140,25 +128,26 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
     if path.exists():
         # The times of change are part of the key, so that an edited file is read again; a folder's own says nothing.
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return _load_local(str(path.resolve()), columns, tuple((str(file), file.stat().st_mtime_ns) for file in files))
+        return _load_local(path.resolve(), columns, tuple((str(file), file.stat().st_mtime_ns) for file in files))
     if path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
         raise ConfigError(f"no such file or folder: {data!r}")
     return _load_hub(data, columns, config)
 
 
 @functools.lru_cache(maxsize=8)
-def _load_local(name: str, columns: tuple[str, ...], _changed: tuple[tuple[str, int], ...]) -> Splits:
-    path = Path(name)
+def _load_local(path: Path, columns: tuple[str, ...], _changed: tuple[tuple[str, int], ...]) -> Splits:
     if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise ConfigError(f"{path} is no {', '.join(_SUFFIXES)} file")
         return {split_of(path): _read_file(path, columns)}
-    files: dict[str, list[Path]] = {}
+    splits: dict[str, list[Row]] = {}
     for file in sorted(path.iterdir()):
         if file.suffix in _SUFFIXES:
             # "train.jsonl", and the hub's own "train-00000-of-00001.parquet".
-            files.setdefault(file.stem.split("-")[0], []).append(file)
-    if not files:
-        raise ConfigError(f"{name} holds no {', '.join(_SUFFIXES)} file; expected for example train.jsonl")
-    return {split: [row for file in parts for row in _read_file(file, columns)] for split, parts in files.items()}
+            splits.setdefault(file.stem.split("-")[0], []).extend(_read_file(file, columns))
+    if not splits:
+        raise ConfigError(f"{path} holds no {', '.join(_SUFFIXES)} file; expected for example train.jsonl")
+    return splits
 
 
 def split_of(file: Path) -> str:
@@ -168,10 +157,14 @@ def split_of(file: Path) -> str:
 
 
 def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
-    if path.suffix not in _SUFFIXES:
-        raise ConfigError(f"{path} is no {', '.join(_SUFFIXES)} file")
     try:
-        rows = _read_rows(path)
+        if path.suffix == ".parquet":
+            rows = require("pyarrow.parquet", "train").read_table(path).to_pylist()
+        elif path.suffix == ".json":
+            rows = _parsed(path.read_text(encoding="utf-8"), f"{path}, line 1")
+        else:
+            with path.open(encoding="utf-8") as file:
+                rows = [_parsed(line, f"{path}, line {n}") for n, line in enumerate(file, 1) if line.strip()]
     except ConfigError:
         raise
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not parquet
@@ -181,15 +174,6 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
     for n, row in enumerate(rows):
         _check_columns(row, columns, f"{path}, row {n}")
     return rows
-
-
-def _read_rows(path: Path) -> Any:
-    if path.suffix == ".parquet":
-        return require("pyarrow.parquet", "train").read_table(path).to_pylist()
-    with path.open(encoding="utf-8") as file:
-        if path.suffix == ".json":
-            return _parsed(file.read(), f"{path}, line 1")
-        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(file, 1) if line.strip()]
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -205,10 +189,9 @@ def _load_hub(name: str, columns: tuple[str, ...], config: str | None) -> Splits
     try:
         loaded = datasets.load_dataset(name, config)
     except Exception as error:  # the hub client raises a different class for each way of being unreachable
-        raise ConfigError(
-            f"cannot load the data set {name!r} from the hub ({type(error).__name__}). If this machine is offline, "
-            "give a local folder or file with the same columns instead, or use the embedded data"
-        ) from error
+        cure = "give a local folder or file with the same columns instead, or use the embedded data"
+        failed = f"cannot load the data set {name!r} from the hub ({type(error).__name__})"
+        raise ConfigError(f"{failed}. If this machine is offline, {cure}") from error
     for split, rows in loaded.items():
         _check_columns(dict.fromkeys(rows.column_names), columns, f"{name}, split {split}")
     return dict(loaded)

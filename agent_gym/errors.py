@@ -76,9 +76,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
 def unknown_arguments(made: type, given: Iterable[str]) -> str:
     """Name the arguments that a class does not take, those it takes, and those that were perhaps meant.
 
-    Args:
-        made: a class whose constructors hand on what they do not know as `**kwargs`.
-        given: the names that it does not take.
+    Its constructors hand on what they do not know as `**kwargs`.
     """
     allowed: dict[str, None] = {}
     for base in made.__mro__:
@@ -90,10 +88,8 @@ def unknown_arguments(made: type, given: Iterable[str]) -> str:
         allowed |= dict.fromkeys(name for name in names if name not in ("args", "kwargs", "unknown"))
         if all(one.kind is not one.VAR_KEYWORD for one in parameters):
             break
-    words = []
-    for name in given:
-        near = difflib.get_close_matches(name, allowed, n=1)
-        words.append(repr(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
+    near = {name: difflib.get_close_matches(name, allowed, n=1) for name in given}
+    words = [repr(name) + (f" (did you mean {meant[0]!r}?)" if meant else "") for name, meant in near.items()]
     return f"{made.__name__} takes no argument {', '.join(words)}; allowed: {', '.join(allowed)}"
 
 

@@ -1,16 +1,12 @@
 """Images in messages, and what a model makes of them.
 
 The content of a message is a text, or a list of parts as chat templates know them: {"type": "text", "text": ...} and
-{"type": "image", "image": Image}. Text stays the interface of Gymnasium: an observation has the word `PLACEHOLDER`
-where an image stands, and the parts themselves are in `info["messages"]`.
+{"type": "image", "image": Image}. An observation has the word `PLACEHOLDER` where an image stands.
 
-A chat template writes one image token per image. A model wants one per patch that it reads, and only its processor
-knows how many those are. So `Vision` expands the template's token before anything is encoded. The expanded tokens are
-the world's like those around them: spans, masks and budgets need not know about images.
-
-An image token that the policy samples is no image. It ends the policy's turn, is trained as any sampled token, and is
-shown to models as an end of turn from then on (`readable`), so that the images of a row are always those of the world.
-Everything goes through the processor that is handed in: nothing here imports transformers or torch.
+A chat template writes one image token per image; a model wants one per patch that it reads, and only its processor
+knows how many those are. So `Vision` expands the template's token before anything is encoded. An image token that the
+policy samples is no image: it ends the turn, is trained as any sampled token, and is shown to models as an end of turn
+from then on (`readable`). Nothing here imports transformers or torch.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ import functools
 import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,20 +45,15 @@ class Image:
     def __init__(self, pixels: Any) -> None:
         array = np.array(pixels, order="C")
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
-            raise ConfigError(
-                f"an image is of shape (height, width, 3) and type uint8, not {array.shape} and {array.dtype}"
-            )
+            found = f"{array.shape} and {array.dtype}"
+            raise ConfigError(f"an image is of shape (height, width, 3) and type uint8, not {found}")
         array.setflags(write=False)
         self.pixels = array
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        return self.pixels.shape[:2]
+        self.size: tuple[int, int] = array.shape[:2]  # height and width
 
     @functools.cached_property
     def digest(self) -> str:
-        """A name of its pixels."""
         return hashlib.blake2b(repr(self.size).encode() + self.pixels.tobytes(), digest_size=8).hexdigest()
 
     def url(self) -> str:
@@ -83,9 +75,6 @@ class Image:
                 return cls(np.asarray(picture.convert("RGB")))
         except Exception as error:  # Pillow has a class of errors for each way of being no image
             raise ConfigError(f"no image of a trajectory file: {url[:60]!r} ({error})") from error
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.pixels, dtype=dtype, copy=bool(copy))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Image) and np.array_equal(self.pixels, other.pixels)
@@ -112,36 +101,29 @@ class Shown(NamedTuple):
     stop: int
 
     def moved(self, offset: int) -> Shown:
-        """Return the same in a sequence in which it stands `offset` tokens further on."""
         return Shown(self.image, self.start + offset, self.stop + offset)
 
 
 def parts(*pieces: str | Image | np.ndarray) -> list[Part]:
     """Make the content of a message from texts and images, `Image`s or (H, W, 3) uint8 arrays, in their order."""
-    content: list[Part] = []
-    for piece in pieces:
-        if isinstance(piece, str):
-            content.append({"type": "text", "text": piece})
-        else:
-            content.append({"type": "image", "image": piece if isinstance(piece, Image) else Image(piece)})
-    return content
+    return [
+        {"type": "text", "text": piece}
+        if isinstance(piece, str)
+        else {"type": "image", "image": piece if isinstance(piece, Image) else Image(piece)}
+        for piece in pieces
+    ]
 
 
 def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:
     """Return the images of messages in their order."""
-    return [
-        part["image"]
-        for message in messages
-        if isinstance(message["content"], list)
-        for part in message["content"]
-        if part["type"] == "image"
-    ]
+    contents = [message["content"] for message in messages if isinstance(message["content"], list)]
+    return [part["image"] for content in contents for part in content if part["type"] == "image"]
 
 
 def join(contents: Sequence[Content], joint: str) -> Content:
     """Put contents behind each other, a text between each two."""
     if all(isinstance(content, str) for content in contents):
-        return joint.join(str(content) for content in contents)
+        return joint.join(map(str, contents))
     joined: list[Part] = []
     for i, content in enumerate(contents):
         joined += parts(joint) if i and joint else []
@@ -150,27 +132,18 @@ def join(contents: Sequence[Content], joint: str) -> Content:
 
 
 class Vision:
-    """The image side of a multimodal processor.
-
-    Args:
-        processor: of transformers, with a tokenizer and an image processor.
-
-    Attributes:
-        token: the text of an image token.
-        token_id: its id.
-        stand_in: what a model is shown for an image token that the policy sampled.
-    """
+    """The image side of a multimodal processor of transformers."""
 
     def __init__(self, processor: Any) -> None:
         self.processor = processor
         self.token: str = processor.image_token
         self.token_id: int = processor.tokenizer.convert_tokens_to_ids(self.token)
-        self.stand_in: int = processor.tokenizer.eos_token_id
-        self._expansions: dict[tuple[int, int], str] = {}
+        self.stand_in: int = processor.tokenizer.eos_token_id  # shown for an image token that the policy sampled
+        self._expansions: dict[tuple[int, int], str] = {}  # by the size of the image
 
     @classmethod
     def of(cls, encoder: Any) -> Vision | None:
-        """Return the image side of what encodes for a model; None for a tokenizer."""
+        """Return the image side of a processor; None for a tokenizer."""
         sees = hasattr(encoder, "image_processor") and isinstance(getattr(encoder, "image_token", None), str)
         return cls(encoder) if sees else None
 
@@ -199,14 +172,11 @@ class Vision:
                 f"{len(positions)} image tokens for {images}, which take {counts}: the environment rendered them with "
                 "another processor, or answers inside of the policy's turn, where no image can stand"
             )
-        shown, used = [], 0
-        for image, count in zip(images, counts, strict=True):
-            shown.append(Shown(image, positions[used], positions[used + count - 1] + 1))
-            used += count
-        return shown
+        stops = [*accumulate(counts, initial=0)]
+        places = zip(images, stops, stops[1:], strict=False)
+        return [Shown(image, positions[first], positions[stop - 1] + 1) for image, first, stop in places]
 
     def count(self, image: Image) -> int:
-        """Return how many image tokens an image takes."""
         return self._expansion(image).count(self.token)
 
     def readable(self, ids: Sequence[int], shown: Sequence[Shown]) -> list[int]:
@@ -232,11 +202,9 @@ class Vision:
         return dict(self._read(images, "pt")) if images else {}
 
     def _expansion(self, image: Image) -> str:
-        # A function of the size alone: what is on the image does not matter to any processor.
         if image.size not in self._expansions:
-            found = self._read([image], "np")
             try:
-                self._expansions[image.size] = self.processor.replace_image_token(found, 0)
+                self._expansions[image.size] = self.processor.replace_image_token(self._read([image], "np"), 0)
             except NotImplementedError as error:
                 raise ConfigError(
                     f"{type(self.processor).__name__} does not say how many tokens an image takes "

@@ -1,7 +1,6 @@
 """Reward terms: pure functions from text to a number, and the check that a number can be paid.
 
-An environment sums weighted terms and reports each by name, so that a better answer and a better format are two
-curves. None of them sees the environment; each names its source.
+An environment sums weighted terms and reports each by name, so that a better answer and a better format are two curves.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str,
 
 
 def _as_float(value: Any) -> float:
-    """Return a number of any class as a float; NaN for what is no number."""
     try:
         plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
         return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
@@ -65,8 +63,8 @@ def final_answer(text: str) -> str | None:
     The content of the last `<answer>...</answer>`, else the rest of the line after the last `####`, with which GSM8K
     ends its own solutions (arXiv:2110.14168).
     """
-    if tagged := _tagged(text):
-        return tagged[-1].strip()
+    if (tagged := tagged_answer(text)) is not None:
+        return tagged
     _, mark, rest = text.rpartition("####")
     return rest.strip().split("\n")[0].strip() if mark else None
 
@@ -80,14 +78,8 @@ def tagged_answer(text: str) -> str | None:
 def _tagged(text: str) -> list[str]:
     # One walk over the text: `<answer>(.*?)</answer>` takes minutes over a megabyte of opening tags, and a possessive
     # group, which would not, finds nothing in Python before 3.11.5 (its issue 106052).
-    found = []
-    closed = text.split(_CLOSE)
-    closed.pop()
-    for part in closed:
-        _, opened, content = part.rpartition(_OPEN)
-        if opened:
-            found.append(content)
-    return found
+    parts = [part.rpartition(_OPEN) for part in text.split(_CLOSE)[:-1]]
+    return [content for _, opened, content in parts if opened]
 
 
 def boxed_answer(text: str) -> str | None:
@@ -112,13 +104,10 @@ def _boxes(text: str) -> list[tuple[int, int]]:
     for match in _BRACE.finditer(text):
         mark = match[0]
         if mark == "}":
-            start = opened.pop() if opened else -1
-            if start >= 0:
+            if opened and (start := opened.pop()) >= 0:
                 found.append((start, match.start()))
-        elif mark == "{":
-            opened.append(-1)
-        elif mark[-1] == "{" and len(mark) > 2:
-            opened.append(match.end())
+        elif mark == "{" or mark.startswith("\\boxed"):
+            opened.append(-1 if mark == "{" else match.end())
     return found
 
 
@@ -144,8 +133,8 @@ def parse_number(text: str) -> Fraction | int | None:
 def number_match(answer: str | None, gold: str) -> float:
     """1.0 if the answer is the same number as the gold answer, else 0.0.
 
-    Numbers compare as numbers. The matcher that many GSM8K trainers use (verl's `reward_score/gsm8k.py`) compares
-    strings after `#### `, so that "72.0" loses against "72".
+    The matcher that many GSM8K trainers use (verl's `reward_score/gsm8k.py`) compares strings, so that "72.0" loses
+    against "72".
     """
     if answer is None:
         return 0.0
@@ -160,10 +149,9 @@ def answer_format(text: str) -> float:
 
 
 def normalize_answer(text: str) -> str:
-    """Bring a short answer into the form in which question answering compares: "The Beatles!" becomes "beatles".
+    """Return a short answer in lower case, then without ASCII punctuation, then without articles and double spaces.
 
-    Lower case, then no ASCII punctuation, then no articles, then single spaces, in this order, as SQuAD
-    (arXiv:1606.05250) and HotpotQA (arXiv:1809.09600) do it.
+    So do SQuAD (arXiv:1606.05250) and HotpotQA (arXiv:1809.09600): "The Beatles!" becomes "beatles".
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
@@ -176,8 +164,8 @@ def exact_match(answer: str | None, gold: str) -> float:
 def sub_exact_match(answer: str | None, gold: str) -> float:
     """1.0 if the normalised gold answer is a substring of the normalised answer: what Agent-R1 reports as "EM".
 
-    It is generous: "no" is a substring of "unknown", and a list of all candidates always wins. A gold answer of which
-    nothing is left after normalising has to be matched exactly, or everything would match it.
+    It is generous: "no" is a substring of "unknown", and a list of all candidates always wins. Of a gold answer that is
+    empty after normalising only the same is right.
     """
     if answer is None:
         return 0.0

@@ -1,15 +1,14 @@
 """A text space for language: any Unicode string up to a length.
 
-`gymnasium.spaces.Text` cannot carry language. Its default alphabet has no space, an alphabet of all of Unicode takes
-seconds to build, `contains` walks the string, and (Gymnasium 1.4.0) `AsyncVectorEnv` with shared memory returns
-the constant "0000..." for every observation. This subclass checks the length only and registers shared-memory functions
-of its own, so that the vector environments work with their default arguments.
+`gymnasium.spaces.Text` cannot carry language: its default alphabet has no space, an alphabet of all of Unicode takes
+seconds to build, `contains` walks the string, and (Gymnasium 1.4.0) `AsyncVectorEnv` with shared memory returns the
+constant "0000..." for every observation. This subclass checks the length only and brings its own shared memory.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from gymnasium.spaces import Space
 from gymnasium.spaces import Text as GymnasiumText
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
-# What `sample` draws from: enough to break a parser (quotes, braces, tags, newlines, digits, emoji, combining
-# marks, right-to-left letters), because sampled actions are the first fuzz test an environment meets.
+# What `sample` draws from: enough to break a parser, as sampled actions are the first fuzz test of an environment.
 _SAMPLE_ALPHABET = (
     " \n\t\"'{}[]()<>/\\:;,.#$%*+-=_|0123456789abcdefghijklmnopqrstuvwxyzABCXYZ"
     "\u00e9\u00df\u03c0\u0301\u05d0\u4e16\u2713\U0001f600"
@@ -40,8 +38,7 @@ class Text(GymnasiumText):
         if mask is not None or probability is not None:
             raise ValueError("agent_gym's Text space draws without mask and probability: pass neither")
         length = int(self.np_random.integers(0, min(self.max_length, _MAX_SAMPLE) + 1))
-        picks = self.np_random.integers(0, len(_SAMPLE_ALPHABET), size=length)
-        return "".join(_SAMPLE_ALPHABET[i] for i in picks)
+        return "".join(_SAMPLE_ALPHABET[i] for i in self.np_random.integers(0, len(_SAMPLE_ALPHABET), size=length))
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str) and len(x) <= self.max_length
@@ -54,48 +51,37 @@ class Text(GymnasiumText):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
-
-    def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(state)
-
     is_np_flattenable = False  # language has no fixed-size numpy form
 
     @property
     def character_set(self) -> frozenset[str]:
-        """All of Unicode is never materialised; the sampling alphabet stands for it."""
         return frozenset(_SAMPLE_ALPHABET)
 
     @property
-    def characters(self) -> str:
-        """The sampling alphabet again: `SyncVectorEnv` builds its first, empty strings from it."""
+    def characters(self) -> str:  # of which `SyncVectorEnv` builds its first, empty strings
         return _SAMPLE_ALPHABET
 
 
 class SharedText(Sequence[str]):
     """The live strings of `num_envs` workers, decoded from shared memory whenever they are looked at.
 
-    `AsyncVectorEnv` reads its buffer once, keeps the result and deep-copies it after each step. So the result must
-    be a view, and its deep copy the snapshot: `copy.deepcopy(view)` is a tuple of ordinary strings.
+    `AsyncVectorEnv` reads its buffer once, keeps the result and deep-copies it after each step. So the result is a
+    view, and its deep copy a tuple of ordinary strings.
     """
 
     def __init__(self, memory: tuple[Any, Any], stride: int, num_envs: int) -> None:
         self._lengths, self._bytes = memory
-        self._stride = stride
-        self._num_envs = num_envs
+        self._stride, self._num_envs = stride, num_envs
 
     def __len__(self) -> int:
         return self._num_envs
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(self._num_envs)))
-        if not -self._num_envs <= index < self._num_envs:
-            raise IndexError(index)
-        index %= self._num_envs
-        start = index * self._stride
-        raw = bytes(memoryview(self._bytes)[start : start + self._lengths[index]])
+        slot = range(self._num_envs)[index]
+        if isinstance(slot, range):
+            return tuple(self[i] for i in slot)
+        start = slot * self._stride
+        raw = bytes(memoryview(self._bytes)[start : start + self._lengths[slot]])
         return raw.decode("utf-8", "surrogatepass")
 
     def __eq__(self, other: object) -> bool:
@@ -114,10 +100,7 @@ _WIDEST = 4  # bytes of the longest UTF-8 form of a code point
 
 
 @create_shared_memory.register(Text)
-def _create(space: Text, n: int = 1, ctx: BaseContext | Any = None) -> tuple[Any, Any]:
-    import multiprocessing
-
-    ctx = ctx or multiprocessing
+def _create(space: Text, n: int = 1, ctx: Any = multiprocessing) -> tuple[Any, Any]:
     return ctx.RawArray("q", n), ctx.RawArray("B", n * _WIDEST * space.max_length)
 
 

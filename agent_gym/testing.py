@@ -7,8 +7,8 @@
         check_text_env(lambda: gymnasium.make("Mine/MyTask-v0"))
 
 Beside Gymnasium's `check_env` it checks what trainers lean on: spans that tile the transcript, terms that sum to the
-reward, the same episode for the same seed, an expert that solves its tasks. It plays as rollouts do: each environment
-is made, reset, stepped and closed in a thread of its own, which is not the main thread.
+reward, the same episode for the same seed, an expert that solves its tasks. As in rollouts, each environment lives in a
+thread of its own, which is not the main thread.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ Log = list[tuple[Any, ...]]
 """What `reset` and then each `step` of one episode returned."""
 HOSTILE = ("", "\x00\ud800", "<tool_call>{</tool_call>", "<answer>", "x" * 10_000)
 """Actions that a policy may well write and no environment expects."""
+_OF_RESET = {"messages", "tools", "stop", "task_id", "spans"}
+_OF_STEP = {"messages", "spans", "reward_terms", "process_reward", "tool_calls", "metrics", "error"}
 
 
 def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool = True) -> None:
-    """Play and check an environment, in threads that are not the main one.
+    """Play and check an environment.
 
     Args:
         make: makes it, wrapped or not; called several times.
@@ -43,9 +45,9 @@ def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool =
         AssertionError: for the first fault, in words; errors of the environment pass, with a line on threads.
     """
     try:
-        with ThreadPoolExecutor(1) as alone, ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        with ThreadPoolExecutor(1) as alone, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
             alone.submit(_check_gymnasium, make).result()
-            _check(make, episodes, expert, first, second)
+            _check(make, episodes, expert, _caller(one), _caller(other))
     except AssertionError:
         raise
     except Exception as error:
@@ -53,17 +55,13 @@ def check_text_env(make: Callable[[], Any], *, episodes: int = 5, expert: bool =
         raise
 
 
+def _caller(thread: ThreadPoolExecutor) -> Callable[..., Any]:
+    return lambda function, *args, **kwargs: thread.submit(function, *args, **kwargs).result()
+
+
 def _check(
-    make: Callable[[], Any], episodes: int, expert: bool, one: ThreadPoolExecutor, other: ThreadPoolExecutor
+    make: Callable[[], Any], episodes: int, expert: bool, here: Callable[..., Any], there: Callable[..., Any]
 ) -> None:
-    """Play the same episodes in two environments, each of which lives in a thread of its own."""
-
-    def here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return one.submit(function, *args, **kwargs).result()
-
-    def there(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return other.submit(function, *args, **kwargs).result()
-
     first, second = here(make), there(make)
     require(isinstance(first.unwrapped, TextEnv), f"{first.unwrapped!r} is no agent_gym.TextEnv")
     turns: list[tuple[Any, Any]] = []
@@ -74,11 +72,9 @@ def _check(
         turns += [(info["tool_calls"], info["error"]) for *_, info in log[1:]]
         complaint = failed_calls(turns) if expert else None
         require(complaint is None, str(complaint))
-        actions = policy_texts(log)
-        again = there(play, second, actions, seed=seed)
-        require(again == without_times(log), f"seed {seed} gave two different episodes")
-        if expert:
-            require(log[-1][-1]["is_success"], f"the expert did not solve the task of seed {seed}")
+        again = there(play, second, policy_texts(log), seed=seed)
+        require(again == log, f"seed {seed} gave two different episodes")
+        require(not expert or log[-1][-1]["is_success"], f"the expert did not solve the task of seed {seed}")
     for action in HOSTILE:
         check_returned(first.unwrapped, here(play, first, [action], seed=0))
     here(first.close)
@@ -121,13 +117,16 @@ def without_times(log: Log) -> Log:
 
 def expert_episode(env: Any, **reset: Any) -> Log:
     """The expert's episode; it must end by itself."""
-    log: Log = [env.reset(**reset)]
-    while len(log) == 1 or not (log[-1][2] or log[-1][3]):
+    return play(env, _expert_actions(env), **reset)
+
+
+def _expert_actions(env: Any) -> Iterator[Any]:
+    while True:
         try:
-            log.append(env.step(env.unwrapped.expert_action()))
+            action = env.unwrapped.expert_action()
         except ConfigError as error:
             raise AssertionError(f"{error}; give it one, or check it with expert=False") from error
-    return log
+        yield action
 
 
 def policy_texts(log: Log) -> list[str]:
@@ -155,15 +154,17 @@ def check_returned(env: TextEnv, log: Log) -> None:
     spans: list[Span] = []
     for n, (observation, *middle, info) in enumerate(log):
         require(observation in env.observation_space, f"an observation is outside of {env.observation_space}")
+        where, keys = ("step", _OF_STEP) if n else ("reset", _OF_RESET)
+        missing = sorted(keys - set(info))
+        require(not missing, f"info of {where} lacks {', '.join(missing)}")
         spans += info["spans"]
         list(leaves({**info, "tools": [], "spans": []}))
         require(all({"role", "content"} <= set(one) for one in info["messages"]), "a message lacks role or content")
-        if n == 0:
-            _check_keys(info, {"messages", "tools", "stop", "task_id", "spans"}, "reset")
+        if n:
+            _check_step(env, n - 1, middle, info)
+        else:
             outside = all(span.step == -1 and span.source != "agent" for span in info["spans"])
             require(outside, "a span of reset is the agent's, or of a step")
-        else:
-            _check_step(env, n - 1, middle, info)
     text = env.transcript.text
     check_tiling(spans, len(text))
     written = [text[span.start : span.stop] for span in spans if span.source == "agent"]
@@ -174,7 +175,6 @@ def _check_step(env: TextEnv, step: int, middle: list[Any], info: dict[str, Any]
     reward, terminated, truncated = middle
     kinds = isinstance(reward, float), isinstance(terminated, bool), isinstance(truncated, bool)
     require(all(kinds), f"step returned {reward!r}, {terminated!r}, {truncated!r}; wanted float, bool, bool")
-    _check_keys(info, {"messages", "spans", "reward_terms", "process_reward", "tool_calls", "metrics", "error"}, "step")
     terms = info["reward_terms"]
     require(math.isclose(sum(terms.values()), reward, abs_tol=1e-6), f"{terms} do not sum to the reward {reward}")
     require(set(terms) <= set(type(env).reward_weights), f"{terms} has terms that reward_weights does not know")
@@ -183,14 +183,7 @@ def _check_step(env: TextEnv, step: int, middle: list[Any], info: dict[str, Any]
     over = terminated or truncated
     require(("is_success" in info) == over, "is_success belongs into the last info, and into no other")
     require([span.source for span in info["spans"]] == ["agent", "env"], "a step has a span of the agent, then the env")
-    require(all(span.step == step for span in info["spans"]), f"a span of step {step} says another step")
+    require(all(span.step == step for span in info["spans"]), f"a span of step {step} names another step")
     require(info["messages"][0]["role"] == "assistant", "a step's first message is the policy's")
-    require(
-        all({"name", "arguments", "error"} <= set(call) for call in info["tool_calls"]),
-        "a tool call lacks name, arguments or error",
-    )
-
-
-def _check_keys(info: dict[str, Any], keys: set[str], where: str) -> None:
-    missing = sorted(keys - set(info))
-    require(not missing, f"info of {where} lacks {', '.join(missing)}")
+    whole = all({"name", "arguments", "error"} <= set(call) for call in info["tool_calls"])
+    require(whole, "a tool call lacks name, arguments or error")

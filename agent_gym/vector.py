@@ -4,13 +4,12 @@
     observations, infos = envs.reset(seed=0)
     observations, rewards, terminated, truncated, infos = envs.step(["<answer>1</answer>"] * 64)
 
-`TextVectorEnv` is Gymnasium's `SyncVectorEnv` for text: the same results in less time, threads for environments that
-wait for a server, and failures that do not cost the other environments their step.
+`TextVectorEnv` is Gymnasium's `SyncVectorEnv` for text, with threads for environments that wait for a server, and with
+failures that do not cost the other environments their step.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
@@ -50,24 +49,18 @@ class SlotFailure(EnvFailure):
 
 
 class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
-    """Environments that speak text, stepped together.
+    """Environments that speak text, stepped together; actions and observations are tuples of strings.
 
-    Actions and observations are tuples of strings. Seeds, autoreset modes, infos, `call`, `get_attr` and `set_attr`
-    are those of `SyncVectorEnv`. What is different:
-
-    - `options` of `reset` may hold `"per_env"`, a list with the options of each environment (or None), which are
-      added to the rest: `envs.reset(options={"split": "test", "per_env": [{"index": i} for i in range(64)]})`.
-    - Infos are merged column by column, so that a column of several types loses nothing (`batch_infos`).
-    - With `workers`, environments run in that many threads, which pays where they wait for a server or a sandbox. Each
-      is made, reset, stepped and closed in one of them.
-    - If an environment breaks, the others do their step before `SlotFailure` is raised.
+    Infos are merged column by column, so that a column of several types loses nothing (`batch_infos`). If an
+    environment breaks, the others do their step before `SlotFailure` is raised. All else is as in `SyncVectorEnv`.
 
     Args:
         env_fns: functions that make one environment each.
         autoreset_mode: when an environment whose episode ended is reset: in the next step, which then ignores its
             action (the default), in the same step (`infos["final_obs"]` and `infos["final_info"]` have what ended), or
             by the caller (`options={"reset_mask": ...}`).
-        workers: number of threads; 0 runs the environments in the caller's, one after the other.
+        workers: number of threads, in one of which each environment is made, reset, stepped and closed; 0 runs them in
+            the caller's thread, one after the other.
 
     Raises:
         ConfigError: for an unknown mode or a number of workers or environments that cannot be.
@@ -83,18 +76,15 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
             raise ConfigError("a vector environment needs at least 1 environment, got none")
         if workers < 0:
             raise ConfigError(f"workers is {workers}; it must be 0 (no threads) or more")
-        try:
-            mode = AutoresetMode(autoreset_mode)
-        except ValueError:
-            known = ", ".join(repr(mode.value) for mode in AutoresetMode)
-            raise ConfigError(f"autoreset_mode is {autoreset_mode!r}; known: {known}") from None
-        # Slot k lives in thread k modulo their number.
+        known = [mode.value for mode in AutoresetMode]
+        if autoreset_mode not in [*known, *AutoresetMode]:
+            raise ConfigError(f"autoreset_mode is {autoreset_mode!r}; known: {', '.join(map(repr, known))}")
         self._threads = [Worker("agent-gym-slots") for _ in range(min(workers, len(env_fns)))]
         makers = [lambda slot=slot: self._run(lambda slot: env_fns[slot](), [slot])[0] for slot in range(len(env_fns))]
         try:
-            super().__init__(makers, autoreset_mode=mode)
+            super().__init__(makers, autoreset_mode=AutoresetMode(autoreset_mode))
         except BaseException:
-            self._end_threads()
+            self.close_extras()
             raise
         self._texts = [""] * self.num_envs
         self._over = [False] * self.num_envs
@@ -107,7 +97,9 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
         Args:
             seed: for each environment; an integer stands for itself in the first one, plus 1 in the next and so on.
-            options: given to all environments, except `reset_mask` ((num_envs,) booleans) and `per_env` (see above).
+            options: given to all environments, but for `reset_mask` ((num_envs,) booleans) and `per_env`, a list with
+                further options of each environment (or None):
+                `{"split": "test", "per_env": [{"index": i} for i in range(64)]}`.
 
         Raises:
             ConfigError: if there are not as many seeds or options as environments, or the mask is none.
@@ -127,23 +119,16 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         seeds = _one_each(seed, "seeds", self.num_envs)
         per_env = _one_each(given.pop("per_env", None), "options['per_env']", self.num_envs)
         self._failures = {}
-
-        def start(slot: int) -> tuple[str, dict[str, Any]]:
-            single = {**given, **(per_env[slot] or {})}
-            return self._start(slot, seeds[slot], single or None)
-
         infos: list[dict[str, Any]] = [{}] * self.num_envs
-        for slot, (text, info) in zip(slots, self._run(start, slots), strict=True):
+        starts = self._run(lambda slot: self._start(slot, seeds[slot], {**given, **(per_env[slot] or {})}), slots)
+        for slot, (text, info) in zip(slots, starts, strict=True):
             self._texts[slot], infos[slot] = text, info
         return self._unless_broken((tuple(self._texts), batch_infos(infos)))
 
     def step(
         self, actions: Sequence[str]
     ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Let each environment take its action.
-
-        Args:
-            actions: one text for each environment.
+        """Let each environment take its action, one text for each.
 
         Returns:
             observations, rewards, terminated, truncated (each with num_envs elements) and the merged infos.
@@ -162,28 +147,23 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         for ended, action in zip(self._over, actions, strict=True):
             if not ended:  # an environment that is reset ignores its action
                 plain_action(action)
-        if self.autoreset_mode is AutoresetMode.DISABLED and any(self._over):
-            over = [slot for slot, ended in enumerate(self._over) if ended]
+        over = [slot for slot, ended in enumerate(self._over) if ended]
+        if self.autoreset_mode is AutoresetMode.DISABLED and over:
             raise gymnasium.error.ResetNeeded(f"the episodes of slots {over} are over: reset them by a reset_mask")
         self._failures = {}
         steps = self._run(lambda slot: self._advance(slot, actions[slot]), range(self.num_envs))
-        texts, rewards, terminated, truncated, infos = zip(*steps, strict=True)
+        texts, *numbers, infos = zip(*steps, strict=True)
         self._texts = list(texts)
-        ends = np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_)
-        return self._unless_broken((texts, np.array(rewards, dtype=np.float64), *ends, batch_infos(infos)))
+        arrays = [np.array(column, dtype=kind) for column, kind in zip(numbers, (float, bool, bool), strict=True)]
+        return self._unless_broken((texts, *arrays, batch_infos(infos)))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments, each in its thread, and let the threads end."""
-        if not hasattr(self, "_failures"):  # an object that was never finished is closed, too
-            return
         try:
-            self._run(lambda slot: self.envs[slot].close(), range(self.num_envs))
+            if hasattr(self, "_failures"):  # an object that was never finished is closed, too
+                self._run(lambda slot: self.envs[slot].close(), range(self.num_envs))
         finally:
-            self._end_threads()
-
-    def _end_threads(self) -> None:
-        for thread in self._threads:
-            thread.close()
+            for thread in getattr(self, "_threads", ()):
+                thread.close()
 
     def _run(self, function: Callable[[int], Any], slots: Sequence[int]) -> list[Any]:
         """Call the function for each slot, in the slot's thread; all calls end before the first error is raised."""
@@ -226,7 +206,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
     ) -> tuple[str, dict[str, Any]]:
         # If it breaks, its slot is over, so that the next step tries again.
         try:
-            text, info = self.envs[slot].reset(seed=seed, options=options)
+            text, info = self.envs[slot].reset(seed=seed, options=options or None)
         except _CALLERS:
             raise
         except Exception as error:
@@ -254,11 +234,9 @@ def batch_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge infos in Gymnasium's vector form, column by column.
 
     Each key has an array with a value per environment and, under `_key`, a mask of those that have the key. Numbers get
-    an array of their type, with zeros for the others; arrays are stacked; dicts are merged in turn; texts, lists and
-    everything else go into an array of objects, with None.
-
-    `VectorEnv._add_info` takes an array's type from the first environment that has the key, so that 1 makes a 0 of a
-    later 0.5; here such a column has the wider type.
+    an array of their type, with zeros for the others; arrays are stacked; dicts are merged in turn; all else goes into
+    an array of objects, with None. `VectorEnv._add_info` takes an array's type from the first environment that has the
+    key, so that 1 makes a 0 of a later 0.5; here such a column has the wider type.
     """
     merged: dict[str, Any] = {}
     for key in dict.fromkeys(chain.from_iterable(infos)):
@@ -268,7 +246,6 @@ def batch_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _column(values: list[Any], mask: np.ndarray) -> Any:
-    """Return the values where the mask is True, and what stands for no value elsewhere."""
     kinds, size = set(map(type, values)), len(mask)
     if all(issubclass(kind, dict) for kind in kinds):
         entries = iter(values)
@@ -293,13 +270,8 @@ def __getattr__(name: str) -> Any:
     """
     if name not in gymnasium.registry:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and no environment has that id")
-    return partial(_make, name)
 
+    def make(num_envs: int, autoreset_mode: Any = AutoresetMode.NEXT_STEP, workers: int = 0, **kwargs: Any) -> Any:
+        return TextVectorEnv([partial(gymnasium.make, name, **kwargs)] * num_envs, autoreset_mode, workers)
 
-def _make(env_id: str, num_envs: int, autoreset_mode: Any = None, workers: int = 0, **kwargs: Any) -> TextVectorEnv:
-    vector_kwargs = {} if autoreset_mode is None else {"autoreset_mode": autoreset_mode}
-    # `TextEnv` refuses a step before a reset by itself, and what Gymnasium's checker finds in the first copy it would
-    # find in each: the other copies go without these two wrappers.
-    plain = dataclasses.replace(gymnasium.spec(env_id), order_enforce=False, disable_env_checker=True)
-    env_fns = [partial(gymnasium.make, plain if slot else env_id, **kwargs) for slot in range(num_envs)]
-    return TextVectorEnv(env_fns, workers=workers, **vector_kwargs)
+    return make

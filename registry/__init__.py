@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENVS", "EnvEntry", "check_env_id", "entries", "list_envs", "make", "register", "register_all"]
 
-PLUGINS = "agent_gym.envs"
 _registered: dict[str, EnvEntry] = {}
 
 
@@ -48,13 +47,12 @@ def make(env_id: str, **kwargs: Any) -> TextEnv:
 def register(entry: EnvEntry) -> None:
     """Register an id with Gymnasium, with a vector environment for text, and list it in `agent-gym list`.
 
-    Registering an id again replaces it. `gymnasium.register` alone is enough for `gym.make`, rollouts and training.
+    Registering an id again replaces it.
 
     Raises:
         ConfigError: if the id has no namespace or no version.
     """
-    namespace, slash, name = entry.id.partition("/")
-    if not (namespace and slash and "-v" in name):
+    if not re.fullmatch("[^/]+/.*-v.*", entry.id):
         raise ConfigError(f"environment id {entry.id!r} should read Namespace/Name-v0")
     # Gymnasium warns when an id is registered over another, which a notebook's cell does each time it runs.
     gymnasium.registry.pop(entry.id, None)
@@ -67,24 +65,15 @@ def register(entry: EnvEntry) -> None:
     _registered[entry.id] = entry
 
 
-def register_all() -> None:
-    """Register the ids of agent_gym and of installed plugins; calling it again changes nothing."""
-    for entry in ENVS:
-        if entry.id not in _registered or entry.id not in gymnasium.registry:
-            register(entry)
-    load_plugins()
-
-
 @functools.cache
-def load_plugins() -> None:
-    """Import the modules that other packages name as plugins, once; importing one registers its environments.
+def register_all() -> None:
+    """Register the ids of agent_gym and of other packages, which name a module as entry point "agent_gym.envs".
 
-        [project.entry-points."agent_gym.envs"]
-        my_task = "my_task.registration"
-
-    One that cannot be imported is a warning and costs the others nothing.
+    A module that cannot be imported is a warning and costs the others nothing. Calling it again changes nothing.
     """
-    for plugin in entry_points(group=PLUGINS):
+    for entry in ENVS:
+        register(entry)
+    for plugin in entry_points(group="agent_gym.envs"):
         try:
             plugin.load()
         except Exception as error:

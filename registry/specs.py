@@ -13,27 +13,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EnvEntry:
-    """One registered id.
-
-    Attributes:
-        id: the Gymnasium id.
-        entry_point: "module:Class".
-        summary: one line for `agent-gym list` and the README.
-        tools: names of the tools the policy may call.
-        data: where its tasks come from, by default and otherwise.
-        kwargs: arguments that make this id different from its siblings.
-        extra: the pip extra it needs, if any.
-        needs: arguments without which it cannot be made, in words, if any.
-    """
+    """One registered id."""
 
     id: str
-    entry_point: str
-    summary: str
-    tools: tuple[str, ...] = ()
-    data: str = ""
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    extra: str | None = None
-    needs: str | None = None
+    entry_point: str  # "module:Class"
+    summary: str  # one line for `agent-gym list` and the README
+    tools: tuple[str, ...] = ()  # names of the tools the policy may call
+    data: str = ""  # where its tasks come from, by default and otherwise
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # what makes this id different from its siblings
+    extra: str | None = None  # the pip extra it needs
+    needs: str | None = None  # arguments without which it cannot be made, in words
 
 
 _GSM8K: dict[str, Any] = {

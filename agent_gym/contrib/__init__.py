@@ -1,10 +1,8 @@
 """Bridges to other libraries: TRL's `environment_factory`, GEM, OpenEnv and verifiers in both directions, MCP's tools.
 
 `to_*` lends an environment of agent_gym to the other library; `From*` is an environment of the other library as a
-`TextEnv`, with spans, masks and training like any other. Each module imports its library when it is used.
-
-What the others have no place for is lost on the way out: GEM and OpenEnv know one text and no token ids, TRL no reward
-of a step and no end that the environment declares. On the way in nothing is lost that was there.
+`TextEnv`. Each module imports its library when it is used. What the others have no place for is lost on the way out:
+GEM and OpenEnv know one text and no token ids, TRL no reward of a step and no end that the environment declares.
 """
 
 from __future__ import annotations
@@ -29,14 +27,11 @@ def opening_messages(env: TextEnv, info: dict[str, Any]) -> list[Message]:
     """
     if images_of(info["messages"]):
         raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")
-    messages = [dict(message) for message in info["messages"]]
     if not (isinstance(env, ToolEnv) and env.tools and env.parser.in_templates):
-        return messages
-    tools = env.parser.instructions(env.tool_schemas)
-    if messages[0]["role"] == "system":
-        messages[0]["content"] = f"{messages[0]['content']}\n\n{tools}"
-        return messages
-    return [{"role": "system", "content": tools}, *messages]
+        return info["messages"]
+    *system, question = info["messages"]
+    texts = [*(message["content"] for message in system), env.parser.instructions(env.tool_schemas)]
+    return [{"role": "system", "content": "\n\n".join(texts)}, question]
 
 
 def opening_text(env: TextEnv, info: dict[str, Any]) -> str:

@@ -62,15 +62,7 @@ class FromGem(TextEnv):
 
         gymnasium.register("Gem/Wordle-v0", entry_point=FromGem, kwargs={"gem_id": "game:Wordle-v0-easy"})
 
-    ## Description
-    Whatever GEM has under that id. The episode's task is GEM's seed.
-
-    ## Reward
-    `reward` (weight 1): GEM's own.
-
-    ## Episode end
-    `terminated` when GEM says that it terminated, also where it says truncated as well, as its data set environments
-    do; `truncated` where it says only that.
+    The episode's task is GEM's seed, `reward` (weight 1) its own. `terminated` where GEM terminates or truncates.
 
     Args:
         gem_id: an id that `gem.make` knows.
@@ -103,7 +95,7 @@ class FromGem(TextEnv):
     def respond(self, action: str) -> Reply:
         with _own_generators():
             observation, reward, terminated, truncated, _ = self._gem.step(action)
-        reward, over = float(reward), bool(terminated or truncated)
+        over, reward = bool(terminated or truncated), float(reward)
         success = over and reward >= self._success_reward
         return Reply(str(observation), terms={"reward": reward}, terminated=over, success=success)
 
@@ -111,9 +103,9 @@ class FromGem(TextEnv):
 @contextmanager
 def _own_generators() -> Iterator[None]:
     """Keep the process's random numbers as they are: GEM's `reset` seeds Python's and NumPy's global generators."""
-    before = random.getstate(), np.random.get_state()
+    python, numpy = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+        random.setstate(python)
+        np.random.set_state(numpy)

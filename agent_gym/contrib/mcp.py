@@ -4,13 +4,12 @@
     tools = mcp_tools("http://127.0.0.1:8000/mcp")      # or an address, by streamable HTTP
 
 The official package does the protocol (`pip install 'agent-gym[mcp]'`). It is asynchronous and environments are not,
-so one thread of this process runs its loop, and holds one connection per server for all environments. It ends with the
-last of the server's tools, and so does a command. A forked process connects anew when it first calls.
+so one thread of this process runs its loop, with one connection per server for all environments, which ends with the
+last of the server's tools. A forked process connects anew when it first calls.
 
 A result marked `isError`, or invalid arguments, is the policy's fault and an observation. A server that is gone, late,
 or breaks the protocol is an `EnvFailure`. A lost connection is made again, once per call; what was under way is then
-called a second time. Left out on purpose: resources, prompts, sampling, and servers that keep a state for one caller,
-because all episodes are one caller.
+called a second time. Left out on purpose: resources, prompts, sampling, and servers that keep a state for one caller.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class MCPTool(Tool):
         self._server = server
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Have the server run it; `EnvFailure` if the server does not answer as it has to."""
         try:
             # Lone surrogates, infinities and nesting without end are no JSON, and would break the connection.
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
@@ -115,12 +113,11 @@ class _Connection:
         address = words[0].startswith(("http://", "https://"))
         try:
             async with mcp.Client(words[0] if address else self._command(words, env)) as self.client:
-                self.listed, cursor = [], None
-                while True:
-                    page = await self.client.list_tools(cursor=cursor)
+                page = await self.client.list_tools()
+                self.listed = page.tools
+                while page.next_cursor is not None:
+                    page = await self.client.list_tools(cursor=page.next_cursor)
                     self.listed += page.tools
-                    if (cursor := page.next_cursor) is None:
-                        break
                 self._ready.set_result(None)
                 await self._leave.wait()
         except BaseException as error:
@@ -151,8 +148,7 @@ class _Connection:
                 yield streams
 
     @property
-    def words(self) -> str:
-        """The end of the server's standard error, as the end of an error message."""
+    def words(self) -> str:  # the end of an error message
         text = self._stderr.decode(errors="replace").strip()
         return f"; its output:\n{text}" if text else ""
 
@@ -163,22 +159,21 @@ class _Connection:
                 _get_loop().call_soon_threadsafe(self._leave.set)
 
     def close(self) -> None:
+        self.leave()
         with suppress(Exception):
-            _get_loop().call_soon_threadsafe(self._leave.set)
             if not self._ready.done():
                 self._task.cancel()
             self._task.result(_STOP_S)
 
 
 class _Server:
-    """A server by its settings; there is one object per process and settings; a copy or a pickle is the same object."""
+    """A server by its settings; one object per process and settings, which copies and pickles stand for."""
 
     def __init__(self, words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> None:
         self.words, self.env, self.timeout_s = words, env, timeout_s
         self.forget()
 
     def forget(self) -> None:
-        """Have no connection."""
         self._connection: _Connection | None = None
         self._lock = threading.Lock()
 
@@ -245,13 +240,10 @@ def _text(result: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first error in the groups that the package's tasks make of one."""
-    while isinstance(error, BaseExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):  # the package's tasks make groups of one error
         error = error.exceptions[0]
     return described(error)
 
-
-# One loop and one set of connections per process.
 
 _lock = threading.RLock()
 _servers: weakref.WeakValueDictionary[tuple[Any, ...], _Server] = weakref.WeakValueDictionary()

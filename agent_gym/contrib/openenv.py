@@ -16,9 +16,7 @@ from agent_gym.errors import EnvFailure, require
 
 @cache
 def openenv_types() -> tuple[type, type]:
-    """Return the classes of action and observation that `to_openenv` speaks.
-
-    `TextAction(text)` is the policy's turn; `TextObservation(text, truncated, reward_terms)` what the world answers.
+    """Return `TextAction(text)` and `TextObservation(text, truncated, reward_terms)`, which `to_openenv` speaks.
 
     Raises:
         ConfigError: if OpenEnv is not installed.
@@ -86,16 +84,12 @@ class FromOpenEnv(TextEnv):
         FromOpenEnv(EchoEnvironment, to_action=lambda text: EchoAction(message=text), to_text=lambda o: o.echoed)
         FromOpenEnv(lambda: EchoEnv(base_url="http://127.0.0.1:8000").sync(), to_action=..., to_text=...)
 
-    ## Reward
-    `reward` (weight 1): OpenEnv's own; none counts as 0.
-
-    ## Episode end
-    `terminated` when the observation is `done`: OpenEnv does not distinguish the end of a task from a limit.
+    `reward` (weight 1) is OpenEnv's own; none counts as 0. `terminated` when the observation is `done`: OpenEnv does
+    not distinguish the end of a task from a limit.
 
     Args:
         make: makes an `Environment` or a synchronous client.
-        to_action: from the policy's text to an action. What it refuses with a `ValueError` (pydantic's are such) is the
-            policy's mistake, and the policy reads why.
+        to_action: from the policy's text to an action. A `ValueError` (pydantic's are such) is the policy's mistake.
         to_text: from an observation to what the policy reads.
         success_reward: an episode whose last reward is at least this counts as solved.
         **kwargs: see `TextEnv`.

@@ -15,9 +15,11 @@ import gymnasium
 from agent_gym.chat import Message
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, require
+from agent_gym.registry import make
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
 
+_NO_TOOLS = ("reset", "get_reward", "close")
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
 
 
@@ -35,21 +37,12 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
         trl.GRPOTrainer(model, **to_trl("AgentR1/GSM8K-v0")._asdict(), args=...)
 
     A method that is called plays a turn with that call, and the last message of a completion is played as the answer.
-    The reward is that of the whole episode.
-
-    Args:
-        env_id: an environment whose turns are tool calls and a final answer.
-        split: its split.
-        tasks: how many of its tasks.
-        seed: of everything random in them.
-        **env_kwargs: arguments of the environment.
+    The reward is that of the whole episode. Task i (of `tasks`) of the split is reset with `seed` + i.
 
     Raises:
         ConfigError: if the environment has no tools, `datasets` is not installed, or there are fewer tasks.
     """
-    from agent_gym.rollout import make_env
-
-    probe = make_env(env_id, env_kwargs).unwrapped
+    probe = make(env_id, **env_kwargs)
     if not isinstance(probe, ToolEnv) or not probe.tools:
         raise ConfigError(f"{env_id} has no tools, and TRL's environments are tools: train it with AgentGRPOTrainer")
     if split not in probe.tasks or len(probe.tasks[split]) < tasks:
@@ -92,20 +85,18 @@ class _Environment:
         return str(observation)
 
 
-def _method(tool: Tool) -> Any:
-    """Make a method that TRL turns into the same tool: it reads the signature and the docstring."""
-
+def _method(tool: Tool) -> Any:  # TRL makes the same tool of it: it reads the signature and the docstring
     def call(self: Any, **arguments: Any) -> str:
         return self._turn(self._env.unwrapped.parser.render(tool.name, arguments))
 
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", [])
-    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("self", keyword)]
     lines = [tool.description, "", "Args:"]
     for name in sorted(properties, key=lambda name: name not in required):
         kind = _TYPES.get(properties[name].get("type", "string"), str)
         default = inspect.Parameter.empty if name in required else properties[name].get("default")
-        keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters.append(inspect.Parameter(name, keyword, annotation=kind, default=default))
         lines.append(f"    {name}: {properties[name].get('description') or name}")
     call.__name__ = call.__qualname__ = tool.name
@@ -128,11 +119,8 @@ def _reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -
 class FromTRL(ToolEnv):
     """An environment that was written for TRL's `environment_factory`.
 
-    ## Description
-    The row's `prompt`, and behind it what `reset` returns. Public methods are tools.
-
-    ## Reward
-    `reward` (weight 1), at the end: `get_reward()` of the environment, and `reward_func` of the completion.
+    An episode begins with the row's `prompt` and what `reset` returns; public methods are tools. `reward` (weight 1) is
+    paid at the end: `get_reward()` of the environment, and `reward_func` of the completion.
 
     Args:
         factory: makes the environment; what TRL takes.
@@ -161,11 +149,8 @@ class FromTRL(ToolEnv):
         if reward_func is None and not hasattr(self._trl, "get_reward"):
             raise ConfigError(f"{type(self._trl).__name__} has no get_reward: give reward_func=")
         names = [name for name, _ in inspect.getmembers(type(self._trl), inspect.isfunction) if name[0] != "_"]
-        hidden = ("reset", "get_reward", "close")
-        tools = [_Method(tool(getattr(self._trl, name))) for name in names if name not in hidden]
-        splits = rows if isinstance(rows, Mapping) else {"train": rows}
-        kwargs.setdefault("split", next(iter(splits), "train"))
-        super().__init__(splits, tools=tools, **kwargs)
+        tools = [_Method(tool(getattr(self._trl, name))) for name in names if name not in _NO_TOOLS]
+        super().__init__(rows if isinstance(rows, Mapping) else {"train": rows}, tools=tools, **kwargs)
 
     def begin(self, task: Any) -> str:
         text = self._trl.reset(**task)
@@ -180,19 +165,15 @@ class FromTRL(ToolEnv):
     def answer(self, text: str) -> Reply:
         reward = float(self._trl.get_reward()) if hasattr(self._trl, "get_reward") else 0.0
         if self._reward_func is not None:
-            turns: list[Message] = [
-                {"role": "tool" if s.source == "env" else "assistant", "content": s.text}
-                for s in self.transcript.segments
-                if s.source in ("agent", "env")
-            ]
-            completion = [*turns, {"role": "assistant", "content": text}]
+            roles = {"agent": "assistant", "env": "tool"}
+            before = [(roles[one.source], one.text) for one in self.transcript.segments if one.source in roles]
+            completion = [{"role": role, "content": words} for role, words in (*before, ("assistant", text))]
             columns = {name: [value] for name, value in self._row.items() if name != "prompt"}
             (paid,) = self._reward_func(
                 prompts=[self._row.get("prompt")], completions=[completion], environments=[self._trl], **columns
             )
             reward += float(paid)
-        success = reward >= self._success_reward
-        return Reply(terms={"reward": reward}, terminated=True, success=success)
+        return Reply(terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
 
 
 class _Method(Tool):

@@ -41,13 +41,7 @@ def to_verifiers(env_id: str, *, split: str = "train", tasks: int = 100, seed: i
     """Make an environment of agent_gym a `verifiers.MultiTurnEnv`.
 
     Calls are text in the environment's own format, which the prompt describes. The rubric pays the sum of the rewards.
-
-    Args:
-        env_id: the environment.
-        split: its split.
-        tasks: how many of its tasks.
-        seed: of everything random in them.
-        **env_kwargs: arguments of the environment.
+    Task i (of `tasks`) of the split is reset with `seed` + i.
 
     Raises:
         ConfigError: if verifiers is not installed or too new, or there are fewer tasks.
@@ -70,7 +64,6 @@ def to_verifiers(env_id: str, *, split: str = "train", tasks: int = 100, seed: i
             return state
 
         async def env_response(self, messages: Any, state: Any, **kwargs: Any) -> Any:
-            """Play the turn; the answer to the last one is verifiers' final response."""
             mine = state[_KEY]
             action = messages[-1].content or ""
             _, reward, terminated, truncated, info = await asyncio.to_thread(mine["env"].step, action)
@@ -99,14 +92,8 @@ def to_verifiers(env_id: str, *, split: str = "train", tasks: int = 100, seed: i
 class FromVerifiers(ToolEnv):
     """An environment of verifiers (before 0.4).
 
-    ## Description
-    The row's prompt. Turns with calls of the environment's tools are handed over as tool calls, others as text.
-
-    ## Reward
-    `reward` (weight 1), when the episode ends: what the rubric gives. Its metrics are in `info["metrics"]`.
-
-    ## Episode end
-    `terminated` when verifiers ends the rollout.
+    Turns with calls of the environment's tools are handed over as tool calls, others as text. `terminated` when
+    verifiers ends the rollout; then `reward` (weight 1) is what the rubric gives, and its metrics are in the info.
 
     Args:
         env: a `verifiers.Environment`. Copies of this environment share it, and it keeps no state of an episode.
@@ -127,11 +114,8 @@ class FromVerifiers(ToolEnv):
         if env.dataset_source is not None or env.dataset is not None:
             tasks["train"] = env.get_dataset()
         tasks["test"] = env.get_eval_dataset()
-        kwargs.setdefault("split", next(iter(tasks)))
-        super().__init__(tasks, tools=[], max_turns=max_turns, **kwargs)
-        shown = [Tool(one.name, one.description, one.parameters) for one in env.tool_defs or []]
-        self._tool_names = {tool.name for tool in shown}
-        self.tool_schemas = [tool.schema for tool in shown]
+        tools = [Tool(one.name, one.description, one.parameters) for one in env.tool_defs or []]  # verifiers runs them
+        super().__init__(tasks, tools=tools, max_turns=max_turns, **kwargs)
 
     def begin(self, task: Any) -> str:
         self.close()
@@ -140,24 +124,18 @@ class FromVerifiers(ToolEnv):
         if prompt is None:
             raise EnvFailure("verifiers ended the rollout before the first turn")
         self._seen = len(prompt)
-        self._system = "\n\n".join(one["content"] for one in prompt[:-1])
-        return prompt[-1]["content"]
-
-    def opening_system_prompt(self) -> str:
-        shown = self.renderer is None or self.renderer.renders_tools or not self.tool_schemas
-        tools = "" if shown else self.parser.instructions(self.tool_schemas)
-        return "\n\n".join(filter(None, [self._system, tools]))
+        *before, last = (one["content"] for one in prompt)
+        self.system_prompt = "\n\n".join(before)
+        return last
 
     def respond(self, action: str) -> Reply:
         assert self._rollout is not None
-        calls = [call for call in self.parser.parse(action) if call.name in self._tool_names and not call.error]
-        self._rollout.take(action, calls)
+        calls = [call for call in self.parser.parse(action) if call.name in self.tools and not call.error]
+        self._rollout.take((action, calls))
         prompt, result = self._rollout.next_prompt()
         if prompt is None:
-            reward = float(result["reward"] or 0.0)
-            metrics = {name: float(value) for name, value in (result.get("metrics") or {}).items()}
-            success = reward >= self._success_reward
-            terms = {"reward": reward}
+            reward, metrics = float(result["reward"] or 0.0), result.get("metrics") or {}
+            success, terms = reward >= self._success_reward, {"reward": reward}
             return Reply(messages=[], terms=terms, terminated=True, success=success, metrics=metrics, tool_calls=calls)
         # Behind what was seen stand this turn's own message and the answers to it.
         answers = prompt[self._seen + 1 :]
@@ -166,7 +144,7 @@ class FromVerifiers(ToolEnv):
 
     def close(self) -> None:
         if self._rollout is not None:
-            self._rollout.stop()
+            self._rollout.take(None)
             self._rollout = None
 
 
@@ -200,14 +178,10 @@ class _Rollout:
             raise EnvFailure(f"verifiers' rollout broke: {result['error']}")
         return prompt, result
 
-    def take(self, text: str, calls: Sequence[Any]) -> None:
-        """Take the policy's turn."""
-        self._loop.call_soon_threadsafe(self._turns.put_nowait, (text, calls))
-
-    def stop(self) -> None:
-        """End the rollout, if it has not ended by itself."""
+    def take(self, turn: tuple[str, Sequence[Any]] | None) -> None:
+        """Take the policy's turn: a text and its calls; None ends the rollout, if it has not ended by itself."""
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._turns.put_nowait, None)
+            self._loop.call_soon_threadsafe(self._turns.put_nowait, turn)
 
     async def turn(self, prompt: Sequence[Any]) -> tuple[str, Sequence[Any]]:
         """Show a prompt to the episode and wait for the policy; called by verifiers' loop."""
@@ -219,7 +193,6 @@ class _Rollout:
 
 
 def _make_client(vf: Any, rollout: _Rollout) -> Any:
-    """Make the client that verifiers asks instead of a model server."""
     types = require("verifiers.types", "verifiers")
     base = require("verifiers.clients", "verifiers").Client
 

@@ -9,12 +9,12 @@ r"""Programs in what a policy wrote: `<code>` blocks as in ReTool (arXiv:2504.11
 
 The rules, where ReTool's evaluation and verl's recipe have one they are theirs:
 
-- A turn stops at `</code>`. One that does not, because the engine did not stop it or cut it off, counts as closed.
+- A turn stops at `</code>`; one that was cut off counts as closed.
 - Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). Tool calls
   all run, in their order (verl).
-- The fence inside of `<code>` may be missing. A fence without `<code>` is a program if it says that it is Python and no
+- The fence inside of `<code>` may be missing. A fence without `<code>` is a program if it names Python and no
   `\boxed{}` follows: an answer may show the program that it comes from.
-- Where a turn holds both blocks and tool calls, whichever it opens first is meant: programs may print the other one.
+- Of blocks and tool calls in one turn, the kind that it opens first is meant: programs may print the other one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CodeParser:
     def parse(self, text: str) -> list[ToolCall]:
         if _calls(text):
             return self._hermes.parse(text)
-        code = _last_block(text) if _OPEN in text else _last_fence(text)
+        code = _program(text)
         if code is None:
             return []
         if not code.strip():
@@ -81,34 +81,18 @@ def _calls(text: str) -> bool:
     return call >= 0 and not 0 <= block < call
 
 
-def _last_block(text: str) -> str:
-    """The program in the last `<code>` of a text."""
-    block = text[text.rfind(_OPEN) + len(_OPEN) :].partition(_CLOSE)[0]
-    start = _last_end(_PYTHON, block)
-    if start is None:
-        # A fence that names no language is only looked for at the beginning: further down it would be the closing one.
-        first = _FENCE.match(block.lstrip("\n"))
-        if first is None:
-            return block.strip("\n")
-        block, start = block.lstrip("\n"), first.end()
-    return _up_to_fence(block[start:])
-
-
-def _last_fence(text: str) -> str | None:
-    """The program in the last ```python fence of a text, unless an answer follows it."""
-    start = _last_end(_PYTHON, text)
-    if start is None or text.find("\\boxed", start) >= 0:
+def _program(text: str) -> str | None:
+    """The program in the last `<code>` of a turn, else in its last ```python fence, unless an answer follows that."""
+    _, opened, block = text.rpartition(_OPEN)
+    if opened:
+        block = block.partition(_CLOSE)[0].strip("\n")
+    starts = [fence.end() for fence in _PYTHON.finditer(block)]
+    if not opened and (not starts or "\\boxed" in block[starts[-1] :]):
         return None
-    return _up_to_fence(text[start:])
-
-
-def _up_to_fence(text: str) -> str:
-    end = _FENCE.search(text)
-    return (text if end is None else text[: end.start()]).strip("\n")
-
-
-def _last_end(pattern: re.Pattern[str], text: str) -> int | None:
-    end = None
-    for match in pattern.finditer(text):
-        end = match.end()
-    return end
+    if not starts:
+        # A fence that names no language is only looked for at the beginning: further down it would be the closing one.
+        first = _FENCE.match(block)
+        if first is None:
+            return block
+        starts = [first.end()]
+    return _FENCE.split(block[starts[-1] :], maxsplit=1)[0].strip("\n")

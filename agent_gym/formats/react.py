@@ -7,10 +7,9 @@
 The paper has no rules for other text of a model, so these are ours:
 
 - An action stands at the beginning of a line, after `Action:` or `Action 3:` or, if its name is known, without it
-  (`click[Buy Now]`). In the middle of a line it is no action. Case does not matter.
+  (`click[Buy Now]`). Case does not matter. All actions of a turn are run, in their order.
 - Its argument ends at the bracket that closes it, so that it may hold brackets in pairs; where they are not in pairs,
-  at the last closing bracket of the line. What follows on the line is not looked at.
-- All actions of a turn are run, in their order.
+  at the last closing bracket of the line.
 - The world writes the observations: a turn ends at `Observation:`, the stop string, and what follows one is not read.
 - `Finish[answer]` calls nothing: a turn that only finishes is the answer.
 """
@@ -62,33 +61,27 @@ class ReActParser:
 
     def parse(self, text: str) -> list[ToolCall]:
         calls = []
-        for action in self._actions(_own(text)):
-            if action.error is not None:
-                calls.append(ToolCall(action.name, error=action.error))
-            elif action.name in self.arguments:
-                calls.append(ToolCall(action.name, {self.arguments[action.name]: action.argument}))
-            elif action.name != self.finish:
-                calls.append(ToolCall(action.name))  # the environment says that there is no such tool
+        for _, _, name, argument, error in self._actions(_own(text)):
+            if error is not None or name != self.finish:  # an unknown name is the environment's to refuse
+                known = error is None and name in self.arguments
+                calls.append(ToolCall(name, {self.arguments[name]: argument} if known else {}, error))
         return calls
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"Action: {self._write(name, arguments[self.arguments[name]])}"
 
     def render_answer(self, text: str) -> str:
-        """Write the action that states the answer; `ConfigError` if there is none."""
         if self.finish is None:
             raise ConfigError("this ReActParser was made with finish=None, so that no action states an answer")
         return f"Action: {self._write(self.finish, text)}"
 
     def observe(self, text: str) -> str:
-        """Write what the world answers to an action."""
         return f"Observation: {text}"
 
     def tagged(self, text: str) -> str:
         """Return a turn with tags in place of ReAct's words, for rewards that look for tags.
 
-        A thought becomes `<think>`, the answer `<answer>`, another action `<tool_call>`. What is none of them stays as
-        it is, and what is not read is left out.
+        A thought becomes `<think>`, the answer `<answer>`, another action `<tool_call>`; what is not read is left out.
         """
         text = _own(text)
         pieces, end = [], 0
@@ -102,8 +95,7 @@ class ReActParser:
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
         functions = [tool["function"] for tool in tools if tool["function"]["name"] in self.arguments]
-        calls = [self._write(function["name"], self.arguments[function["name"]]) for function in functions]
-        lines = [f"{call}: {function['description']}" for call, function in zip(calls, functions, strict=True)]
+        lines = [f"{self._write(one['name'], self.arguments[one['name']])}: {one['description']}" for one in functions]
         if self.finish is not None:
             lines.append(f"{self._write(self.finish, 'answer')}: State the answer. This ends the task.")
         listing = "\n".join(lines)
@@ -134,17 +126,18 @@ class ReActParser:
 
 
 def _own(text: str) -> str:
-    """Return what the policy says for itself: everything before the first observation."""
-    observation = _OBSERVATION.search(text)
-    return text if observation is None else text[: observation.start()]
+    """Return what the policy wrote for itself: everything before the first observation."""
+    return _OBSERVATION.split(text, maxsplit=1)[0]
 
 
 def _closing(text: str, start: int, stop: int) -> int | None:
     """Find the bracket that closes the one before `start`, else the last one that closes anything, else None."""
     depth, last = 1, None
     for bracket in _BRACKET.finditer(text, start, stop):
-        depth += 1 if bracket[0] == "[" else -1
-        last = last if bracket[0] == "[" else bracket.start()
+        if bracket[0] == "[":
+            depth += 1
+            continue
+        depth, last = depth - 1, bracket.start()
         if not depth:
             break
     return last

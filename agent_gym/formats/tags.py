@@ -26,22 +26,18 @@ class TagParser:
         self._block = re.compile(rf"<({names})>(.*?)(</\1>|\Z)", re.DOTALL)
 
     def parse(self, text: str) -> list[ToolCall]:
-        calls = []
-        for block in self._block.finditer(text):
-            name = block[1]
-            if not block[3]:
-                calls.append(ToolCall(name, error=f"<{name}> is not closed by </{name}>"))
-            else:
-                calls.append(ToolCall(name, {self.arguments[name]: block[2].strip()}))
-        return calls
+        return [
+            ToolCall(name, {self.arguments[name]: content.strip()})
+            if closed
+            else ToolCall(name, error=f"<{name}> is not closed by </{name}>")
+            for name, content, closed in self._block.findall(text)
+        ]
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"<{name}>{arguments[self.arguments[name]]}</{name}>"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        lines = []
-        for function in (tool["function"] for tool in tools):
-            name = function["name"]
-            if name in self.arguments:
-                lines.append(f"<{name}>{self.arguments[name]}</{name}>: {function['description']}")
+        known = [tool["function"] for tool in tools if tool["function"]["name"] in self.arguments]
+        shown = {argument: argument for argument in self.arguments.values()}
+        lines = [f"{self.render(one['name'], shown)}: {one['description']}" for one in known]
         return "You may call a tool by writing one of these tags:\n" + "\n".join(lines)

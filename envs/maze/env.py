@@ -180,14 +180,7 @@ class Layout:
 
 
 class Layouts(Sequence[Any]):
-    """The layouts of a split: those of train are made one by one, the others all at once, each of them once.
-
-    Args:
-        split: "train", "validation" or "test".
-        length: how many there are, outside of train at most: of small mazes there are fewer.
-        size: cells along each side.
-        longest: most moves from start to goal.
-    """
+    """The layouts of a split, outside of train at most `length` and each of them once, of at most `longest` moves."""
 
     def __init__(self, split: str, length: int, size: int, longest: int) -> None:
         self._given = split, length, size, longest
@@ -196,31 +189,31 @@ class Layouts(Sequence[Any]):
         return self._given[1] if self._given[0] == "train" else len(_distinct(*self._given))
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a layout; `ConfigError` if there seems to be none of this size and length."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        split, _, size, longest = self._given
-        return next(_layouts(split, size, longest, index)) if split == "train" else _distinct(*self._given)[index]
+        split, length, size, longest = self._given
+        if split != "train":
+            return _distinct(*self._given)[index]
+        return next(_layouts(split, size, longest, range(length)[index]))
 
 
 _DRAWING = threading.Lock()  # or the threads of a rollout would all draw the same
-_DRAWN: dict[tuple[str, int, int, int], tuple[Layout, ...]] = {}
 
 
-def _distinct(split: str, length: int, size: int, longest: int) -> tuple[Layout, ...]:
-    """Draw each layout until it is new; where it never is, there are no more."""
-    key = split, length, size, longest
+def _distinct(*given: Any) -> tuple[Layout, ...]:
     with _DRAWING:
-        if key not in _DRAWN:
-            found: dict[Layout, None] = {}
-            for index in range(length):
-                tries = itertools.islice(_layouts(split, size, longest, index), _MOST_REPEATS)
-                layout = next((layout for layout in tries if layout not in found), None)
-                if layout is None:
-                    break
-                found[layout] = None
-            _DRAWN[key] = tuple(found)
-        return _DRAWN[key]
+        return _drawn(*given)
+
+
+@functools.cache
+def _drawn(split: str, length: int, size: int, longest: int) -> tuple[Layout, ...]:
+    """Draw each layout until it is new; where it never is, there are no more."""
+    found: dict[Layout, None] = {}
+    for index in range(length):
+        tries = itertools.islice(_layouts(split, size, longest, index), _MOST_REPEATS)
+        layout = next((layout for layout in tries if layout not in found), None)
+        if layout is None:
+            break
+        found[layout] = None
+    return tuple(found)
 
 
 def _layouts(split: str, size: int, longest: int, index: int) -> Iterator[Layout]:
