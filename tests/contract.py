@@ -9,9 +9,6 @@ import pytest
 
 from agent_gym.images import images_of
 from agent_gym.registry import ENVS
-from agent_gym.testing import check_returned, expert_episode, leaves, play
-
-__all__ = ["IDS", "check_returned", "encoder_of", "every_id", "expert_episode", "leaves", "play"]
 
 IDS = [entry.id for entry in ENVS if entry.needs is None]
 """The ids that can be made without arguments."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from toy_envs import WorldEnv
 
-from agent_gym import ConfigError, Reply
+from agent_gym import ConfigError
 from agent_gym.chat import ChatRenderer
 
 pytest.importorskip("trl")
@@ -23,18 +23,6 @@ from test_chat_templates import (  # noqa: E402
 from tiny import make_tiny_tokenizer  # noqa: E402 - needs transformers
 
 
-def test_script_written_turns_are_encoded_once_and_closed() -> None:
-    case = CASES[0]
-    env = WorldEnv(system_prompt="", tokenizer=tokenizer_of(case))
-    env.reset(options={"task": {"question": "q", "replies": [Reply("a")]}})
-    info = env.step("said by hand")[-1]
-    agent = info["token_spans"][0]
-    assert info["token_ids"][: agent.stop - agent.start] == env.renderer.encode("said by hand") + [
-        env.renderer.end_of_turn
-    ]
-    assert env.renderer.decode_action(env.renderer.encode_action("said by hand")) == "said by hand"
-
-
 def test_decoding_shows_what_was_sampled() -> None:
     renderer = renderer_of(CASES[0])
     start = renderer.tokenizer.convert_tokens_to_ids("<|im_start|>")
@@ -43,6 +31,7 @@ def test_decoding_shows_what_was_sampled() -> None:
     assert renderer.decode_action([start, *words, end, end]) == "<|im_start|>a b"
     assert renderer.decode_action([*words, end, *words]) == "a b<|im_end|>a b"  # only the end is cut
     assert renderer.decode_action([end]) == renderer.decode_action([]) == ""
+    assert renderer.encode_action("a b") == [*words, end] and renderer.encode_action("a b", closed=False) == words
 
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
@@ -99,21 +88,13 @@ def test_system_prompt_that_the_template_refuses() -> None:
     assert WorldEnv(system_prompt="", tokenizer=tokenizer_of(case)).reset(seed=0)[1]["token_ids"]
 
 
-def test_observation_role_can_be_chosen() -> None:
-    tokenizer = tokenizer_of(CASES[0])
-    renderer = ChatRenderer(tokenizer, observation_role="user")
-    text = tokenizer.decode(renderer.reply([], [{"role": "tool", "content": "A"}, {"role": "tool", "content": "B"}]))
-    assert text == "<|im_end|>\n<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\n"
-    with pytest.raises(ConfigError, match="'narrator'"):
-        ChatRenderer(tokenizer, observation_role="narrator")
-
-
 def test_a_template_that_prints_any_role_knows_no_tools() -> None:
     prints = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer = make_tiny_tokenizer(chat_template=prints)
     assert ChatRenderer(tokenizer).observation_role == "user"
-    text = tokenizer.decode(ChatRenderer(tokenizer).reply([], [{"role": "tool", "content": "A"}]))
-    assert text == "<|im_end|>\n<|im_start|>user\nA<|im_end|>\n"
+    answers = [{"role": "tool", "content": text} for text in "AB"]
+    text = tokenizer.decode(ChatRenderer(tokenizer).reply([], answers))
+    assert text == "<|im_end|>\n<|im_start|>user\nA\nB<|im_end|>\n"
 
 
 def test_template_arguments_reach_the_template() -> None:

@@ -11,19 +11,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 from process_tools import alive
 
-from agent_gym import ConfigError, EnvFailure, Reply, ToolEnv
+from agent_gym import ConfigError, EnvFailure, QuestionEnv
 from agent_gym.contrib.mcp import MCPTool, _close_all, mcp_tools
-from agent_gym.rewards import final_answer
+from agent_gym.testing import check_text_env
 
 pytest.importorskip("mcp")
 
@@ -73,10 +71,7 @@ def test_answers_are_text(tools: dict[str, MCPTool]) -> None:
     assert tools["picture"].run({}).text == "look:\n[image: image/png]"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"name": "Zed"}, {}, {"name": 5}, {"name": "Ada", "loud": "very"}, {"name": "\ud800"}, {"name": float("inf")}],
-)
+@pytest.mark.parametrize("arguments", [{"name": "Zed"}, {}, {"name": "\ud800"}, {"name": float("inf")}])
 def test_the_policys_mistakes_are_observations(tools: dict[str, MCPTool], arguments: dict[str, Any]) -> None:
     answer = tools["room_of"].run(arguments)
     assert answer.error and answer.text
@@ -110,7 +105,7 @@ def test_a_lost_server_is_started_again_once(tmp_path: Path) -> None:
     assert tools["room_of"].run({"name": "Ada"}).text == "101"
 
 
-def test_connections_are_shared_by_settings() -> None:
+def test_connections_are_shared_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def pid(**settings: Any) -> str:
         return by_name(mcp_tools(STDIO, **settings))["about"].run({"name": "pid"}).text
 
@@ -118,9 +113,6 @@ def test_connections_are_shared_by_settings() -> None:
     assert pid() == pid() == copy.deepcopy(first).run({"name": "pid"}).text
     assert pickle.loads(pickle.dumps(first)).run({"name": "pid"}).text == pid()
     assert pid(timeout_s=20) != pid()
-
-
-def test_a_command_gets_the_variables_it_is_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_TRAINER", "1")
     about = by_name(mcp_tools(STDIO, env={"GIVEN": "yes"}))["about"]
     assert about.run({"name": "GIVEN"}).text == "yes"
@@ -163,69 +155,30 @@ print(tools["about"].run({{"name": "pid"}}).text, flush=True)
         ("/nowhere/at-all --fast", "/nowhere/at-all --fast.*No such file"),
         ([sys.executable, "-c", "raise SystemExit('no licence')"], "no licence"),
         ("http://127.0.0.1:1/mcp", "http://127.0.0.1:1/mcp cannot be used.*onnect"),
-        ("", "server is ''"),
         ("python 'server.py", 'server is "python \'server.py"'),
         ([], r"server is \[\]"),
     ],
 )
-def test_servers_that_cannot_be_used_are_named(server: Any, words: str) -> None:
+def test_servers_that_cannot_be_used_are_named(server: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"(?s){words}"):
+        mcp_tools(server)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ConfigError, match=r"'mcp'.*agent-gym\[mcp\]"):
         mcp_tools(server)
 
 
-def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(ConfigError, match=r"'mcp'.*agent-gym\[mcp\]"):
-        mcp_tools(STDIO)
-
-
-# An environment.
-
-
-class RoomsEnv(ToolEnv):
-    """One look-up at a server, then the answer."""
-
-    reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0}
-
-    def __init__(self, server: Any = STDIO, **kwargs: Any) -> None:
-        tasks = {
-            split: [{"who": name, "room": room} for name, room in (("Ada", "101"), ("Bo", "202"))] * 4
-            for split in ("train", "validation", "test")
-        }
-        wanted = [tool for tool in mcp_tools(server) if tool.name in ("room_of", "die")]
-        super().__init__(tasks, tools=wanted, **kwargs)
-
-    def begin(self, task: Any) -> str:
-        self._task = task
-        return f"In which room does {task['who']} sit?"
-
-    def answer(self, text: str) -> Reply:
-        correct = final_answer(text) == self._task["room"]
-        return Reply(terms={"answer": float(correct)}, terminated=True, success=correct)
-
-    def expert_action(self) -> str:
-        if self.turn == 0:
-            return self.parser.render("room_of", {"name": self._task["who"]})
-        return f"<answer>{self._task['room']}</answer>"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    gymnasium.register("Toy/Rooms-v0", entry_point=RoomsEnv)
-    yield
-    del gymnasium.registry["Toy/Rooms-v0"]
-
-
-def test_an_environment_with_tools_of_a_server(http: str) -> None:
-    for server in (STDIO, http):
-        env = gymnasium.make("Toy/Rooms-v0", server=server)
-        check_env(env.unwrapped)
-        env.reset(options={"index": 0})
-        said, _, _, _, info = env.step(env.unwrapped.parser.render("room_of", {"name": "Zed"}))
-        assert "nobody is called 'Zed'" in said and info["error"] == said
-        env.reset(options={"index": 1})
-        assert env.step(env.unwrapped.expert_action())[0] == "202"
-        assert env.step(env.unwrapped.expert_action())[1] == 1.0
+def test_an_environment_with_tools_of_a_server() -> None:
+    rows = [
+        {"question": f"In which room does {name} sit?", "answer": room} for name, room in (("Ada", 101), ("Bo", 202))
+    ]
+    tools = [tool for tool in mcp_tools(STDIO) if tool.name == "room_of"]
+    env = QuestionEnv(rows, tools)
+    check_text_env(lambda: QuestionEnv(rows, tools), expert=False)
+    env.reset(options={"index": 1})
+    answer, _, _, _, info = env.step(env.parser.render("room_of", {"name": "Zed"}))
+    assert "nobody is called 'Zed'" in answer and info["error"] == answer
+    assert env.step(env.parser.render("room_of", {"name": "Bo"}))[0] == "202"
+    assert env.step("<answer>202</answer>")[1] == 1.0
 
 
 def test_a_server_ends_with_the_last_of_its_tools() -> None:

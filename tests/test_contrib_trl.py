@@ -37,8 +37,8 @@ def test_tools_answers_and_rewards_are_the_environments() -> None:
     assert list(schema["parameters"]["properties"]) == list(own["parameters"]["properties"])
     log = expert_episode(ours, seed=4, options={"split": "train", "index": 4})
     *calls, last = policy_texts(log)
-    for said, (seen, *_) in zip(calls, log[1:], strict=False):
-        (call,) = ours.unwrapped.parser.parse(said)
+    for text, (seen, *_) in zip(calls, log[1:], strict=False):
+        (call,) = ours.unwrapped.parser.parse(text)
         assert env.calculator(**call.arguments) == seen
     completion = [{"role": "assistant", "content": last}]
     (paid,) = reward([completion], [env])
@@ -72,15 +72,15 @@ def test_trl_trains_on_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "kwargs", "said"),
+    ("env_id", "kwargs", "words"),
     [
         ("AgentR1/GSM8K-NoTool-v0", {}, "has no tools"),
         (GSM8K, {"split": "dev"}, "split 'dev'"),
         (GSM8K, {"split": "test", "tasks": 10**7}, "10000000 tasks"),
     ],
 )
-def test_what_cannot_be_lent_is_named(env_id: str, kwargs: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_lent_is_named(env_id: str, kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         to_trl(env_id, **kwargs)
 
 

@@ -16,29 +16,16 @@ from agent_gym.envs.gsm8k.env import MAX_LENGTH, calculate
     ("expression", "result"),
     [
         ("48/2", "24"),
-        (" 100 - 50 - 30 - 15 ", "5"),
-        ("2+3*4", "14"),
         ("(2+3)*4", "20"),
-        ("((((7))))", "7"),
-        ("7//2", "3"),
-        ("7%4", "3"),
-        ("20%(6)", "2"),
         ("-2**2", "-4"),  # a power binds tighter than a sign, as in Python
-        ("2**-1", "0.5"),
         ("2**3**2", "512"),
-        ("--5", "5"),
         ("-(3-5)", "2"),
-        ("10-4-3", "3"),
         ("(-1)**99999999999", "-1"),
-        ("1,200*2", "2400"),
         ("1,234,567.5*2", "2469135"),
         ("$1,200 - $.50", "1199.5"),
         ("20%*50", "10"),
-        ("50*20%", "10"),
         ("(10+10)%", "0.2"),
         ("−5×2÷4", "-2.5"),
-        (".5*4", "2"),
-        ("3.", "3"),
         ("\n3\t+\u00a04\n", "7"),
     ],
 )
@@ -51,16 +38,10 @@ def test_arithmetic(expression: str, result: str) -> None:
     [
         ("0.1+0.2", "0.3"),
         ("1/3*3", "1"),
-        ("1/3", "0.333333"),
         ("100/3", "33.333333"),
-        ("-2/3", "-0.666667"),
         ("1/300", "0.00333333"),  # below one: six significant digits, or small rates would all become 0
         ("1/8", "0.125"),
-        ("12.50", "12.5"),
         ("0.99999999", "1"),
-        ("-0.99999999", "-1"),
-        ("1/10**30", "0." + "0" * 29 + "1"),
-        ("10**20", "1" + "0" * 20),
     ],
 )
 def test_results_are_exact_and_short(expression: str, result: str) -> None:
@@ -71,29 +52,18 @@ def test_results_are_exact_and_short(expression: str, result: str) -> None:
     ("expression", "words"),
     [
         ("", "empty"),
-        (" \n ", "empty"),
         ("1/0", "division by zero"),
-        ("5//(2-2)", "division by zero"),
-        ("5%0", "division by zero"),
         ("0**-1", "division by zero"),
         ("2*", "missing at the end"),
-        ("*2", "missing before '*'"),
         ("2 3", "operator is missing before '3'"),
-        ("2(3)", "operator is missing before '('"),
         ("(2", "'(' without ')'"),
-        ("2)", "')' without '('"),
-        ("()", "missing before ')'"),
         ("20%-5", "ambiguous"),
         ("1,20", "','"),
-        ("1,2000", "','"),
         ("5 apples", "'a'"),
         ("__import__('os')", "'_'"),
         ("1e5", "'e'"),
-        ("1_000", "'_'"),
         ("4**0.5", "whole number"),
         ("٣+1", "u0663"),  # a digit to str.isdigit() and int(), and still not one of ours
-        ("\ud800", "ud800"),
-        ("1\x00+1", "x00"),
     ],
 )
 def test_mistakes_are_named(expression: str, words: str) -> None:
@@ -103,23 +73,13 @@ def test_mistakes_are_named(expression: str, words: str) -> None:
 
 HOSTILE = [
     "9**9**9",
-    "9**-9**9",
     "(2**4000)*(2**4000)",
-    "9" * 60,
     "1/" + "9" * 60,
-    "(1/3)**2000",
     "(" * 10_000 + "1" + ")" * 10_000,
-    "(" * 249 + "1" + ")" * 249 + "+",
-    "-" * 499,
-    "9" * 1_000_000,
-    " " * 1_000_000,
-    "1" + ",000" * 120 + "*x",
     "**".join(["9"] * 160),
     "*".join(["(2**4095)"] * 49),
     "+".join(f"1/{n}" for n in range(101, 181)),
     "\ud800" * 400,
-    "%" * 400,
-    "1%" * 200,
 ]
 
 

@@ -10,7 +10,9 @@ import gymnasium
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.gsm8k.env import annotated_steps, gold_answer
+from agent_gym.envs.gsm8k.env import annotated_steps, calculate, gold_answer
+from agent_gym.rewards import parse_number
+from agent_gym.testing import expert_episode
 from agent_gym.tools import HermesParser
 
 ROW = {
@@ -51,18 +53,12 @@ def test_an_episode() -> None:
     ("answer", "correct", "formed"),
     [
         ("<answer>1918273</answer>", 1, 1),
-        ("<answer>1,918,273</answer>", 1, 1),
-        ("<answer>$1918273.00</answer>", 1, 1),
+        ("<answer>$1,918,273.00</answer>", 1, 1),
         ("#### 1,918,273 eggs", 1, 0),  # right, but not in the form that is asked for
-        ("####", 0, 0),
         ("<answer>1918273</answer>, I think.", 1, 0),
-        ("<answer>48</answer> no, <answer>1918273</answer>", 1, 0),
         ("<answer>1918274</answer>", 0, 1),
-        ("<answer>-1918273</answer>", 0, 1),
         ("<answer></answer>", 0, 0),
-        ("<answer> \n</answer>", 0, 0),
         ("1918273", 0, 0),
-        ("", 0, 0),
     ],
 )
 def test_answers(answer: str, correct: int, formed: int) -> None:
@@ -86,6 +82,12 @@ def test_no_tool_version() -> None:
     env = make(no_tool=True)
     observation, info = env.reset(seed=0, options={"task": ROW})
     assert info["tools"] == [] and "calculator" not in observation and env.max_turns == 1
+    assert "<answer></answer>" in observation
+    assert {split: len(tasks) for split, tasks in env.tasks.items()} == {
+        "train": 20_000,
+        "validation": 1_000,
+        "test": 1_000,
+    }
     # A call is an answer like any other there, and a wrong one.
     ((text, reward, terminated, _, info),) = play(env, call("48/2"))
     assert (text, reward, terminated, info["tool_calls"]) == ("", 0.0, True, [])
@@ -101,19 +103,10 @@ def test_expert_follows_the_annotations() -> None:
     assert actions == [call("48/2"), call("24+24"), f"<answer>{GOLD}</answer>"]
     env.reset(seed=0, options={"task": ROW})
     assert env.expert_action("direct") == f"<answer>{GOLD}</answer>"
-    with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
-        env.expert_action("poetic")
 
 
-def test_prompt_expert_and_format_ask_for_the_same() -> None:
-    for env in (make(), make(no_tool=True)):
-        assert "<answer></answer>" in env.reset(seed=0, options={"task": ROW})[0]
-        answer = env.expert_action("direct")
-        assert play(env, answer)[-1][1] == pytest.approx(1.1) and answer == f"<answer>{GOLD}</answer>"
-
-
-@pytest.mark.parametrize("max_turns", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("n_calls", [0, 1, 2, 3, 8, 9])
+@pytest.mark.parametrize("max_turns", [1, 2, 4, 8])
+@pytest.mark.parametrize("n_calls", [0, 1, 3, 9])
 def test_expert_finishes_in_the_turns_it_has(max_turns: int, n_calls: int) -> None:
     """By several calls per turn where it must."""
     task = {"question": "q", "answer": "".join(f"<<{i}+0={i}>>" for i in range(n_calls)) + "#### 5"}
@@ -136,24 +129,42 @@ def test_reading_worked_answers() -> None:
 
 
 def test_a_task_of_another_shape_is_named() -> None:
-    for task in ({"question": "q"}, "q", ["question", "answer"], {"question": None, "answer": "#### 1"}):
+    for task in ({"question": "q"}, "q", {"question": None, "answer": "#### 1"}):
         with pytest.raises(ConfigError, match="question and answer"):
             make().reset(options={"task": task})
 
 
 def test_data_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path / "test.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
     env = make(data=str(path))
-    assert env.reset(seed=0)[1]["task_id"] == "train/0"
+    assert env.reset(seed=0)[1]["task_id"] == "test/0", "the only split there is"
     assert env.step(f"#### {GOLD}")[4]["is_success"]
-    test = tmp_path / "test.jsonl"
-    test.write_text(path.read_text())
-    assert make(data=str(test)).reset(seed=0)[1]["task_id"] == "test/0", "the only split there is"
     with pytest.raises(ConfigError, match="unknown split 'train'; this environment has: test; choose one by split"):
-        make(data=str(test), split="train")
+        make(data=str(path), split="train")
 
 
-def test_embedded_splits() -> None:
-    sizes = {split: len(tasks) for split, tasks in make().tasks.items()}
-    assert sizes == {"train": 20_000, "validation": 1_000, "test": 1_000}
+# The complete GSM8K, where its rows are on this machine.
+
+# Test row 319 writes the same number in another way: <<3/4=3/4>>.
+DISAGREEING = {"test": [(319, "3/4", "3/4", "0.75")], "train": []}
+
+
+@pytest.mark.parametrize(("split", "rows"), [("test", 1319), ("train", 7473)])
+def test_expert_and_calculator_solve_the_real_rows(gsm8k_folder: Path, split: str, rows: int) -> None:
+    """Each annotation is the number that the calculator gives, with the exceptions above; each answer is one number."""
+    env = gymnasium.make("AgentR1/GSM8K-v0", data=str(gsm8k_folder)).unwrapped
+    assert len(env.tasks[split]) == rows
+    unsolved, failed_calls, disagreeing = [], [], []
+    for index, row in enumerate(env.tasks[split]):
+        assert parse_number(gold_answer(row["answer"])) is not None, index
+        for expression, value in annotated_steps(row["answer"]):
+            number = parse_number(calculate(expression))
+            if number is None or number != parse_number(value):
+                disagreeing.append((index, expression, value, calculate(expression)))
+        log = expert_episode(env, options={"split": split, "index": index})
+        failed_calls += [call for *_, info in log[1:] for call in info["tool_calls"] if call["error"]]
+        unsolved += [] if log[-1][-1]["is_success"] else [index]
+    print(f"GSM8K {split}: {rows - len(unsolved)} of {rows} solved; not solved: {unsolved or 'none'}")
+    assert len(unsolved) <= 0.02 * rows, unsolved
+    assert not failed_calls and disagreeing == DISAGREEING[split]

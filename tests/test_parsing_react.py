@@ -28,30 +28,22 @@ def search(query: str) -> ToolCall:
     [
         ("Thought: I look for Tobila.\nAction: Search[Tobila]", [search("Tobila")]),
         ("thought 1: hm\n ACTION 12 : sEaRcH [ Tobila ] now", [search("Tobila")]),
-        ("**Thought:** hm\n**Action:** Search[Tobila]", [search("Tobila")]),
-        ("Action:\n\n  Search[Tobila]", [search("Tobila")]),
+        ("**Thought:** hm\n**Action:**\n\n  Search[Tobila]", [search("Tobila")]),
         ("Search[Tobila]", [search("Tobila")]),
-        (
-            "Action: Search[a]\nAction: Lookup[b]\nsearch[c]",
-            [search("a"), LOOKUP, search("c")],
-        ),
+        ("Action: Search[a]\nAction: Lookup[b]\nsearch[c]", [search("a"), LOOKUP, search("c")]),
         ("Action: Search[a] and Search[b]", [search("a")]),  # one per line
         ("Action: Search[]", [search("")]),
         # Brackets inside an argument.
         ("Action: Search[Tobila [film] (1950)] I think [so]", [search("Tobila [film] (1950)")]),
-        ("Action: Search[a [b] I think", [search("a [b")]),
         ("Action: Search[a [b]\nAction: Search[c]", [search("a [b"), search("c")]),
-        ("Action: Search[a]]", [search("a")]),
         # Spoken of, not done.
         ("Thought: I could do Search[Tobila] or Action: Search[Pemi].", []),
         ("Note[1] is Search-like\nThe action: Search[x]", []),
         ("I know it. Finish[Tobila]", []),
-        ("Action: Finish[Tobila]", []),
         ("", []),
         # What stands behind an observation was made up.
         ("Action: Search[a]\nObservation: [1] a\nAction: Search[b]", [search("a")]),
         ("Action: Search[a]\nobservation 1: [1] a\nAction 2: Search[b]", [search("a")]),
-        ("Action: Search[a] Observation: [1] a\nAction: Search[b]", [search("a")]),
         ("Thought: my observation: none\nAction: Search[a]", [search("a")]),
         ("Action: Search[a]\nAction: Finish[b]", [search("a")]),  # who calls does not answer
     ],
@@ -65,10 +57,8 @@ def test_actions(text: str, calls: list[ToolCall]) -> None:
     [
         ("Action: Search[Tobila", "search", "Search[ is not closed by ]"),
         ("Action: Search[Tobila\n]", "search", "not closed"),  # an argument is one line
-        ("Action: Finish[Tobila", "finish", "not closed"),
         ("Search[Observation: none]", "search", "not closed"),
         ("Action: search for Tobila", "", "Name[argument]"),
-        ("Action:", "", "Name[argument]"),
     ],
 )
 def test_broken_actions_come_back_with_a_reason(text: str, name: str, words: str) -> None:
@@ -80,6 +70,7 @@ def test_broken_actions_come_back_with_a_reason(text: str, name: str, words: str
 
 def test_an_unknown_action_is_left_to_the_environment() -> None:
     assert react.parse("Action: Fly[home]") == [ToolCall("Fly")]
+    assert react.parse(react.render("search", {"query": "two\nlines"})) == [search("two lines")]
     assert react.parse("Fly[home]") == [], "without the mark it is running text"
 
 
@@ -97,9 +88,8 @@ def test_tasks_without_a_finishing_action() -> None:
 @st.composite
 def paired(draw: st.DrawFn) -> str:
     text, depth = "", 0
-    for piece in draw(
-        st.lists(st.text(st.characters(exclude_characters="[]\n\r")) | st.sampled_from("[]"), max_size=9)
-    ):
+    words = st.text(st.characters(exclude_characters="[]\n\r"))
+    for piece in draw(st.lists(words | st.sampled_from("[]"), max_size=9)):
         if piece == "[" or piece != "]" or depth:
             text += piece
             depth += (piece == "[") - (piece == "]")
@@ -113,16 +103,8 @@ def test_what_was_rendered_is_read_back(calls: list[tuple[str, str]], between: s
     names = {"search": "query", "lookup": "title"}
     text = f"\n{between}".join(f"Thought: hm\n{react.render(name, {names[name]: value})}" for name, value in calls)
     assert react.parse(text) == [ToolCall(name, {names[name]: value}) for name, value in calls]
-
-
-@given(paired())
-def test_an_answer_is_read_back(answer: str) -> None:
-    assert react.parse(react.render_answer(answer)) == []
-    assert react.tagged(react.render_answer(answer)) == f"<answer>{answer}</answer>"
-
-
-def test_a_line_break_does_not_end_an_argument_that_is_rendered() -> None:
-    assert react.parse(react.render("search", {"query": "two\nlines"})) == [search("two lines")]
+    answer = react.render_answer(calls[0][1] if calls else "x")
+    assert react.parse(answer) == [] and react.tagged(answer) == f"<answer>{calls[0][1] if calls else 'x'}</answer>"
 
 
 @given(st.lists(st.text() | st.sampled_from(["Action:", "Thought:", "Search[", "]", "Finish[", "\n", "Observation:"])))
@@ -140,8 +122,6 @@ def test_anything_can_be_read(pieces: list[str]) -> None:
         ("Thought 2: two\nlines\nAction 2: Finish[x]", "<think>two\nlines</think>\n<answer>x</answer>"),
         ("Thought: a\nThought: b\nFinish[x] so", "<think>a</think>\n<think>b</think>\n<answer>x</answer>\nso"),
         ("Well. Thought: hm\nAction: Search[x", "Well. Thought: hm\nAction: Search[x"),
-        ("Finish[x]\nObservation: right!", "<answer>x</answer>"),
-        ("<answer>x</answer>", "<answer>x</answer>"),
     ],
 )
 def test_a_turn_as_tags(text: str, tagged: str) -> None:

@@ -59,16 +59,10 @@ def test_two_sources_then_an_answer() -> None:
     assert info["metrics"] == {"em": 1.0, "f1": 1.0}
     env.reset(options={"index": 0})
     assert env.step("<answer>old Amsterdam</answer>")[4]["metrics"] == {"em": 0.0, "f1": pytest.approx(2 / 3)}
-    env.reset(options={"index": 0})
-    assert env.step("I do not know.")[4]["metrics"] == {"em": 0.0, "f1": 0.0}
+    for text, paid in (("<answer>5.0</answer>", 1.0), ("<answer>6</answer>", 0.0), ("five", 0.0)):
+        env.reset(options={"index": 1})
+        assert env.step(text)[1] == paid  # numbers compare as numbers
     check_env(QuestionEnv(QUESTIONS, [country_of]))
-
-
-@pytest.mark.parametrize(("text", "paid"), [("<answer>5.0</answer>", 1.0), ("<answer>6</answer>", 0.0), ("five", 0.0)])
-def test_numbers_compare_as_numbers(text: str, paid: float) -> None:
-    env = make()
-    env.reset(options={"index": 1})
-    assert env.step(text)[1] == paid
 
 
 def test_a_score_of_ones_own_sees_the_row() -> None:
@@ -79,11 +73,11 @@ def test_a_score_of_ones_own_sees_the_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("questions", "said"),
+    ("questions", "words"),
     [([], "no questions"), ([{"question": "?"}], "row 0 of split 'train' has no answer"), ({"test": [{}]}, "'test'")],
 )
-def test_rows_that_are_no_questions(questions, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_rows_that_are_no_questions(questions, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         QuestionEnv(questions)
 
 

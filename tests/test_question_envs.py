@@ -68,12 +68,12 @@ def test_a_broken_search_engine_is_no_fault_of_the_policy(name: str, tmp_path: A
         env.step(search("x"))
 
 
-@pytest.mark.parametrize("name", ["HotpotQA", "PaperSearch", "ReTool", "MathPython"])
+@pytest.mark.parametrize("name", ["GSM8K", "HotpotQA", "PaperSearch", "ReTool"])
 def test_styles_of_the_expert(name: str) -> None:
     env = make(name)
     env.reset(seed=0)
     assert env.expert_action("direct").startswith("<answer>")
-    assert name in ("ReTool", "MathPython") or "unknown" in env.expert_action("direct")
+    assert name in ("GSM8K", "ReTool") or "unknown" in env.expert_action("direct")
     with pytest.raises(ConfigError, match="'poetic'.*default, direct"):
         env.expert_action("poetic")
 
@@ -83,32 +83,22 @@ def test_styles_of_the_expert(name: str) -> None:
     [
         ("HotpotQA", {"reward": "agent-r1"}, "'agent-r1'.*search_r1.*agent_r1"),
         ("HotpotQA", {"retriever": "bm52"}, "'bm52'.*'bm25'"),
-        ("HotpotQA", {"retriever": "http://"}, "'http://'"),
         ("HotpotQA", {"retriever": object()}, "search\\(queries, k\\)"),
         ("HotpotQA", {"tools": "search"}, "'search'"),
-        ("HotpotQA", {"tools": ("lookup",)}, "lookup"),
         ("HotpotQA", {"calls": "ReAct"}, "'ReAct'.*'hermes'.*'react'"),
         ("HotpotQA", {"calls": "react", "tools": ()}, r"'react' with the tools \(\)"),
         ("HotpotQA", {"calls": "react", "parser": HermesParser()}, "brings a parser of its own"),
         ("HotpotQA", {"top_k": 0}, "top_k is 0"),
-        ("HotpotQA", {"max_passage_tokens": 0}, "max_passage_tokens"),
         ("HotpotQA", {"max_observation_tokens": -1}, "max_observation_tokens is -1"),
-        ("HotpotQA", {"levels": ("easier",)}, "easier"),
-        ("HotpotQA", {"corpus": "./nowhere.jsonl"}, "nowhere"),
         ("HotpotQA", {"data": "./nowhere.json"}, "no such file"),
         ("PaperSearch", {"reward": "F1"}, "'F1'.*f1, pasa, paperscout"),
         ("PaperSearch", {"retriever": "http://127.0.0.1:1"}, "embedded.*write_embedded"),
-        ("PaperSearch", {"top_k": 0}, "top_k is 0"),
         ("PaperSearch", {"max_paper_tokens": 0}, "max_paper_tokens"),
-        ("PaperSearch", {"max_observation_tokens": -1}, "max_observation_tokens is -1"),
         ("PaperSearch", {"data": "./nowhere"}, "nowhere.*'embedded'.*papers.jsonl"),
         ("ReTool", {"rendering": "video"}, "'video'.*inline, chat"),
-        ("ReTool", {"reward": "money"}, "'money'.*outcome, retool, verl"),
         ("ReTool", {"output_style": "loud"}, "'loud'.*full, retool"),
         ("ReTool", {"max_output_chars": 5}, "max_output_chars is 5"),
-        ("ReTool", {"level": 7}, "level is 7"),
         ("ReTool", {"kinds": ("coins", "cards")}, "kinds is .'coins', 'cards'.; allowed: some of .*, best-bundle"),
-        ("ReTool", {"data": "./nowhere.jsonl"}, "no such file"),
         ("ReTool", {"sandbox": "nowhere"}, "sandbox is 'nowhere'"),
         ("ReTool", {"sandbox": "http://127.0.0.1:1", "stateful": True}, "no sessions"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from toy_envs import SlowWriter
 
@@ -50,24 +49,10 @@ def prompts(env_id: str, tokenizer: Any, context: str) -> list[str]:
 
 
 @pytest.mark.parametrize("context", ["append", "rebuild", "template", "summarize:2300"])
-def test_a_format_that_no_template_knows_is_described_by_the_system_prompt_alone(tokenizer: Any, context: str) -> None:
+def test_a_format_is_described_once_by_the_template_or_where_none_knows_it_by_the_system_prompt(
+    tokenizer: Any, context: str
+) -> None:
     shown = prompts("AgentR1/HotpotQA-ReAct-v0", tokenizer, context)
-    assert len(shown) >= 3
-    for prompt in shown:
-        assert "ASK IN JSON" not in prompt and "Search[" in prompt
-
-
-@pytest.mark.parametrize("context", ["append", "rebuild", "template", "summarize:1700"])
-def test_a_format_that_templates_know_is_described_by_the_template_alone(tokenizer: Any, context: str) -> None:
+    assert len(shown) >= 3 and all("ASK IN JSON" not in prompt and "Search[" in prompt for prompt in shown)
     for prompt in prompts("AgentR1/HotpotQA-v0", tokenizer, context):
         assert "ASK IN JSON FOR: search" in prompt and "parameters" not in prompt
-
-
-def test_a_script_that_stops_inside_a_turn_writes_no_end_of_turn(tokenizer: Any) -> None:
-    pytest.importorskip("sympy")
-    env = gym.make("AgentR1/ReTool-v0", tokenizer=tokenizer)
-    env.reset(seed=0)
-    *_, info = env.step("<code>\nprint(6 * 7)\n</code>")
-    text = tokenizer.decode(info["token_ids"], skip_special_tokens=False)
-    env.close()
-    assert text.startswith("<code>\nprint(6 * 7)\n</code>\n<interpreter>\n42") and "<|im_end|>" not in text

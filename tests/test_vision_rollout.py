@@ -94,7 +94,7 @@ def test_image_tokens_in_what_the_world_says_are_words(pieces: list[str]) -> Non
 def test_templates_and_prompts_that_confuse_images_are_refused() -> None:
     with pytest.raises(ConfigError, match="no system prompt may hold that token"):
         renderer().prompt([{"role": "system", "content": PAD}, {"role": "user", "content": "a"}])
-    eyes = ChatRenderer(tiny_processor(), observation_role="user")
+    eyes = ChatRenderer(tiny_processor())
     eyes._chosen = {"chat_template": "{% for m in messages %}{{ m.role }}{% endfor %}"}
     with pytest.raises(ConfigError, match="shows 0 of 1 images"):
         eyes.prompt([{"role": "user", "content": parts(noise(28, 28))}])

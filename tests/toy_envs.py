@@ -125,9 +125,9 @@ class WorldEnv(TextEnv):
         self.inline = inline
         self.tool_schemas = [add.schema] if tools else []
 
-    def begin(self, task: Any) -> str:
+    def begin(self, task: Any) -> Any:
         self._replies = list(task["replies"])
-        return str(task["question"])
+        return task["question"]
 
     def respond(self, action: str) -> Reply:
         return self._replies.pop(0)
