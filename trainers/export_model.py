@@ -185,11 +185,7 @@ def model_card(
 
 
 def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], EvalResult]:
-    """Summarize the episodes that `agent-gym eval --output` wrote, by policy, environment and split.
-
-    Raises:
-        ConfigError: for a file that is no trajectory file.
-    """
+    """Summarize the episodes that `agent-gym eval --output` wrote, by policy, environment and split."""
     episodes: dict[tuple[str, str, str], list[Any]] = {}
     for record in chain.from_iterable(map(read_trajectories, paths)):
         spec = record["spec"]

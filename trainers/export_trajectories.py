@@ -67,14 +67,10 @@ def export_trajectories(
     min_reward: float | None = None,
     successful: bool = False,
 ) -> Dataset:
-    """Write records as a data set, which `datasets.load_dataset(out)` reads, and return it.
+    """Write what `read_trajectories` yields as a data set that `datasets.load_dataset(out)` reads, and return it.
 
-    Args:
-        records: what `read_trajectories` yields.
-        out: a new or empty folder.
-        form: a key of `FORMATS`.
-        min_reward: only episodes with at least this reward.
-        successful: only episodes that solved their task.
+    `form` is a key of `FORMATS`. Kept are episodes with at least `min_reward`, and with `successful` only those that
+    solved their task.
 
     Raises:
         ConfigError: for another format, a folder with content, or if no episode is left.

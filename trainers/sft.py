@@ -44,20 +44,11 @@ def expert_episodes(
     styles: Mapping[str, float] | None = None,
     budget: Budget | None = None,
 ) -> list[Episode]:
-    """Let the expert of an environment play its first `episodes` tasks, or all.
+    """Let the expert of an environment play the first `episodes` tasks of a split, or all.
 
-    Args:
-        env_id: a Gymnasium id.
-        env_kwargs: arguments of the environment.
-        tokenizer: a tokenizer, a processor, or a `ChatRenderer`.
-        split: of the tasks.
-        episodes: how many; None for all.
-        seed: decides the style of each episode.
-        styles: expert style to its share of the episodes; the environment names its styles.
-        budget: limits of each episode.
-
-    Returns:
-        The episodes that the expert solved in its default style, and all of other styles: those may show mistakes.
+    Returned are the episodes that it solved in its default style, and all of other styles: those may show mistakes.
+    `styles` maps each style, which the environment names, to its share of the episodes; `seed` decides which are whose.
+    `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`.
 
     Raises:
         ConfigError: if the environment has no expert or no such style, or the shares are not positive.
@@ -136,17 +127,12 @@ def train_sft(
 ) -> SFTTrainer:
     """Imitate the rows and return the trainer, trained.
 
-    Args:
-        model: a model id, a folder, or a loaded model.
-        tokenizer: its tokenizer, or the processor of a model that reads images.
-        rows: demonstrations.
-        args: TRL's settings; no demonstration is cut to `args.max_length`, for the end of an episode is its answer.
-        train_on: see `sft_dataset`.
-        resume: a checkpoint to go on from, True for the last one.
-        **kwargs: everything else `trl.SFTTrainer` takes: peft_config, callbacks, ...
+    `model` is an id, a folder, or a loaded model; `tokenizer` may be the processor of a model that reads images;
+    `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to `trl.SFTTrainer`.
 
     Raises:
-        ConfigError: if a demonstration is longer than `args.max_length`, or than what the model can read.
+        ConfigError: if a demonstration is longer than `args.max_length`, or than what the model can read. None is cut:
+            the end of an episode is its answer.
     """
     longest = max((len(row.token_ids) for row in rows), default=0)
     if args.max_length is not None and longest > args.max_length:
