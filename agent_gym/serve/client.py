@@ -8,6 +8,7 @@ import ssl
 import time
 from base64 import b64encode
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -25,42 +26,30 @@ _LONGEST_PAUSE_S = 5.0
 _KEEP_S = 20.0  # an idle connection is not used again after so long; a server of ours closes it after 30 s
 
 
+@dataclass(eq=False)
 class JsonClient:
     """Posts to one address. Safe to call from several threads of one process; connections are kept open.
 
     A forked process must make one of its own: two processes on one connection would read each other's answers.
-
-    Args:
-        url: "http://host:8000", or with a path other than `path`, the usual one.
-        server: what it is, for messages: "search server"; `command` starts one.
-        retries: how often to try again when a connection cannot be made or the server is too busy: at once, then after
-            0.4, 0.8 seconds and so on, at most 5. Anything else that the server answers is final.
-        repeats: how often to try again, within `retries`, when a connection breaks or is silent after the request was
-            sent, so that the server may have done its work already.
-        connections: how many to keep.
-        failure: what to raise when the server cannot be reached or fails.
-
-    Raises:
-        ConfigError: for an address that is none.
+    `ConfigError` for an address that is none.
     """
 
-    def __init__(
-        self,
-        url: str,
-        path: str,
-        *,
-        server: str,
-        command: str,
-        retries: int,
-        repeats: int,
-        connections: int,
-        failure: type[AgentGymError] = EnvFailure,
-    ) -> None:
-        parts = split_address(url, path)
-        self.url, self._connections, self._failure = url, connections, failure
-        self._server, self._command = server, command
-        self._retries, self._repeats = retries, repeats
-        self._address = (parts._replace(path=path) if parts.path in ("", "/") else parts).geturl()
+    url: str  # "http://host:8000", or with a path other than the usual one
+    path: str  # the usual one
+    server: str  # what it is, for messages: "search server"
+    command: str  # what starts one, for messages
+    # How often to try again when a connection cannot be made or the server is too busy: at once, then after 0.4, 0.8
+    # seconds and so on, at most 5. Anything else that the server answers is final.
+    retries: int
+    # How often, within these, when a connection breaks or is silent after the request was sent, so that the server may
+    # have done its work already.
+    repeats: int
+    connections: int  # how many to keep
+    failure: type[AgentGymError] = EnvFailure  # what to raise when the server cannot be reached or fails
+
+    def __post_init__(self) -> None:
+        parts = split_address(self.url, self.path)
+        self._address = (parts._replace(path=self.path) if parts.path in ("", "/") else parts).geturl()
         self._headers = {"Content-Type": "application/json"}
         if parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
@@ -83,17 +72,17 @@ class JsonClient:
                 answer = self._send(body, timeout_s)
             except httpx.RequestError as error:
                 repeats += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                if tries > self._retries or repeats > self._repeats:
-                    raise self._failure(
-                        f"the {self._server} {self.url} cannot be reached ({type(error).__name__}: {error}), tried "
-                        f"{tries} times; start one with `{self._command}`, or correct the address"
+                if tries > self.retries or repeats > self.repeats:
+                    raise self.failure(
+                        f"the {self.server} {self.url} cannot be reached ({type(error).__name__}: {error}), tried "
+                        f"{tries} times; start one with `{self.command}`, or correct the address"
                     ) from error
             else:
                 if answer.status_code == 200:
                     return answer.content
-                if answer.status_code not in _BUSY or tries > self._retries:
+                if answer.status_code not in _BUSY or tries > self.retries:
                     reason = f"{answer.status_code} {answer.reason_phrase}: {answer.text[:300]}"
-                    raise self._failure(f"the {self._server} {self.url} answered {reason}")
+                    raise self.failure(f"the {self.server} {self.url} answered {reason}")
             if tries > 1:
                 time.sleep(min(_BACKOFF_S * 2 ** (tries - 1), _LONGEST_PAUSE_S))
         raise AssertionError("the last try returns or raises")
@@ -117,13 +106,12 @@ class JsonClient:
                 answer.read()
             return answer
         finally:
-            if len(self._idle) < self._connections:
+            if len(self._idle) < self.connections:
                 self._idle.append(transport)
             else:
                 transport.close()
 
     def close(self) -> None:
-        """Close the connections that no request uses."""
         while self._idle:
             self._idle.pop().close()
 

@@ -36,9 +36,9 @@ class ChatServer(Server):
         self._busy = False  # whether an order waits or is carried out
         self._ending = False
         self._begin()
-        limits: dict[str, Any] = {"example": '{"text": "What is 48/2?"}', "most_bytes": 1 << 18, "too_long": "say less"}
         orders = {"/say": self._say, "/stop": self._stop, "/reset": lambda request: self._order(None)}
-        routes = [post(path, work, **limits) for path, work in orders.items()]
+        example = '{"text": "What is 48/2?"}'
+        routes = [post(path, work, example, 1 << 18, "send less at once") for path, work in orders.items()]
         routes += [Route("/events", self._stream), Route("/trajectory", self._trajectory)]
         super().__init__(listener, [*page_routes(__package__), *routes])
 

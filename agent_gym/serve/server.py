@@ -242,7 +242,7 @@ def get(path: str, function: Callable[[], Any]) -> Route:
     return Route(path, endpoint)
 
 
-def post(path: str, work: Callable[[dict[str, Any]], Any], *, example: str, most_bytes: int, too_long: str) -> Route:
+def post(path: str, work: Callable[[dict[str, Any]], Any], example: str, most_bytes: int, too_long: str) -> Route:
     """Make a route that answers `POST path`.
 
     Args:

@@ -41,8 +41,8 @@ class SearchServer(Server):
         self, retriever: Retriever, listener: socket.socket, *, topk: int = 3, about: Mapping[str, Any] | None = None
     ) -> None:
         self.retriever, self.topk = retriever, topk
-        limits: dict[str, Any] = {"most_bytes": MAX_REQUEST_BYTES, "too_long": "send fewer or shorter queries"}
-        retrieve = post("/retrieve", self._retrieve, example='{"queries": ["..."], "topk": 3}', **limits)
+        example = '{"queries": ["..."], "topk": 3}'
+        retrieve = post("/retrieve", self._retrieve, example, MAX_REQUEST_BYTES, "send fewer or shorter queries")
         super().__init__(listener, [retrieve], about)
 
     def _retrieve(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -67,8 +67,8 @@ class SandboxServer(Server):
 
     def __init__(self, sandbox: LocalSandbox, listener: socket.socket) -> None:
         self.sandbox = sandbox
-        limits: dict[str, Any] = {"most_bytes": MAX_REQUEST_BYTES, "too_long": "send a shorter program"}
-        run_code = post("/run_code", self._run_code, example='{"code": "print(1)", "language": "python"}', **limits)
+        example = '{"code": "print(1)", "language": "python"}'
+        run_code = post("/run_code", self._run_code, example, MAX_REQUEST_BYTES, "send a shorter program")
         about = {"slots": sandbox.slots, "limits": asdict(sandbox.limits), "report": sandbox.report}
         super().__init__(listener, [run_code, get("/v1/ping", lambda: "pong")], about)
 

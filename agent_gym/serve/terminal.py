@@ -74,7 +74,6 @@ class Terminal:
                 interrupted = bool(interrupts)
 
     def show(self, event: dict[str, Any]) -> None:
-        """Show an event."""
         kind = event["kind"]
         if kind == "text":
             self._console.out(_clean(event["text"]), end="", highlight=False)

@@ -132,7 +132,6 @@ def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) ->
 
 
 def _find_root(data: str) -> Path:
-    """Return the folder of the splits."""
     if data == OFFICIAL:
         places = (os.environ.get("ALFWORLD_DATA"), "~/.cache/alfworld", cache_folder() / "alfworld")
         folders = [Path(place).expanduser() for place in places if place]

@@ -121,7 +121,7 @@ class ALFWorldEnv(ToolEnv):
         self._original = TextWorld() if engine == "textworld" else None
         super().__init__(
             game_names(data, task_types, receptacles),
-            tools=[Act(self._tool, self._give)],
+            tools=[_Act(self._tool, self._give)],
             parser=parser or known,
             max_calls_per_turn=1,
             system_prompt=_PROMPT + rule if system_prompt is None else system_prompt,
@@ -239,9 +239,7 @@ class ALFWorldEnv(ToolEnv):
         return f"{text}\n\nAdmissible commands:\n{commands}" if self._show else text
 
 
-class Act(TextTool):
-    """The tool that gives a command to the world."""
-
+class _Act(TextTool):
     def __init__(self, name: str, give: Callable[[str], ToolResult]) -> None:
         about = 'for example "go to cabinet 1"'
         super().__init__(name, "Give one command to the world and see what happens.", ARGUMENT, about)

@@ -16,20 +16,15 @@ _Found = tuple[str, str]  # an object, and the receptacle that it is in
 
 
 class Expert:
-    """Knows what a game asks for, and the way to it.
-
-    Attributes:
-        kind: of the object or objects that are wanted, such as "appletype".
-        verb: the command that has to change them before, such as "heat", if any.
-        receptacle: the type of receptacle to put them into, or
-        lamp: the kind of lamp to switch on while holding the object.
-    """
+    """Knows what a game asks for, and the way to it."""
 
     def __init__(self, world: World) -> None:
         self.world, self.game = world, world.game
         atoms = self.game.goal.atoms
         lamps = {atom[1] for atom in atoms if atom[0] == "istoggled"}
         kinds = {atom[1]: atom[2] for atom in atoms if atom[0] == "objecttype"}
+        # The kind of object that is wanted, the type of receptacle to put it into or the lamp to look at it under, and
+        # the command that has to change it before, such as "heat", if any.
         self.kind = next(kind for variable, kind in kinds.items() if variable not in lamps)
         self.lamp = next((kinds[lamp] for lamp in sorted(lamps)), None)
         self.receptacle = next((atom[2] for atom in atoms if atom[0] == "receptacletype"), "")
@@ -87,7 +82,6 @@ class Expert:
         return self.reach(receptacle) or f"take {names[thing]} from {names[receptacle]}"
 
     def put_away(self) -> str:
-        """Return the next command that empties the hand."""
         hand = self.world.hand or ""
         takers = [r for r in self.game.place if self.world.can_hold(r, hand)]
         if not takers:

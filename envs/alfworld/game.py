@@ -35,40 +35,28 @@ class Game:
 
     Everything is computed once and only read afterwards, so that any number of threads may share a game. A file that
     is no game raises one of the errors of Python's own that `data.load_game` catches.
-
-    Attributes:
-        name: its path, or the name of a generated game.
-        data: the parts of the file that the original engine plays: `pddl_domain`, `grammar` and `pddl_problem`.
-        task: the task in words.
-        legacy: whether it speaks the grammar of json_2.1.1 as first published, `put .. in/on ..`, and not that of
-            ALFWorld 0.4 and later, `move .. to ..`.
-        has_help: whether there is the command `help`.
-        task_type: one of `TASK_TYPES`, as the goal has it.
-        goal: what has to become true.
-        start: the facts at the start: predicate to the arguments of its facts, in the order of the file.
-        at_start: those of them that the goal asks for.
-        names: id to what the policy reads, such as "cabinet 3".
-        place: receptacle to its location; `here` is the reverse, receptacles in the order in which they are named.
-        type_of, kind_of: of a receptacle and of an object, such as "drawertype" and "pentype".
-        able: predicate to the objects and receptacles for which it holds, such as "openable", "heatable", "sliceable".
     """
 
     def __init__(self, data: Mapping[str, Any], name: str = "given") -> None:
-        self.name = name
+        self.name = name  # its path, or the name of a generated game
+        # The parts of the file that the original engine plays.
         self.data = {key: data[key] for key in ("pddl_domain", "grammar", "pddl_problem")}
         self.task = task_of(data["grammar"])
+        # The grammar of json_2.1.1 as first published, `put .. in/on ..`, or `move .. to ..` of ALFWorld 0.4 and later.
         self.legacy = "move {o} to {r}" not in data["grammar"]
         self.has_help = "(:action help" in data["pddl_domain"]
         self.start, self.goal = _read_problem(data["pddl_problem"])
         wanted = [atom[0] for atom in self.goal.atoms]
         state = next((n for n, x in enumerate(("istoggled", "isclean", "ishot", "iscool"), 1) if x in wanted), None)
         self.task_type = TASK_TYPES[state or (5 if wanted.count("inreceptacle") > 1 else 0)]
-        self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start[fact[0]]}
-        self.names = _names(self.start)
+        self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start[fact[0]]}  # what the goal asks for
+        self.names = _names(self.start)  # id to what the policy reads, such as "cabinet 3"
+        # Receptacle to its location, and the reverse, receptacles in the order in which they are named.
         self.place: dict[str, str] = dict(sorted((r, place) for r, place in self.start["receptacleatlocation"]))
         self.here: dict[str, list[str]] = {}
         for receptacle, place in self.place.items():
             self.here.setdefault(place, []).append(receptacle)
+        # Of receptacles and of objects, such as "drawertype" and "pentype".
         self.type_of: dict[str, str] = dict(self.start["receptacletype"])  # type: ignore[arg-type]
         self.kind_of: dict[str, str] = dict(self.start["objecttype"])  # type: ignore[arg-type]
         self.fits = frozenset(self.start["cancontain"])
@@ -76,7 +64,6 @@ class Game:
         self.go_commands = {f"go to {self.names[r]}": r for r in self.place}
 
     def put_command(self, thing: str, receptacle: str) -> str:
-        """Write the command that puts an object into a receptacle."""
         words = ("put", "in/on") if self.legacy else ("move", "to")
         return f"{words[0]} {self.names[thing]} {words[1]} {self.names[receptacle]}"
 
@@ -99,21 +86,17 @@ class Goal:
 
     A goal needs some binding of its variables under which all conditions hold. Which bindings fit the conditions that
     never change (types, abilities) is computed once, so that a step only counts facts.
-
-    Attributes:
-        atoms: all conditions, variables written `?name#n`.
-        facts: each fact that can be a condition that commands change, to the bindings under which it is one.
-        conditions: number of these conditions.
     """
 
     def __init__(self, text: str, start: Mapping[str, list[Fact]]) -> None:
-        self.atoms: list[Fact] = []
+        self.atoms: list[Fact] = []  # all conditions, variables written `?name#n`
         self._unequal: list[tuple[str, str]] = []
         self._flatten(_expression(text)[1], {})
         changing = [atom for atom in self.atoms if atom[0] in CHANGING]
         if not changing:
             raise ValueError("the goal has no condition that a command can change")
         self.conditions = len(changing)
+        # Each fact that can be a condition that commands change, to the bindings under which it is one.
         self.facts: dict[Fact, list[int]] = {}
         for number, binding in enumerate(self._bindings(start)):
             for predicate, *arguments in changing:
@@ -144,7 +127,6 @@ class Goal:
             self.atoms.append((head, *(names.get(x, x) for x in rest)))
 
     def _bindings(self, start: Mapping[str, list[Fact]]) -> list[dict[str, str]]:
-        """Return all bindings under which the unchanging conditions hold."""
         parts: list[list[dict[str, str]]] = []  # what the variables of each condition can be
         # A variable that no unchanging condition names is the agent, of whom there is one.
         agent = start["atlocation"][0][0]

@@ -57,25 +57,16 @@ class View(NamedTuple):
 
 
 class World:
-    """One episode of a game.
-
-    Attributes:
-        hand: the object that the agent holds, if any.
-        inside: receptacle to what is in it.
-        states: object to what was done to it, such as {"clean", "hot"}.
-        seen: receptacles whose content was shown.
-        progress: the largest share of the goal's conditions that hold together.
-        view: the answer to the last command, or what there is to see at the start.
-    """
+    """One episode of a game."""
 
     def __init__(self, game: Game) -> None:
         self.game, start = game, game.start
         self.agent, self.location = start["atlocation"][0]
-        self.hand = next((fact[1] for fact in start["holds"]), None)
+        self.hand = next((fact[1] for fact in start["holds"]), None)  # the object that the agent holds
         self.opened = {fact[0] for fact in start["opened"]}
-        self.inside: dict[str, set[str]] = defaultdict(set)
-        self.states: dict[str, set[str]] = defaultdict(set)
-        self.seen: set[str] = set()
+        self.inside: dict[str, set[str]] = defaultdict(set)  # receptacle to what is in it
+        self.states: dict[str, set[str]] = defaultdict(set)  # object to what was done to it, such as {"clean", "hot"}
+        self.seen: set[str] = set()  # receptacles whose content was shown
         self._near: dict[str, set[str]] = defaultdict(set)
         self._taken_from: set[tuple[str, str]] = set()
         for thing, receptacle in start["inreceptacle"]:
@@ -140,11 +131,9 @@ class World:
         return actions
 
     def can_hold(self, receptacle: str, thing: str) -> bool:
-        """Whether a receptacle takes things of this kind."""
         return (self.game.type_of.get(receptacle, ""), self.game.kind_of.get(thing, "")) in self.game.fits
 
     def is_open(self, receptacle: str) -> bool:
-        """Whether one can reach into a receptacle."""
         return receptacle not in self.game.able["openable"] or receptacle in self.opened
 
     # What is done, and the sentence that reports it.

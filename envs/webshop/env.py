@@ -135,7 +135,7 @@ class WebShopEnv(ToolEnv):
         tasks, self.shop = open_data(data, goals)
         super().__init__(
             tasks,
-            tools=[Act(name, self._act) for name in ARGUMENTS],
+            tools=[_Act(name, self._act) for name in ARGUMENTS],
             parser=parser or known,
             max_calls_per_turn=1,
             system_prompt=PROMPTS[commands] if system_prompt is None else system_prompt,
@@ -217,7 +217,6 @@ class WebShopEnv(ToolEnv):
 
     @staticmethod
     def server(make: Callable[[], WebShopEnv], listener: socket.socket) -> ShopServer:
-        """Make the shop's web page, see page.py."""
         from agent_gym.envs.webshop.page import ShopServer  # needs starlette
 
         return ShopServer(make, listener)
@@ -274,9 +273,7 @@ class ActionParser:
         return self._calls.instructions(tools) if self._as_tool else ""
 
 
-class Act(TextTool):
-    """The tool "search" or "click"."""
-
+class _Act(TextTool):
     def __init__(self, name: str, act: Callable[[str, str], ToolResult]) -> None:
         summary, about = _ABOUT[name]
         super().__init__(name, summary, ARGUMENTS[name], about)

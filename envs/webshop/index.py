@@ -135,7 +135,6 @@ class IndexBuilder:
         self._blocks: list[list[np.ndarray]] = []  # each sorted by term: terms, documents and frequencies
 
     def add(self, document_id: str, text: str) -> None:
-        """Take one more document; `text` is lower-case."""
         vocabulary, found = self.vocabulary, list[int]()
         for piece in text.split():
             numbers = self._pieces.get(piece)

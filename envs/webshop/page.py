@@ -30,8 +30,8 @@ class ShopServer(Server):
         self._visits: OrderedDict[str, WebShopEnv] = OrderedDict()
         self._lock = threading.Lock()
         example = '{"visit": "...", "name": "search", "argument": "red dress"}'
-        limits: dict[str, Any] = {"example": example, "most_bytes": 1 << 16, "too_long": "search for less"}
-        routes = [post("/start", self._start, **limits), post("/act", self._act, **limits)]
+        works = {"/start": self._start, "/act": self._act}
+        routes = [post(path, work, example, 1 << 16, "search for less") for path, work in works.items()]
         super().__init__(listener, [*page_routes(__package__), *routes])
 
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,6 @@ class Product:
 
     @property
     def price_tag(self) -> str:
-        """The price as pages print it."""
         return " to ".join(f"${price}" for price in self.prices[:2])
 
     @property
@@ -87,8 +86,7 @@ def is_product(row: Any, place: str) -> bool:
     """Whether upstream takes a row, whose id may not be "nan" or longer than ten signs; `ConfigError` if it is none."""
     if not isinstance(row, Mapping) or not isinstance(row.get("asin"), str):
         raise ConfigError(f"{place}: must be an object with {', '.join(_NEEDED)}, and is {str(row)[:60]!r}")
-    missing = [name for name in _NEEDED if name not in row]
-    if missing:
+    if missing := [name for name in _NEEDED if name not in row]:
         raise ConfigError(f"{place}: no {missing[0]!r}; a product has {', '.join(_NEEDED)}")
     return row["asin"] != "nan" and len(row["asin"]) <= _LONGEST_ID
 
@@ -138,7 +136,6 @@ class GoalBuilder:
         self._products = 0
 
     def add(self, product: Product) -> None:
-        """Take the goals of the next product."""
         asked = [n for n, request in enumerate(product.instructions) if request["instruction_attributes"]]
         # One for each combination of options: 1 without options, 0 if an option has no values.
         choices = math.prod(len(values) for values in product.options.values()) if product.instruction else 0

@@ -42,32 +42,24 @@ class Piece(NamedTuple):
 
 
 class Session:
-    """One visit.
-
-    Attributes:
-        page: "index", "search", "item", one of `DETAILS`, or "done".
-        number: page of the results, from 1.
-        chosen: name of an option to the value that was clicked.
-        visited: ids of the products that were looked at since the last "Back to Search".
-        address: where the browser is.
-        score: the reward, once something was bought, and `parts` of it (scoring.py).
-    """
+    """One visit."""
 
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:
         self.shop, self.goal, self._nouns, self.per_page = shop, goal, nouns, per_page
-        self.score: float | None = None
-        self.parts: dict[str, Any] = {}
+        self.score: float | None = None  # the reward, once something was bought
+        self.parts: dict[str, Any] = {}  # of it (scoring.py)
         self._enter()
 
     def _enter(self) -> None:
-        self.page, self.number, self.address, self.keywords = "index", 0, "", ""
+        self.page = "index"  # or "search", "item", one of `DETAILS`, "done"
+        self.number = 0  # of the page of results, from 1
+        self.address = self.keywords = ""
         self.product: Product | None = None
-        self.chosen: dict[str, str] = {}
-        self.visited: set[str] = set()
+        self.chosen: dict[str, str] = {}  # name of an option to the value that was clicked
+        self.visited: set[str] = set()  # products that were looked at since the last "Back to Search"
 
     @property
     def listed(self) -> list[Product]:
-        """The products on the page of results that is shown."""
         found = self.shop.search(self.keywords)[(self.number - 1) * self.per_page : self.number * self.per_page]
         return [self.shop.product(asin) for asin in found]
 
@@ -78,7 +70,6 @@ class Session:
         return found | {one.text: one for one in page if one.kind == "option"}
 
     def pieces(self) -> list[Piece]:
-        """Return what the page that is shown consists of."""
         # A parser of HTML drops empty texts, and makes one line break of white space with line breaks.
         return [one for one in self._page() if one.text and ("\n" not in one.text or one.text.strip(_HTML_SPACE))]
 

@@ -47,7 +47,7 @@ class Shop(ForkSafe):
 
     live = ("search",)
 
-    def __init__(self, catalogue: ProductList | StoredProducts, index: Index, pairs: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, catalogue: _InMemory | StoredProducts, index: Index, pairs: Mapping[str, np.ndarray]) -> None:
         self.catalogue, self.index, self._pairs = catalogue, index, pairs
         super().__init__()
 
@@ -69,9 +69,7 @@ class Shop(ForkSafe):
         return found
 
 
-class ProductList:
-    """A catalogue in memory."""
-
+class _InMemory:
     def __init__(self, products: Sequence[Product]) -> None:
         self._products = products
         self._by_id = {product.asin: product for product in products}
@@ -91,7 +89,7 @@ def open_shop(products: Iterable[Product]) -> Shop:
         index.add(product.asin, product.searched)
         goals.add(product)
     arrays = index.finish()
-    return Shop(ProductList(held), Index(index.vocabulary.get, arrays), {kind: goals.shuffled(kind) for kind in KINDS})
+    return Shop(_InMemory(held), Index(index.vocabulary.get, arrays), {kind: goals.shuffled(kind) for kind in KINDS})
 
 
 def write_shop(products: Iterable[Product], folder: str | Path, *, progress: bool = False) -> Path:

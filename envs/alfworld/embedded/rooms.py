@@ -48,7 +48,7 @@ CLEANABLE, HEATABLE, COOLABLE, SLICEABLE, VESSELS, SINGLE = (
 
 
 class FloorPlan(NamedTuple):
-    """A room."""
+    """A furnished room."""
 
     number: int  # as the simulator has them: kitchens from 1, then from 201, 301 and 401
     room: str  # what kind of room it is
