@@ -10,12 +10,10 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from rollout_tools import roll  # noqa: E402
 from test_hotpotqa_env import PROCESS, TASK, Recorder, play, search  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.envs.hotpotqa.scoring import REWARDS  # noqa: E402
-from agent_gym.evaluate import episode_values, make_specs  # noqa: E402
 from agent_gym.search import Document  # noqa: E402
 from agent_gym.search.base import TokenLimit  # noqa: E402
 
@@ -87,16 +85,14 @@ def test_a_react_episode() -> None:
     third = env.step(step("Hm.", "Fly[home]"))
     last = env.step(step("So.", "Finish[the Zanzibarrow!]"))
     assert first[0] == "Observation: [1] Tobila: Tobila is a film directed by Nuvi Roga. It is set in Dorema."
-    assert [line.split(" is ")[0] for line in second[0].split("\n")] == [
-        "Observation: [1] Nuvi Roga: Nuvi Roga",
-        "Observation: [1] Pemi: Pemi",
-    ]
+    found = [line.split(" is ")[0] for line in second[0].split("\n")]
+    assert found == ["Observation: [1] Nuvi Roga: Nuvi Roga", "Observation: [1] Pemi: Pemi"]
     assert [message["role"] for message in second[4]["messages"]] == ["assistant", "user"]
     assert [call["name"] for call in second[4]["tool_calls"]] == ["lookup", "search"]
     assert third[0] == "Observation: Error: unknown tool 'Fly'; available: search, lookup" and third[4]["error"]
     assert last[:4] == ("", 1.0, True, False) and last[4]["is_success"]
-    recalls = [each[4]["metrics"]["gold_recall"] for each in (first, second, third, last)]
-    assert recalls == [0.5, 1.0, 1.0, 1.0] and last[4]["metrics"]["searches"] == 3.0
+    assert [each[4]["metrics"]["gold_recall"] for each in (first, second, last)] == [0.5, 1.0, 1.0]
+    assert last[4]["metrics"]["searches"] == 3.0
 
 
 @pytest.mark.parametrize("reward", REWARDS)
@@ -112,14 +108,10 @@ def test_both_formats_earn_the_same(reward: str) -> None:
         step("hm", "Search[Tobila]"): think + search("Tobila"),
     }
     for acted, called in answers.items():
-        paths = {
-            REACT: [step("hm", "Search[Tobila]"), step("hm", "Search[Pemi]", "Search[tobila]"), acted],
-            TOOLS: [think + search("Tobila"), think + search("Pemi", "tobila"), called],
-        }
-        react, hermes = (
-            play(make(env_id, reward=reward, reward_weights=weights, max_turns=3, top_k=1), *actions)
-            for env_id, actions in paths.items()
-        )
+        acts = [step("hm", "Search[Tobila]"), step("hm", "Search[Pemi]", "Search[tobila]"), acted]
+        calls = [think + search("Tobila"), think + search("Pemi", "tobila"), called]
+        settings = {"reward": reward, "reward_weights": weights, "max_turns": 3, "top_k": 1}
+        react, hermes = play(make(REACT, **settings), *acts), play(make(TOOLS, **settings), *calls)
         for one, other in zip(react, hermes, strict=True):
             assert one[4]["reward_terms"] == pytest.approx(other[4]["reward_terms"]), acted
             assert one[1:4] == (pytest.approx(other[1]), *other[2:4]) and one[4]["metrics"] == other[4]["metrics"]
@@ -137,16 +129,6 @@ def test_a_template_that_prints_tools_is_not_asked_to_in_react(tokenizer: Any) -
     assert '"parameters"' in shown[TOOLS] and "<tool_response>" in shown[TOOLS]
     assert '"parameters"' not in shown[REACT] and "tool_" not in shown[REACT]
     assert "<|im_start|>user\nObservation: [1] Tobila" in shown[REACT]
-
-
-def test_generation_stops_where_an_observation_begins(tokenizer: Any) -> None:
-    made_up = step("hm", "Search[a]") + "\nObservation: [1] a\n" + step("so", "Finish[b]")
-    specs = make_specs(REACT, {"max_turns": 2}, split="test", episodes=3)
-    episodes = roll(tokenizer, specs, lambda episode: made_up)
-    for episode in episodes:
-        assert [step.finish_reason for step in episode.steps] == ["stop_string"] * 2
-        assert all(step.action.endswith("\nObservation:") and not step.error for step in episode.steps)
-        assert episode_values(episode)["tool/search/calls"] == 2.0
 
 
 @pytest.mark.parametrize("env_id", IDS)

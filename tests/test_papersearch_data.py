@@ -78,6 +78,11 @@ def test_splits_and_packed_files(tmp_path: Path) -> None:
     assert sizes == {"train": 2, "validation": 1, "test": 1}
     only = make(data=write(tmp_path / "only", test=QUERIES), split="test")
     assert list(only.tasks) == ["test"] and expert_plays(only)
+    with pytest.raises(ConfigError, match="holds no questions: queries.jsonl"):
+        make(data=write(tmp_path / "none"))
+    (tmp_path / "none" / "papers.jsonl").unlink()
+    with pytest.raises(ConfigError, match="holds no papers.jsonl"):
+        make(data=str(tmp_path / "none"))
 
 
 def test_rows_of_pasa(tmp_path: Path) -> None:
@@ -128,14 +133,6 @@ def test_a_broken_paper_is_named_with_its_place(papers: dict[str, Any], words: s
 def test_a_broken_question_is_named_with_its_place(row: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"queries.jsonl, line 2: {words}"):
         make(data=write(tmp_path, queries=[QUERIES[0], row]))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no questions: queries.jsonl"):
-        make(data=write(tmp_path))
-    (tmp_path / "papers.jsonl").unlink()
-    with pytest.raises(ConfigError, match="holds no papers.jsonl"):
-        make(data=str(tmp_path))
 
 
 @pytest.mark.parametrize(

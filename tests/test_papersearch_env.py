@@ -78,13 +78,10 @@ def test_an_episode() -> None:
         "p1 is cited by:\n[p2] Sagulo: a task (seen)\n[p3] Tobila for Sagulo (seen)\n[p4] A case study (seen)\n"
         "2 more: expand p1 again.",
     ]
-    third = env.step(expand("p1"))
-    assert third[0] == (
-        "p1 is cited by:\n[p5] Better than before (Roga et al., 2005)\n[p7] Tobila and Sagulo: a survey (seen)"
-    )
+    third = env.step(expand("p1"))[0].split("\n")
+    assert third[1:] == ["[p5] Better than before (Roga et al., 2005)", "[p7] Tobila and Sagulo: a survey (seen)"]
     last = env.step(f"So these: {answer('p3', 'p4', 'p5')}")
     assert last[:4] == ("", 1.0, True, False) and last[4]["is_success"] is True
-    assert last[4]["reward_terms"] == {"f1": 1.0, "recall": 0.0, "precision": 0.0, "format": 0.0}
     scores = {"f1": 1.0, "recall": 1.0, "precision": 1.0}
     assert last[4]["metrics"] == {**scores, "gold_recall": 1.0, "papers": 6.0, "searches": 1.0, "expansions": 3.0}
 
@@ -165,8 +162,7 @@ def test_what_was_cut_away_was_not_shown() -> None:
     env = make(top_k=2, reward_weights=PROCESS, max_observation_tokens=14)
     first, second = play(env, search("Tobila"), answer("p3"))
     assert first[0] == "[p1] Tobila: a method (Roga et al., 2001): We intr..."
-    assert first[4]["metrics"]["gold_recall"] == 0.0 and first[1] == 0.0
-    assert second[4]["metrics"]["recall"] == 0.0, "a paper that was not shown does not count"
+    assert first[4]["metrics"]["gold_recall"] == first[1] == second[4]["metrics"]["recall"] == 0.0
     assert play(make(top_k=2), search("Tobila"), answer("p3"))[1][4]["metrics"]["recall"] == 1 / 3
     # A line counts from its id on: with the id the policy can do everything.
     assert listed("[p1] Tob...") == ["p1"] and listed("[p1...") == [] and listed("p1 cites:\nno [p3] here") == []

@@ -105,14 +105,12 @@ def test_answers(answer: str, outcome: int, formed: int) -> None:
 )
 def test_rewards(reward: str, right: float, wrong: float, out_of_turns: float) -> None:
     """Two programs before the end each time: six messages in verl's count."""
-    ends = []
-    for last in (RIGHT, WRONG, block("print(1)")):
-        steps = play(make(reward=reward, max_turns=3), block("print(1)"), block("1/0"), last)
-        assert [step[1] for step in steps[:2]] == [0.0, 0.0], "only the end pays"
-        ends.append(steps[-1])
-    assert [step[1] for step in ends] == pytest.approx([right, wrong, out_of_turns])
-    assert [step[2:4] for step in ends] == [(True, False), (True, False), (False, True)]
-    assert [step[4]["is_success"] for step in ends] == [True, False, False]
+    env = make(reward=reward, max_turns=3)
+    episodes = [play(env, block("print(1)"), block("1/0"), last) for last in (RIGHT, WRONG, block("print(1)"))]
+    for steps, paid in zip(episodes, (right, wrong, out_of_turns), strict=True):
+        assert [step[1] for step in steps] == [0.0, 0.0, pytest.approx(paid)], "only the end pays"
+    ends = [(*steps[-1][2:4], steps[-1][4]["is_success"]) for steps in episodes]
+    assert ends == [(True, False, True), (True, False, False), (False, True, False)]
 
 
 def test_verls_bonus_is_verls_formula() -> None:

@@ -132,7 +132,6 @@ def test_one_search_with_the_question_is_not_enough_and_titles_are(split: str) -
 def test_levels() -> None:
     for levels in (*([level] for level in LEVELS), ("hard", "easy")):
         assert {row["level"] for row in GeneratedQuestions("train", 60, levels)} == set(levels)
-    assert not any(row["answer"].isdigit() for row in GeneratedQuestions("train", 60, ["easy"]))
 
 
 # Paper search
