@@ -33,15 +33,12 @@ def trainer() -> dict[str, Any]:
     return {
         "descriptors": sorted(target.partition(":[")[0] for target in targets),
         "threads": sorted(thread.name for thread in threading.enumerate()),
-        "folder": os.getcwd(),
-        "environment": dict(os.environ),
-        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
-        "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "folder and environment": (os.getcwd(), dict(os.environ)),
+        "signals": [signal.pthread_sigmask(signal.SIG_BLOCK, ()), *map(signal.getsignal, signal.valid_signals())],
         "timers": [signal.getitimer(timer) for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF)],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
         "priority and cores": (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)),
-        "streams": (sys.stdin, sys.stdout, sys.stderr, sys.excepthook),
-        "search path": list(sys.path),
+        "interpreter": (sys.stdin, sys.stdout, sys.stderr, sys.excepthook, *sys.path),
         "random numbers": (random.getstate(), numpy.random.get_state()[1].tobytes()),
     }
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rollout_tools import counting, roll, scripted
+from rollout_tools import counting, roll
 
 from agent_gym import ConfigError
-from agent_gym.evaluate import EvalResult, episode_values, evaluate, make_specs, summarize, wilson_interval
+from agent_gym.evaluate import EvalResult, episode_values, make_specs, summarize, wilson_interval
 from agent_gym.evaluate.statistics import (
     Measure,
     compare_means,
@@ -25,7 +25,7 @@ from agent_gym.evaluate.statistics import (
     share,
     student_quantile,
 )
-from agent_gym.rollout import EpisodeSpec, Runner
+from agent_gym.rollout import EpisodeSpec
 from agent_gym.tools import HermesParser
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -90,19 +90,6 @@ def test_specs_spread_over_the_split() -> None:
         make_specs(GSM8K, split="dev", episodes=1)
     with pytest.raises(ConfigError, match="51 episodes.*50 tasks"):
         make_specs("Toy/Counting-v0", split="train", episodes=51)
-
-
-def test_evaluate_plays_greedily(tokenizer: Any) -> None:
-    temperatures = set()
-    policy = scripted(tokenizer)
-    submit = policy.submit
-    policy.submit = lambda request: (temperatures.add(request.params.temperature), submit(request))[1]  # type: ignore[method-assign]
-    runner = Runner(policy, tokenizer)
-    result = evaluate(runner, make_specs(GSM8K, split="test", episodes=30))
-    runner.close()
-    assert (result.success, result.episodes, result.failed) == (1.0, 30, 0)
-    assert result.reward == pytest.approx(1.1) and result.metrics["reward/answer"] == 1.0
-    assert temperatures == {0.0}
 
 
 # The formulas

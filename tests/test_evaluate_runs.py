@@ -135,7 +135,10 @@ def test_a_run_goes_on_where_it_was_cut_off(played: Path, tmp_path: Path, capsys
 
 
 def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
-    runner = Runner(scripted(tokenizer), tokenizer, Budget(40, 600))
+    policy, temperatures = scripted(tokenizer), set()
+    submit = policy.submit
+    policy.submit = lambda request: (temperatures.add(request.params.temperature), submit(request))[1]  # type: ignore[method-assign]
+    runner = Runner(policy, tokenizer, Budget(40, 600))
     path = tmp_path / "new" / "run.jsonl"
     specs = counting(4, max_turns=6)
     result = evaluate(runner, specs[:2], output=path)
@@ -143,6 +146,7 @@ def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
     assert (stored.success, stored.reward, stored.tasks) == (result.success, result.reward, 2)
     again = evaluate(runner, specs, output=path, resume=True)
     assert (result.episodes, again.episodes) == (2, 4) and len(records_of(path)) == 4
+    assert temperatures == {0.0}, "greedily, unless another temperature is given"
     with pytest.raises(ConfigError, match="played with temperature 0.0, now it is 1.0"):
         evaluate(runner, specs, output=path, resume=True, temperature=1.0)
     runner.close()

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("bm25s")
 
+from contract import expert_episode  # noqa: E402
+
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, graded_answer, response_em, turn_format  # noqa: E402
@@ -170,13 +172,11 @@ def test_lookup() -> None:
 def test_expert_finishes_in_the_turns_it_has(name: str, max_turns: int) -> None:
     env = make(name, max_turns=max_turns)
     for index in range(12):
-        env.reset(seed=0, options={"split": "test", "index": index})
-        over, turns, calls = False, 0, 0
-        while not over:
-            *_, terminated, truncated, info = env.step(env.expert_action())
-            over, turns, calls = terminated or truncated, turns + 1, calls + len(info["tool_calls"])
+        _, *steps = expert_episode(env, seed=0, options={"split": "test", "index": index})
         titles = {title for title, _ in env.tasks["test"][index]["supporting_facts"]}
-        assert terminated and info["is_success"] and turns == min(len(titles) + 1, max_turns)
+        info = steps[-1][-1]
+        assert info["is_success"] and len(steps) == min(len(titles) + 1, max_turns)
+        calls = sum(len(step[-1]["tool_calls"]) for step in steps)
         assert max_turns == 1 or (calls == len(titles) and info["metrics"]["gold_recall"] == 1.0)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("bm25s")
 
+from contract import expert_episode  # noqa: E402
 from search_tools import serving  # noqa: E402
 from test_hotpotqa_env import Recorder  # noqa: E402
 from test_papersearch_env import expand, make, search  # noqa: E402
@@ -50,11 +51,7 @@ def write(folder: Path, **files: list[Any]) -> str:
 
 
 def expert_plays(env: Any, **options: Any) -> bool:
-    env.reset(seed=0, options=options)
-    while True:
-        *_, terminated, truncated, info = env.step(env.expert_action())
-        if terminated or truncated:
-            return info["is_success"]
+    return expert_episode(env, seed=0, options=options)[-1][-1]["is_success"]
 
 
 def test_a_folder(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("bm25s")
 
+from contract import expert_episode  # noqa: E402
+
 from agent_gym.envs.papersearch.tools import NO_CITATIONS, listed  # noqa: E402
 from agent_gym.tools import HermesParser  # noqa: E402
 
@@ -181,13 +183,10 @@ def test_gold_is_nowhere() -> None:
 def test_expert_finishes_in_the_turns_it_has(max_turns: int, top_k: int) -> None:
     env = make(max_turns=max_turns, top_k=top_k)
     for index in range(25):
-        env.reset(seed=0, options={"split": "test", "index": index})
-        over = False
-        while not over:
-            *_, terminated, truncated, info = env.step(env.expert_action())
-            assert info["error"] is None
-            over = terminated or truncated
-        assert terminated and info["is_success"] and info["metrics"]["gold_recall"] == 1.0
+        _, *steps = expert_episode(env, seed=0, options={"split": "test", "index": index})
+        info = steps[-1][-1]
+        assert info["is_success"] and info["metrics"]["gold_recall"] == 1.0
+        assert not any(step[-1]["error"] for step in steps)
         if max_turns == 8 and top_k > 1:
             # Before it answers it has seen each paper of the answer among the citations of both that it is about.
             row, judge = env.tasks["test"][index], env._judge
@@ -197,11 +196,7 @@ def test_expert_finishes_in_the_turns_it_has(max_turns: int, top_k: int) -> None
 
 def test_expert_without_a_plan() -> None:
     """On data that only has which papers are asked for, it follows citations, and else searches for titles."""
-    env = make(top_k=1)
-    env.reset(seed=0, options={"task": {**TASK, "papers": ["p4", "p6"]}})
-    actions = []
-    while not actions or not actions[-1].startswith("<answer>"):
-        actions.append(env.expert_action())
-        *_, info = env.step(actions[-1])
-    assert info["is_success"] and actions[0] == search(TASK["question"]).strip()
-    assert sum('"expand"' in one for one in actions) >= 1 and any("Unrelated work" in one for one in actions)
+    _, *steps = expert_episode(make(top_k=1), seed=0, options={"task": {**TASK, "papers": ["p4", "p6"]}})
+    actions = [step[-1]["messages"][0]["content"] for step in steps]
+    assert steps[-1][-1]["is_success"] and actions[0] == search(TASK["question"]).strip()
+    assert any('"expand"' in one for one in actions) and any("Unrelated work" in one for one in actions)

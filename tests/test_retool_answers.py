@@ -33,7 +33,6 @@ pytest.importorskip("math_verify")
         (r"\[\boxed {\sqrt{2^{10}}}\]", r"\sqrt{2^{10}}", 1),
         (r"\boxed{\left\{1, 2\right.}", r"\left\{1, 2\right.", 1),  # in TeX an escaped brace is a letter
         (r"\boxed{1}, no, \boxed{2}", "2", 0),
-        (r"\boxed{2} apples", "2", 0),
         (r"\boxed{\boxed{3}}", "3", 0),
         (r"\boxed{}", "", 0),
         (r"\boxed{1", None, 0),
@@ -51,7 +50,6 @@ def test_boxes(text: str, answer: str | None, formed: int) -> None:
         ("x^2+1", "1+x^2"),
         ("2\\sqrt2", "\\sqrt{8}"),
         ("\\{2,1\\}", "\\{1,2\\}"),
-        ("\\text{yes}", "yes"),
         # What the gold answer has an answer may have.
         ("(x+1)^2", "x^2+2x+1"),
         ("5\\cdot3^{100}+x", "x+3^{100}\\cdot5"),
