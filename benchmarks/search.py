@@ -45,14 +45,14 @@ import numpy as np
 from _search_engines import ENGINES, concurrent
 
 from agent_gym.search import Document
-from agent_gym.search.build import Manifest, VectorShards, _index, build_index
+from agent_gym.search.build import Manifest, VectorShards, build_index
 from agent_gym.search.encoder import EncoderSpec, Vectors, normalised
 from agent_gym.search.index import (
     KINDS,
     Searcher,
+    build_of,
     choose_kind,
     faiss_threads,
-    plan,
     plan_table,
     read_index,
 )
@@ -164,7 +164,7 @@ def measure(kind: str, folder: Path, seconds: float, threads: int) -> list[dict[
     with faiss_threads(threads):
         before, wall, cpu = memory("VmRSS"), time.perf_counter(), time.process_time()
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        index = _index(shards, kind, progress=False)
+        index = build_of(kind, origin.count, origin.encoder.dimension, shards.pick, progress=False)
         wall, cpu, peak = time.perf_counter() - wall, time.process_time() - cpu, memory("VmHWM") - before
         faiss.write_index(index, str(path))
         del index
@@ -189,7 +189,7 @@ def measure(kind: str, folder: Path, seconds: float, threads: int) -> list[dict[
                     "peak": peak,
                     "RAM": held,
                     "B/vec": size / origin.count,
-                    "plan": size / plan(origin.count, origin.encoder.dimension, kind).index,
+                    "plan": size / KINDS[kind].size(origin.count, origin.encoder.dimension),
                     "QPS b1": speed(lambda part, s=searcher: s.search(part, 5), queries, 1, seconds, threads),
                     "b64": speed(lambda part, s=searcher: s.search(part, 5), queries, 64, seconds, threads),
                     "recall@5": float(np.mean([len(set(a) & set(b)) / 5 for a, b in zip(exact, found, strict=True)])),

@@ -1,7 +1,7 @@
-"""Programs that try to get out, to take all there is, or to fool whoever reads their output.
+"""Programs that try to get out, to take all there is, or to fool those who read their output.
 
-`CANARY`, `PORT` and `VICTIM` stand for the folder of a secret file that everybody may read and write, a port of this
-machine where somebody listens, and the process id of a bystander. A program that gets what it wants prints ESCAPED;
+`CANARY`, `PORT` and `VICTIM` stand for the folder of a secret file that all users may read and write, a port of this
+machine where a server listens, and the process id of a bystander. A program that gets what it wants prints ESCAPED;
 what it does without printing is looked for from outside (sandbox_judge.py). Run them nowhere else.
 """
 
@@ -25,7 +25,6 @@ def call(name, number, *arguments):
 
 _SYSCALLS = {
     "io_uring": ("io_uring_setup", 425, "8, room"),
-    "userfaultfd": ("userfaultfd", 323, "0"),
     "memfd_create": ("memfd_create", 319, "room, 0"),
     "keyctl": ("keyctl", 250, "0, -3, 1"),
     "pidfd_open": ("pidfd_open", 434, "VICTIM, 0"),
@@ -33,23 +32,16 @@ _SYSCALLS = {
     "process_vm_writev": ("process_vm_writev", 311, "os.getppid(), room, 0, room, 0, 0"),
     "kcmp": ("kcmp", 312, "os.getppid(), os.getpid(), 0, 0, 0"),
     "ptrace_seize": ("ptrace", 101, "0x4206, os.getppid(), 0, 0"),
-    "bpf": ("bpf", 321, "0, room, 128"),
-    "perf_event_open": ("perf_event_open", 298, "room, 0, -1, -1, 0"),
     "clone_process": ("clone", 56, "17, 0, 0, 0, 0"),
     "clone_user_namespace": ("clone", 56, "0x10000000 | 0x10f00, 0, 0, 0, 0"),
     "clone3": ("clone3", 435, "room, 88"),
-    "setns": ("setns", 308, "0, 0"),
     "unshare": ("unshare", 272, "0x10000000"),
-    "mount": ("mount", 165, "b'x', b'/tmp', b'tmpfs', 0, 0"),
-    "open_by_handle": ("open_by_handle_at", 304, "-100, room, 0"),
     "openat2": ("openat2", 437, "-100, b'/etc/passwd', room, 24"),
     "chmod": ("chmod", 90, "b'CANARY/secret', 0o777"),
     "fchmodat2": ("fchmodat2", 452, "-100, b'CANARY/secret', 0o777, 0"),
-    "chown": ("chown", 92, "b'CANARY/secret', 12345, 12345"),
     "utimensat": ("utimensat", 280, "-100, b'CANARY/secret', 0, 0"),
     "setxattr": ("setxattr", 188, "b'CANARY/secret', b'user.x', b'y', 1, 0"),
     "personality": ("personality", 135, "0x0040000"),
-    "prctl_dumpable": ("prctl", 157, "4, 1, 0, 0, 0"),
     "prctl_parent_death": ("prctl", 157, "1, 0, 0, 0, 0"),
     "setrlimit": ("setrlimit", 160, "0, room"),
     "setpriority": ("setpriority", 141, "0, VICTIM, 19"),
@@ -60,7 +52,6 @@ _SYSCALLS = {
     "kill_group": ("kill", 62, "0, 0"),
     "kill_all": ("kill", 62, "-1, 0"),
     "timer_create": ("timer_create", 222, "0, 0, room"),
-    "timerfd": ("timerfd_create", 283, "0, 0"),
     "inotify": ("inotify_init1", 294, "0"),
     "shmget": ("shmget", 29, "0, 4096, 0o1777"),
     "socket_inet": ("socket", 41, "2, 1, 0"),
@@ -71,9 +62,7 @@ _SYSCALLS = {
     "sendmsg": ("sendmsg", 46, "1, room, 0"),
     "sendto_address": ("sendto", 44, "1, b'x', 1, 0, room, 16"),
     "pipe_size": ("fcntl", 72, "os.pipe()[0], 1031, 1 << 20"),
-    "seal_output": ("fcntl", 72, "1, 1033, 8"),
     "own_signal": ("fcntl", 72, "0, 8, VICTIM"),
-    "file_lease": ("fcntl", 72, "0, 1024, 0"),
     "tiocsti": ("ioctl", 16, "0, 0x5412, b'x'"),
     "unknown": ("one that does not exist yet", 999, "0"),
 }

@@ -46,7 +46,7 @@ class World:
         for listener in (tcp, unix):
             listener.listen()
             threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
-        # Somebody's descriptor that a careless start of a process would pass on.
+        # A descriptor that a careless start of a process would pass on.
         os.set_inheritable(os.open(folder / "secret", os.O_RDONLY), True)
         os.environ["CANARY_VARIABLE"] = "CANARY-VARIABLE"
 

@@ -1,8 +1,9 @@
-"""Builds an index with an encoder that is slow and needs no model: the process that test_search_build.py kills.
+"""Builds an index with an encoder that needs no model: the process that test_search_index.py kills.
 
-    python tests/slow_build.py FOLDER KIND COUNT SECONDS_PER_BATCH [KILL_AT]
+    python tests/slow_build.py FOLDER KIND COUNT KILL_AT
 
-With KILL_AT, the process kills itself at that call of `os.replace` or `os.fsync`, which is where files come into being.
+Unless KILL_AT is 0, the process kills itself at that call of `os.replace` or `os.fsync`, which is where files come into
+being.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import hashlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ DIMENSION = 32
 class HashEncoder:
     """Vectors out of hashes of words: texts that share words are similar, and nothing has to be loaded."""
 
-    def __init__(self, seconds: float = 0, *, name: str = "hash", salt: str = "", **spec: Any) -> None:
+    def __init__(self, *, name: str = "hash", salt: str = "", **spec: Any) -> None:
         self.spec = EncoderSpec(name, **{"dimension": DIMENSION, **spec})
-        self._seconds, self._salt = seconds, salt
+        self._salt = salt
         self._words: dict[str, Vectors] = {}
         self.batches: list[int] = []
 
@@ -37,7 +37,6 @@ class HashEncoder:
         return self._encode([self.spec.query_prefix + query for query in queries])
 
     def encode_documents(self, documents: Sequence[Document]) -> Vectors:
-        time.sleep(self._seconds)
         return self._encode([f"{document.title} {document.text}" for document in documents])
 
     def _encode(self, texts: list[str]) -> Vectors:
@@ -46,12 +45,9 @@ class HashEncoder:
 
     def _word(self, word: str) -> Vectors:
         if word not in self._words:
-            self._words[word] = self._draw(word)
+            seed = int.from_bytes(hashlib.sha256((self._salt + word).encode("utf-8", "replace")).digest()[:8])
+            self._words[word] = np.random.default_rng(seed).standard_normal(self.spec.dimension).astype(np.float32)
         return self._words[word]
-
-    def _draw(self, word: str) -> Vectors:
-        seed = hashlib.sha256((self._salt + word).encode("utf-8", "replace")).digest()[:8]
-        return np.random.default_rng(int.from_bytes(seed)).standard_normal(self.spec.dimension).astype(np.float32)
 
 
 def kill_at(call: int) -> None:
@@ -73,14 +69,14 @@ def kill_at(call: int) -> None:
     os.replace, os.fsync = counting(os.replace), counting(os.fsync)
 
 
-def main(folder: str, kind: str, count: str, seconds: str, call: str = "") -> None:
+def main(folder: str, kind: str, count: str, call: str) -> None:
     from tiny_encoder import make_documents
 
     from agent_gym.search.build import build_index
 
-    if call:
+    if int(call):
         kill_at(int(call))
-    build_index(make_documents(int(count)), HashEncoder(float(seconds)), Path(folder), kind=kind, shard_size=16)
+    build_index(make_documents(int(count)), HashEncoder(), Path(folder), kind=kind, shard_size=16)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """ReTool episodes as bytes and as tokens, with real programs, with hostile ones, and when the sandbox dies.
 
-What the sandbox itself holds is in test_sandbox_hostile.py; as there, hostile programs run inside of a net only.
+What the sandbox itself holds is in test_sandbox_programs.py; as there, hostile programs run inside of a net only.
 """
 
 from __future__ import annotations

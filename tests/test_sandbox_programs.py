@@ -1,7 +1,11 @@
-"""Ordinary programs print exactly what they print elsewhere, also a thousand at once, and nothing grows."""
+"""Ordinary programs print what they print elsewhere, also a thousand at once; hostile ones get nothing, leave nothing.
+
+Hostile programs run inside of an outer net (sandbox_net.py).
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hostile_programs import read_programs
-from sandbox_net import opened
+from hostile_programs import QUICK, SLOW, read_programs
+from process_tools import held
+from sandbox_net import ROOT, judged, opened
 
 from agent_gym.sandbox import Limits
+from agent_gym.sandbox.inside import kernel
 
 # As language models write them, and what a text file cannot hold.
 PROGRAMS = read_programs("ordinary_programs.txt") | {
@@ -65,46 +71,136 @@ def rss(pid: int | str) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
-def descriptors(pid: int | str) -> int | None:
-    """How many descriptors a process has; None where the kernel does not let this user see (not dumpable)."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except PermissionError:
-        return None
-
-
-def program(i: int) -> str:
-    return f"print({i})\n1 / 0" if i % 16 == 0 else f"import numpy\nprint({i} ** 2, int(numpy.int64({i})))"
-
-
 @pytest.mark.slow
 def test_a_thousand_in_flight_are_all_right_and_nothing_leaks():
+    together = threading.Barrier(IN_FLIGHT)
     right = [("error", f"{i}\n") if i % 16 == 0 else ("ok", f"{i * i} {i}\n") for i in range(IN_FLIGHT)]
     with opened(Limits(cpu_seconds=10, wall_seconds=120, memory_mb=128), servers=2) as sandbox:
 
+        def one(i: int) -> tuple[str, str]:
+            together.wait(120)
+            program = f"print({i})\n1 / 0" if i % 16 == 0 else f"import numpy\nprint({i} ** 2, int(numpy.int64({i})))"
+            done = sandbox.run(program)
+            return done.status, done.stdout
+
         def crowd() -> list[tuple[str, str]]:
-            together = threading.Barrier(IN_FLIGHT)
-
-            def one(i: int) -> tuple[str, str]:
-                together.wait(120)
-                done = sandbox.run(program(i))
-                return done.status, done.stdout
-
             with ThreadPoolExecutor(IN_FLIGHT) as pool:
                 return list(pool.map(one, range(IN_FLIGHT)))
 
         assert crowd() == right  # what a thousand threads themselves cost this process, it has paid now
         servers = [server.pid for server in sandbox._pool]
-        processes = ["self", *servers]
-        files, memory, threads = [*map(descriptors, processes)], [*map(rss, processes)], threading.active_count()
+        before, memory = held(), [rss(pid) for pid in ("self", *servers)]
         assert crowd() == right
-        assert [server.pid for server in sandbox._pool] == servers, "no fork server was lost on the way"
-        assert [server.load for server in sandbox._pool] == [0, 0]
-        assert [*map(descriptors, processes)] == files
-        assert threading.active_count() == threads
-        grown = [now - before for now, before in zip(map(rss, processes), memory, strict=True)]
+        assert [(server.pid, server.load) for server in sandbox._pool] == [(pid, 0) for pid in servers]
+        assert not held() - before
+        grown = [rss(pid) - was for pid, was in zip(("self", *servers), memory, strict=True)]
         # 1,024 of anything that is kept by mistake, be it one output's buffer of 64 KiB, is 64 MiB.
         assert all(by < limit for by, limit in zip(grown, [16 * MIB, 4 * MIB, 4 * MIB], strict=True)), grown
         for pid in servers:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             assert children == [], "no program is left, not even as a zombie"
+
+
+# Hostile programs.
+
+LIMITS = {"cpu_seconds": 1, "wall_seconds": 3, "memory_mb": 256}
+
+
+def data_folder() -> dict[str, str]:
+    """The programs of the data folder."""
+    folder = Path(os.environ.get("AGENT_GYM_DATA", ROOT.parent / "shared" / "data"))
+    if not (folder / "hostile_snippets.json").is_file():
+        pytest.skip(f"no {folder}/hostile_snippets.json (set AGENT_GYM_DATA)")
+    return {row["name"]: row["code"] for row in json.loads((folder / "hostile_snippets.json").read_text())}
+
+
+# In the default suite without namespaces: it is the weaker of the two, and what containers get.
+@pytest.mark.parametrize(
+    ("programs", "namespaces"),
+    [
+        pytest.param(lambda: QUICK, False, id="quick"),
+        pytest.param(lambda: QUICK, True, id="quick, namespaces", marks=pytest.mark.slow),
+        *(
+            pytest.param(programs, namespaces, id=f"{name}, {namespaces}", marks=pytest.mark.slow)
+            for programs, name in ((lambda: SLOW, "slow"), (data_folder, "data folder"))
+            for namespaces in (False, True)
+        ),
+    ],
+)
+def test_hostile_programs_get_nothing_and_are_ended(programs, namespaces):
+    expected = programs()
+    _, bad = judged(expected, namespaces=namespaces, **LIMITS)
+    assert {name: what for name, what in bad.items() if what} == {}
+    assert bad.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_landlock_lets_no_file_be_emptied(version):
+    """Before version 3 it does not watch truncation, and in no version an open for neither reading nor writing."""
+    files = {name: code for name, code in QUICK.items() if "write" in name or "file" in name or "open" in name}
+    assert "open for nothing, and empty files" in files and len(files) > 6
+    report, bad = judged(files, namespaces=False, landlock=version, **LIMITS)
+    assert report["landlock"] == version and report["enforced"]["fs_write"]
+    assert {name: what for name, what in bad.items() if what} == {}
+
+
+def test_the_judge_sees_what_gets_out(monkeypatch):
+    """Without a sandbox every kind of misdeed is noticed: the net holds, and the tests above can fail."""
+    programs = {
+        "reads": "print(open('CANARY/secret').read())",
+        "writes": "open('CANARY/new', 'w')",
+        "empties": "import os; os.open('CANARY/packages/readable.py', 3 | os.O_TRUNC)",
+        "kills": "import os; os.kill(VICTIM, 9)",
+        "calls": "import socket, time; socket.create_connection(('127.0.0.1', PORT)); time.sleep(0.2)",
+        "claims": "print('ESCAPED')",
+        "stays": "import subprocess; subprocess.Popen(['sleep', '20'])",
+    }
+    monkeypatch.setenv("AGENT_GYM_JUDGE_OPEN", "1")
+    _, bad = judged(programs, namespaces=False, **LIMITS)
+    assert [name for name, what in bad.items() if not what] == []
+
+
+def on(machine: str, *waived: str) -> dict:
+    """Make a sandbox on a machine that allows less."""
+    words = [sys.executable, str(ROOT / "tests" / "sandbox_machines.py"), machine, *waived]
+    done = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("machine", ["docker", "pod", "ubuntu", "abi1", "abi2", "old"])
+def test_containers_and_older_kernels_enforce_everything(machine):
+    made = on(machine)
+    if machine == "old" and "property" in made:
+        pytest.skip(f"no namespaces here: {made['message']}")
+    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    report = made["report"]
+    assert all(report["enforced"].values())
+    if machine == "old":
+        assert report["landlock"] == 0, "namespaces stand in for it"
+    else:
+        assert report["namespaces"] is False and "namespaces" in report["notes"]
+        assert report["landlock"] == (int(machine[3:]) if machine.startswith("abi") else kernel.landlock_abi())
+
+
+@pytest.mark.parametrize(
+    ("machine", "missing", "words"),
+    [
+        ("leaky", "fs_write", "a test program succeeded"),
+        ("bare", "everything", "could not be confined"),
+        ("nomemfd", "everything", "memfd_create cannot be made: [Errno 38] Function not implemented"),
+        ("nopidfd", "everything", "pidfd_open cannot be made"),
+        ("nothing", "fs_read", "Use Linux 5.13"),
+    ],
+)
+def test_a_machine_that_cannot_hold_programs_is_refused_by_name(machine, missing, words):
+    refused = on(machine)
+    assert refused["property"] == missing and words in refused["message"]
+    assert "agent-gym serve sandbox" in refused["message"]
+    assert ("waive={" in refused["message"]) == (missing != "everything")
+
+
+def test_a_property_can_be_waived():
+    made = on("nothing", "fs_read")
+    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    assert [name for name, held in made["report"]["enforced"].items() if not held] == ["fs_read"]

@@ -108,15 +108,12 @@ def test_the_protocol_of_sandboxfusion(server):
     ("body", "message"),
     [
         ({"code": 5}, "code must be a text"),
-        ({"code": "", "stdin": 5}, "stdin"),
         ({"code": "", "language": "cpp"}, "python only"),
         ({"code": "", "files": {"a": "eA=="}}, "files is not supported"),
-        ({"code": "", "fetch_files": ["a"]}, "fetch_files is not supported"),
         ({"code": "", "seed": "x"}, "seed is 'x'"),
         ({"code": "", "run_timeout": "1"}, "run_timeout is '1'"),
         ({"code": "", "memory_limit_MB": 3}, "memory_mb is 3"),
         ('{"code": "", "memory_limit_MB": 1e400}', "memory_limit_MB is inf"),
-        ({"code": "", "memory_limit_MB": True}, "memory_limit_MB is True"),
         ({"code": "", "run_timeout": -0.5}, "run_timeout is -0.5"),
         ('{"code": "", "cpu_limit_s": NaN}', "cpu_limit_s is nan"),
     ],
@@ -155,40 +152,37 @@ def answer(status, /, **result):
     return other(200, {"status": status, "message": "m", "run_result": {**FINISHED, **result}})
 
 
-@pytest.mark.parametrize(
-    ("given", "status", "exit_code"),
-    [
+def test_answers_of_a_sandboxfusion():
+    expected = [
         (answer("Success"), "ok", 0),
         (answer("Failed", return_code=3), "error", 3),
         (answer("Failed", return_code=-11), "killed", -11),
         (answer("Failed", return_code=1, stderr="Traceback\nMemoryError\n"), "memory_limit", 1),
         (answer("Failed", status="TimeLimitExceeded", return_code=None), "wall_limit", None),
-    ],
-)
-def test_answers_of_a_sandboxfusion(given, status, exit_code):
-    with playing(given, answer("Success", stdout="x" * 10_000)) as (sandbox, requests):
-        done, long = sandbox.run("x", stdin="in"), sandbox.run("x")
-    assert (done.status, done.exit_code, done.stdout) == (status, exit_code, "out\ufffd")
+    ]
+    with playing(*(given for given, *_ in expected), answer("Success", stdout="x" * 10_000)) as (sandbox, requests):
+        done = [sandbox.run("x", stdin="in") for _ in expected]
+        long = sandbox.run("x")
+    assert [(one.status, one.exit_code) for one in done] == [tuple(rest) for _, *rest in expected]
+    assert done[0].stdout == "out\ufffd"
     assert long.truncated and len(long.stdout) < 2100
     sent = json.loads(requests[0].partition(b"\r\n\r\n")[2])
     assert sent.items() >= {"code": "x", "language": "python", "run_timeout": 2, "stdin": "in"}.items()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice():
+    failures = [
         answer("SandboxError"),
         answer("Failed", status="Error"),
         other(500, {}),
         other(200, {"status": "Success"}),
         other(200, {"status": "Success", "run_result": {"status": "Finished", "return_code": "x"}}),
-    ],
-)
-def test_a_server_that_fails_is_not_a_wrong_answer_and_is_not_asked_twice(given):
-    with playing(given, answer("Success")) as (sandbox, requests):
-        with pytest.raises(SandboxError):
-            sandbox.run("x")
-        assert len(requests) == 1
+    ]
+    with playing(*failures) as (sandbox, requests):
+        for _ in failures:
+            with pytest.raises(SandboxError):
+                sandbox.run("x")
+    assert len(requests) == len(failures)
 
 
 def test_a_program_whose_server_was_lost_or_busy_is_run_again_but_not_for_ever():

@@ -6,8 +6,10 @@ import copy
 import json
 import math
 import pickle
+import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from agent_gym.search.corpus import Corpus
 pytest.importorskip("bm25s")
 pytest.importorskip("Stemmer")
 
+from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions
 from agent_gym.search import bm25
 from agent_gym.search.bm25 import BM25Retriever, best
 
@@ -166,3 +169,18 @@ def test_an_index_that_does_not_fit_is_refused(engine, tmp_path):
                 BM25Retriever.load(folder, DOCUMENTS)
         (folder / name).write_bytes(whole)
     BM25Retriever.load(folder, DOCUMENTS)
+
+
+def test_the_benchmark_on_generated_questions(tmp_path):
+    data = tmp_path / "test.json"
+    data.write_text(json.dumps(list(GeneratedQuestions("test", 40))))
+    benchmark, report = Path(__file__).parents[1] / "benchmarks" / "search_recall.py", tmp_path / "r.json"
+    words = [sys.executable, benchmark, "--data", data, "--json", report]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "40 questions" in done.stdout and "hybrid" not in done.stdout
+    (row,) = json.loads(report.read_text())["table"]
+    recalls = [float(row[f"recall@{k}"]) for k in (2, 5, 10)]
+    assert 0 < recalls[0] <= recalls[1] <= recalls[2] < 1
+    # The generator promises that a search for the question never finds all of them, and one for a title finds it.
+    assert row["all@5"] == "0.000" and row["title@5"] == "1.000"

@@ -12,8 +12,6 @@ import pytest
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("FlagEmbedding")
 
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from tiny_encoder import DIMENSION, make_documents, make_tiny_encoder
 
 from agent_gym.errors import ConfigError, EnvFailure
@@ -55,15 +53,6 @@ def test_bge_is_asked_as_it_was_trained(models):
     texts = [f"{document.title} {document.text}" for document in documents]
     np.testing.assert_allclose(encoder.encode_documents(documents), own.encode_corpus(texts), atol=1e-5)
     assert np.abs(encoder.encode_queries(TEXTS[:1]) - own.encode_corpus(TEXTS[:1])).max() > 0.01
-
-
-def test_flag_embedding_and_sentence_transformers_agree_on_the_same_weights(models):
-    one, other = load(models, "bge", query_prefix=""), load(models, "cls")
-    assert type(one) is not type(other) and one.spec.pooling == other.spec.pooling == "cls"
-    np.testing.assert_allclose(one.encode_queries(TEXTS), other.encode_queries(TEXTS), atol=1e-5)
-    mean = load(models, "mean")  # pooling follows the files of a model
-    assert mean.spec.pooling == "mean"
-    assert np.abs(mean.encode_queries(TEXTS) - other.encode_queries(TEXTS)).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -108,12 +97,10 @@ def test_the_batch_does_not_matter_and_the_order_is_kept(models, name):
     np.testing.assert_allclose(np.concatenate([large.encode_queries([text]) for text in texts]), together, atol=1e-5)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(["", "\x00\x1f\x7f", "\ud83d", "x" * 10_000, "bells " * 10_000])
-@given(texts=st.lists(st.text(st.characters(), max_size=30), max_size=4))
 @pytest.mark.parametrize("name", ["bge", "mean"])
-def test_any_text_can_be_encoded(models, name, texts):
+def test_any_text_can_be_encoded(models, name):
     encoder = load(models, name)
+    texts = ["", "\x00\x1f\x7f", "\ud83d", "\u202e\ufeff\u0301", "x" * 10_000, "bells " * 10_000]
     documents = [Document("1", text, text) for text in texts]
     for vectors in (encoder.encode_queries(texts), encoder.encode_documents(documents)):
         assert vectors.shape == (len(texts), DIMENSION) and np.isfinite(vectors).all()
@@ -126,7 +113,9 @@ def test_vectors_of_another_shape_are_refused():
 
 def test_a_probe_tells_models_apart_and_not_precisions(models):
     probes = {name: probe(load(models, name)) for name in models}
-    assert probes_agree(probes["mean"], probe(load(models, "mean", dtype="bfloat16")))
+    rounded = load(models, "mean", dtype="bfloat16")
+    assert rounded.spec.pooling == "mean", "of its own files"
+    assert probes_agree(probes["mean"], probe(rounded))
     for name in ("bge", "cls", "e5", "prompts", "other"):
         assert not probes_agree(probes["mean"], probes[name]), name
     assert not probes_agree(probes["mean"], probes["mean"][:-2])

@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import lru_cache
@@ -250,26 +249,3 @@ def test_a_forked_process_has_batches_of_its_own():
         assert os.waitpid(child, 0)[1] == 0
         go_on.set()
         assert slow.result(LONG) == [expected("slow", 1)]
-
-
-def test_callers_that_come_again_meet_in_one_batch():
-    """Two halves that each wait for the other's search would stay halves for ever."""
-    inside = threading.Event()
-
-    class Busy(CountingRetriever):
-        def search(self, queries, k):
-            found = super().search(queries, k)
-            if len(self.calls) == 1:
-                inside.set()
-                second.join(0.8)  # long past its own wait, if it does not wait for the engine first
-            return found
-
-    engine = Busy()
-    batcher = MicroBatcher(engine, max_batch=2, max_wait_s=0.5)
-    second = threading.Thread(target=lambda: inside.wait(LONG) and batcher.search(["second"], 1))
-    second.start()
-    batcher.search(["first"], 1)
-    time.sleep(0.1)
-    batcher.search(["first again"], 1)
-    second.join(LONG)
-    assert [sorted(queries) for queries, _ in engine.calls] == [["first"], ["first again", "second"]]

@@ -3,9 +3,8 @@
 This is written by hand because no library does it: bubblewrap and nsjail need namespaces, which Docker's default
 profile and restricted pods refuse, and take 15 to 90 ms where a fork takes 7 to 9; a container takes hundreds.
 
-The threat is a program that a policy was rewarded for: it may read answers, change the checker, reach the network, end
-the trainer, take all memory or forge output. What holds it is Linux (agent_gym/sandbox/inside). Not held: faults of the
-kernel in the calls that are allowed, what timing shows, and the names of files. docs/sandbox.md has more.
+The threat is a program that a policy was rewarded for. What holds it is Linux (agent_gym/sandbox/inside). Not held:
+faults of the kernel in the calls that are allowed, what timing shows, and the names of files. docs/sandbox.md has more.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from urllib.parse import urlsplit
 
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.base import Execution, Limits, Sandbox, SandboxError, SandboxUnavailable
-from agent_gym.sandbox.local import LocalSandbox, shared_sandbox
+from agent_gym.sandbox.local import PROPERTIES, LocalSandbox, shared_sandbox
 from agent_gym.sandbox.remote import RemoteSandbox
-from agent_gym.sandbox.selftest import PROPERTIES
 from agent_gym.sandbox.session import Session
 
 __all__ = [

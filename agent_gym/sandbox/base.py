@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError, EnvFailure
 
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
     from agent_gym.sandbox.session import Session
 
 Status = Literal["ok", "error", "cpu_limit", "wall_limit", "memory_limit", "output_limit", "killed"]
+
+
+CUT = "\n[output cut here]\n"
+
+# What could move a terminal's cursor or end a string of C: all control characters but tab, newline and return.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# The last line of a traceback, for Python's own and numpy's ("numpy._core._exceptions._ArrayMemoryError: Unable to").
+_OUT_OF_MEMORY = re.compile(r"[\w.]*MemoryError\b")
 
 
 class SandboxError(EnvFailure):
@@ -60,16 +69,10 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
                 raise ConfigError(f"limit {name} is {value!r}; it must be a number of at least {lowest}")
 
-    def tightened(
-        self, cpu_seconds: float | None = None, wall_seconds: float | None = None, memory_mb: int | None = None
-    ) -> Limits:
-        """Return these limits with some lowered; none is ever raised."""
-        return replace(
-            self,
-            cpu_seconds=min(self.cpu_seconds, cpu_seconds or self.cpu_seconds),
-            wall_seconds=min(self.wall_seconds, wall_seconds or self.wall_seconds),
-            memory_mb=min(self.memory_mb, memory_mb or self.memory_mb),
-        )
+    def tightened(self, **wanted: float | None) -> Limits:
+        """Return these limits with some lowered, by name; none is ever raised."""
+        lower: dict[str, Any] = {name: min(getattr(self, name), value) for name, value in wanted.items() if value}
+        return replace(self, **lower)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,29 @@ class Execution:
     @property
     def succeeded(self) -> bool:
         return self.status == "ok"
+
+
+def shorten(data: bytes, keep: int) -> tuple[str, bool]:
+    """Make text of an output, of a longer one of its beginning and end; return whether something is missing, too."""
+    if len(data) <= keep:
+        return _clean(data), False
+    half = keep // 2
+    head = re.sub(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z", b"", data[:half])
+    tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", data[-half:])
+    return _clean(head) + CUT + _clean(tail), True
+
+
+def _clean(data: bytes) -> str:
+    return _CONTROL.sub("\ufffd", data.decode("utf-8", "replace"))
+
+
+def status_of(code: int, stderr: str) -> Status:
+    """The status of a program that ended by itself."""
+    if code == 0:
+        return "ok"
+    if code == 1 and _OUT_OF_MEMORY.match(stderr.rstrip("\n").rpartition("\n")[2]):
+        return "memory_limit"
+    return "killed" if code < 0 else "error"
 
 
 @runtime_checkable

@@ -3,43 +3,91 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import socket
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Message, seccomp
-from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, make_setup
-from agent_gym.sandbox.selftest import PROPERTIES, check
+from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, Streams, make_setup
 from agent_gym.sandbox.session import Session
 from agent_gym.search.base import ForkSafe
 
 _MOST_SERVERS = 8
 _ATTEMPTS = 3
 
+PROPERTIES = tuple("fs_read fs_write network signals processes environment syscalls memory output cpu".split())
+"""What a sandbox enforces: no reading of files outside the standard library and the packages, no change of any file, no
+network, no signal to another process, no other process, nothing of another process's environment, no system call that
+is not on the list, and the limits."""
+
+# Each attempt must be refused by the system. Any other error is a mistake of the test, and counts as not enforced.
+_PROGRAM = """
+import ctypes, json, os, socket
+
+def refused(attempt):
+    try:
+        attempt()
+    except (PermissionError, FileNotFoundError, MemoryError):
+        return True
+    except OSError as error:
+        return error.errno in (27, 97)  # EFBIG, EAFNOSUPPORT
+    return False
+
+def io_uring():
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(425, 1, ctypes.create_string_buffer(120)) < 0:
+        raise OSError(ctypes.get_errno(), "")
+
+canary, caller, port, memory, written = {canary!r}, {caller}, {port}, {memory}, {written}
+results = {{
+    "fs_read": refused(lambda: open(canary).read()) and refused(lambda: os.listdir(os.path.dirname(canary))),
+    "fs_write": refused(lambda: open(canary, "a")) and refused(lambda: os.unlink(canary))
+    and refused(lambda: os.chmod(canary, 0o777)) and refused(lambda: open(canary + "2", "w"))
+    and refused(lambda: os.open(canary, 3)) and refused(lambda: os.open(canary, 3 | os.O_TRUNC))
+    and refused(lambda: os.truncate(canary, 0))
+    # Of what may be read, the one file that it would not harm.
+    and refused(lambda: os.open("/dev/null", os.O_RDONLY | os.O_TRUNC)),
+    "network": refused(lambda: socket.create_connection(("127.0.0.1", port), 1)),
+    "signals": refused(lambda: os.kill(caller, 0)) and refused(lambda: os.kill(os.getppid(), 0)),
+    "processes": refused(lambda: os.fork() or os._exit(0)) and refused(lambda: os.execv("/bin/true", ["true"])),
+    "environment": refused(lambda: open(f"/proc/{{caller}}/environ").read())
+    and refused(lambda: open(f"/proc/{{os.getppid()}}/environ").read())
+    and set(os.environ) == {{"PATH", "HOME", "LANG", "TZ"}},
+    "syscalls": refused(io_uring) and refused(lambda: os.setpriority(os.PRIO_PROCESS, 0, 19)),
+    "memory": refused(lambda: bytearray(memory)),
+}}
+print(json.dumps(results), flush=True)
+results["output"] = refused(lambda: (os.write(2, bytes(written)), os.write(2, b"x")))
+print(json.dumps(results))
+"""
+
 
 class LocalSandbox(ForkSafe):
     """Runs programs in processes that may compute, print, and nothing else. Safe to call from several threads.
 
     A fork server, started once, has numpy and sympy imported; each program runs in a fork of it, behind Landlock, a
-    list of allowed system calls and the limits of the kernel, and behind namespaces where the system lets users make
-    them. The constructor has a program try what it must not be able to do, and refuses where something succeeds.
+    list of allowed system calls, the limits of the kernel, and namespaces where the system lets users make them. The
+    constructor has a program try what it must not be able to do, and refuses where something succeeds.
 
     A copy is the sandbox itself. So is a pickle, in a process that has a sandbox with the same settings; elsewhere it
-    makes one. A forked process starts fork servers of its own when it first needs them. The fork servers of a sandbox
-    end when nothing refers to it any more.
+    makes one. A forked process starts fork servers of its own. They end when nothing refers to the sandbox any more.
 
     Args:
         limits: of each program.
         packages: installed packages that programs can import, with what these import; others are not there for them.
-            All are imported once, in this order, before the first program. Those that are missing or fail are in
-            `report["missing_packages"]`.
+            All are imported once, in this order. Those that fail are in `report["missing_packages"]`.
         servers: fork servers. By default one per core, at most 8.
         slots: programs that run at the same time; others wait, and their clocks do not run. By default two per core.
         namespaces: whether to use them where possible.
@@ -71,28 +119,19 @@ class LocalSandbox(ForkSafe):
         self.servers, self.slots = servers or min(cores, _MOST_SERVERS), slots or 2 * cores
         if self.servers < 1 or self.slots < 1:
             raise ConfigError(f"servers is {servers} and slots {slots}; there must be at least 1 of each")
-        if not seccomp.supported():
+        if seccomp.MACHINE not in seccomp.COLUMNS:
             raise SandboxUnavailable("everything", f"no table of system calls for {seccomp.MACHINE}")
-        for call, descriptor in (
-            ("memfd_create", lambda: os.memfd_create("probe")),
-            ("pidfd_open", lambda: os.pidfd_open(os.getpid())),
-        ):
+        for call, argument in (("memfd_create", "probe"), ("pidfd_open", os.getpid())):
             try:
-                os.close(descriptor())
+                os.close(getattr(os, call)(argument))
             except OSError as error:
                 reason = f"the system call {call} cannot be made: {error}"
                 raise SandboxUnavailable("everything", reason) from error
-        self.limits, self.packages, self.waive = limits or Limits(), tuple(packages), frozenset(waive)
-        self._settings = {
-            "limits": self.limits,
-            "packages": self.packages,
-            "servers": self.servers,
-            "slots": self.slots,
-            "namespaces": namespaces,
-            "waive": self.waive,
-        }
+        self.limits, self.waive = limits or Limits(), frozenset(waive)
+        self._settings = {"limits": self.limits, "packages": tuple(packages), "servers": self.servers}
+        self._settings |= {"slots": self.slots, "namespaces": namespaces, "waive": self.waive}
         self._ids = itertools.count(1)
-        self._setup = make_setup(self.packages, namespaces)
+        self._setup = make_setup(packages, namespaces)
         self._without_namespaces = ""
         self.report: Mapping[str, Any] = {}
         super().__init__()
@@ -116,7 +155,7 @@ class LocalSandbox(ForkSafe):
             SandboxError: if the sandbox failed, and not the program.
         """
         limits = limits or self.limits
-        with self.slot, streams.Streams(code, stdin) as files:
+        with self.slot, closing(Streams(code, stdin)) as files:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     server = self.server()
@@ -129,19 +168,16 @@ class LocalSandbox(ForkSafe):
                     files.clear()
                     continue
                 if ended["confined"]:
-                    return streams.judge(files, ended, limits)
-                reason = os.pread(files.stderr, 1000, 0).decode(errors="replace")
-                if attempt == _ATTEMPTS or reason:
-                    raise SandboxError(f"a program could not be confined, and did not run: {reason or 'fork failed'}")
+                    return files.judge(ended["code"], ended["killed"], ended["cpu_seconds"], limits)
+                if attempt == _ATTEMPTS or os.fstat(files.stderr).st_size:
+                    raise files.unconfined()
         raise AssertionError("the last attempt returns or raises")
 
     def session(self, *, seed: int = 0) -> Session:
         """Begin a session; see `agent_gym.sandbox.Session`."""
         for _ in range(_ATTEMPTS - 1):
-            try:
+            with suppress(Lost):
                 return Session(self, seed)
-            except Lost:
-                continue
         return Session(self, seed)
 
     def close(self) -> None:
@@ -153,24 +189,14 @@ class LocalSandbox(ForkSafe):
 
     def request(self, seed: int, limits: Limits, session: bool) -> Message:
         """Make what a fork server reads to start a program, or a session that waits for its first one."""
-        return {
-            "op": "start",
-            "id": next(self._ids),
-            "seed": seed,
-            "session": session,
-            "cpu_seconds": limits.cpu_seconds,
-            "wall_seconds": limits.wall_seconds,
-            "memory_bytes": int(limits.memory_mb) << 20,
-            "output_bytes": int(limits.written_bytes),
-        }
+        return {"op": "start", "id": next(self._ids), "seed": seed, "session": session, **asdict(limits)}
 
     def server(self) -> ForkServer:
         """Return the fork server with the least to do; replace those that have ended."""
         with self._lock:
-            if len(self._pool) < self.servers or not all(server.alive for server in self._pool):
-                self._pool[:] = [server for server in self._pool if server.alive]
-                with ThreadPoolExecutor(self.servers) as starting:
-                    missing = self.servers - len(self._pool)
+            self._pool[:] = [server for server in self._pool if server.alive]
+            if missing := self.servers - len(self._pool):
+                with ThreadPoolExecutor(missing) as starting:
                     self._pool += starting.map(lambda _: self._start_server(), range(missing))
             return min(self._pool, key=lambda server: server.load)
 
@@ -194,13 +220,49 @@ class LocalSandbox(ForkSafe):
     def _verify(self) -> None:
         try:
             report = self.server().report
-            enforced, reasons = check(self, landlock=report["landlock"] > 0)
+            enforced, failure = self._test()
         except SandboxError as error:
             raise SandboxUnavailable("everything", str(error)) from error
         self.report = {**report, "enforced": enforced}
         for name in PROPERTIES:
             if not enforced[name] and name not in self.waive:
-                raise SandboxUnavailable(name, f"{reasons.get(name, 'a test program succeeded')}; {report['notes']}")
+                reason = failure or "a test program succeeded"
+                if name == "fs_read" and not report["landlock"]:
+                    reason = "neither Landlock nor namespaces of mounts can be used"
+                raise SandboxUnavailable(name, f"{reason}; {report['notes']}")
+
+    def _test(self) -> tuple[dict[str, bool], str]:
+        """Try everything once; return for each of `PROPERTIES` whether it held, and why the test did not run."""
+        try:
+            place = tempfile.TemporaryDirectory(prefix="sandbox-")
+        except OSError:  # a read-only container
+            place = tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")
+        with place as folder, socket.socket() as listener:
+            # Open to all users, so that only the sandbox can be what refuses.
+            os.chmod(folder, 0o777)
+            canary = Path(folder).resolve() / "canary"
+            canary.write_text("canary")
+            canary.chmod(0o666)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            program = _PROGRAM.format(
+                canary=str(canary),
+                caller=os.getpid(),
+                port=listener.getsockname()[1],
+                memory=(int(self.limits.memory_mb) + 64) << 20,
+                written=int(self.limits.written_bytes),
+            )
+            done = self.run(program)
+            spinning = self.run("while True: pass", limits=Limits(cpu_seconds=0.1))
+            untouched = sorted(os.listdir(folder)) == ["canary"] and canary.read_text() == "canary"
+        enforced = dict.fromkeys(PROPERTIES, False)
+        try:
+            enforced |= json.loads(done.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            return enforced, f"the test program ended with {done.status}: {done.stderr[-500:]}"
+        enforced["fs_write"] = enforced["fs_write"] and untouched
+        enforced["cpu"] = spinning.status == "cpu_limit"
+        return enforced, ""
 
     _finalizer: weakref.finalize[..., LocalSandbox]
 
@@ -223,10 +285,8 @@ _made: weakref.WeakSet[LocalSandbox] = weakref.WeakSet()
 
 
 def _remake(kind: type[LocalSandbox], settings: dict[str, Any]) -> LocalSandbox:
-    for sandbox in list(_made):
-        if type(sandbox) is kind and sandbox._settings == settings:
-            return sandbox
-    return kind(**settings)
+    alike = (one for one in list(_made) if type(one) is kind and one._settings == settings)
+    return next(alike, None) or kind(**settings)
 
 
 def _end(pool: list[ForkServer]) -> None:
@@ -242,9 +302,6 @@ def shared_sandbox() -> LocalSandbox:
     """Return the `LocalSandbox` with standard settings that all environments of this process share.
 
     Fork servers cost memory and slots stand for cores, so that one per environment would be too many.
-
-    Raises:
-        SandboxUnavailable: if this machine cannot hold programs.
     """
     global _shared
     with _shared_lock:

@@ -1,7 +1,8 @@
-"""A fork server, seen from the process that uses it: started, sent requests, and its answers handed on."""
+"""A fork server, seen from the process that uses it, and the files through which it gives programs what they need."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from agent_gym.sandbox.base import Limits, SandboxError
+from agent_gym.sandbox.base import Execution, Limits, SandboxError, Status, shorten, status_of
 from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Message, Setup
 
 SLACK_S = 30.0  # by so much a fork server may be late with an answer before it counts as stuck
@@ -50,6 +51,70 @@ class NoNamespaces(SandboxError):
     """This system does not let a fork server make the namespaces that it was to make."""
 
 
+def encode(text: str) -> bytes:
+    """Encode as UTF-8. Lone surrogates become invalid bytes, which Python refuses in a source with a SyntaxError."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+class Streams:
+    """Source (None for a session), input and outputs of one process, until they are closed.
+
+    They are files in memory (memfd) of limited size, read when all is over: a pipe would have to be emptied in time,
+    and what was written before a kill is in them.
+    """
+
+    def __init__(self, source: str | None, stdin: str = "") -> None:
+        self._open: list[int] = []
+        try:
+            self.source = -1 if source is None else self._file("source", encode(source))
+            self.stdin = self._file("stdin", encode(stdin))
+            self.stdout, self.stderr = self._file("stdout"), self._file("stderr")
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"no file in memory can be made for a program: {error}") from error
+
+    def clear(self) -> None:
+        os.lseek(self.stdin, 0, os.SEEK_SET)
+        for file in (self.stdout, self.stderr):
+            os.ftruncate(file, 0)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _file(self, name: str, content: bytes | None = None) -> int:
+        file = os.memfd_create(name, os.MFD_CLOEXEC)
+        self._open.append(file)
+        if content is None:
+            # Two writers, standard output and a thread at its end, must not overwrite each other.
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+        else:
+            with open(file, "wb", closefd=False) as writer:
+                writer.write(content)
+            os.lseek(file, 0, os.SEEK_SET)
+        return file
+
+    def unconfined(self) -> SandboxError:
+        """Return the error for a program that did not run."""
+        reason = os.pread(self.stderr, 1000, 0).decode(errors="replace")
+        return SandboxError(f"a program could not be confined, and did not run: {reason or 'fork failed'}")
+
+    def judge(self, code: int, killed: str | None, cpu_seconds: float, limits: Limits) -> Execution:
+        """Read the outputs and judge how the program ended; `code` and `killed` as in `Exit`."""
+        written = [os.pread(file, int(limits.written_bytes), 0) for file in (self.stdout, self.stderr)]
+        full = any(len(data) >= limits.written_bytes for data in written)
+        (stdout, less_out), (stderr, less_err) = (shorten(data, int(limits.output_bytes)) for data in written)
+        status: Status
+        if killed is not None:
+            status = "cpu_limit" if killed == "cpu" else "wall_limit" if killed == "wall" else "killed"
+        elif code != 0 and full:
+            status = "output_limit"
+        else:
+            status = status_of(code, stderr)
+        exit_code = code if killed is None else None
+        return Execution(status, stdout, stderr, exit_code, cpu_seconds, full or less_out or less_err)
+
+
 class ForkServer:
     """One fork server. Safe to call from several threads of the process that made it.
 
@@ -63,58 +128,49 @@ class ForkServer:
     def __init__(self, setup: Setup) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Exit]] = {}
-        self._started: dict[int, Future[int]] = {}
         self.alive = True
-        with ExitStack() as here:
+        with ExitStack() as here, ExitStack() as failed:
             try:
                 errors = os.memfd_create("errors", os.MFD_CLOEXEC)
                 here.callback(os.close, errors)
                 self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                here.callback(theirs.close)
-                failed = here.enter_context(ExitStack())
                 failed.callback(self._socket.close)
-                code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
-                self._process = subprocess.Popen(
-                    # -S: what .pth files would run at the start is for the installation, not for programs.
-                    [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
-                    env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C is for the caller
-                )
+                with theirs:
+                    code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
+                    self._process = subprocess.Popen(
+                        # -S: what .pth files would run at the start is for the installation, not for programs.
+                        [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
+                        env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                        cwd="/",
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=errors,
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,  # Ctrl-C is for the caller
+                    )
             except OSError as error:
                 raise SandboxError(f"the fork server of the sandbox cannot be started: {error}") from error
-            theirs.close()
-            answer = self._greet(setup, errors)
-            if "no_namespaces" in answer:
+            self.pid = self._process.pid
+            reason = "it ended"
+            try:
+                self._socket.settimeout(_START_S)
+                self._socket.send(json.dumps(setup).encode())
+                answer = self._socket.recv(MAX_MESSAGE_BYTES)
+                self._socket.settimeout(None)
+            except OSError as error:
+                answer, reason = b"", str(error)
+            if not answer:
+                self._process.kill()
                 self._process.wait()
-                raise NoNamespaces(answer["no_namespaces"])
+                printed = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+                raise SandboxError(f"the fork server of the sandbox did not start ({reason}): {printed}")
+            ready: Message = json.loads(answer)
+            if "no_namespaces" in ready:
+                self._process.wait()
+                raise NoNamespaces(ready["no_namespaces"])
             failed.pop_all()
-        self.report: dict[str, Any] = answer["ready"]
+        self.report: dict[str, Any] = ready["ready"]
         threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
-
-    def _greet(self, setup: Setup, errors: int) -> Message:
-        reason = "it ended"
-        try:
-            self._socket.settimeout(_START_S)
-            self._socket.send(json.dumps(setup).encode())
-            answer = self._socket.recv(MAX_MESSAGE_BYTES)
-            self._socket.settimeout(None)
-        except OSError as error:
-            answer, reason = b"", str(error)
-        if not answer:
-            self._process.kill()
-            self._process.wait()
-            printed = os.pread(errors, 4000, 0).decode(errors="replace").strip()
-            raise SandboxError(f"the fork server of the sandbox did not start ({reason}): {printed}")
-        return json.loads(answer)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def load(self) -> int:
@@ -127,8 +183,6 @@ class ForkServer:
             if not self.alive:
                 raise Lost("the fork server of the sandbox has ended")
             self._waiting[request["id"]] = future
-            if request["session"]:
-                self._started[request["id"]] = Future()
         self.send(request, descriptors)
         return future
 
@@ -139,17 +193,6 @@ class ForkServer:
         except TimeoutError as error:
             self.close()
             raise SandboxError("a fork server of the sandbox does not answer; it was ended") from error
-
-    def cpu_clock(self, id_: int) -> int:
-        """Wait until a session has begun, and return the number of its CPU clock."""
-        with self._lock:
-            started = self._started.get(id_)
-        if started is None:
-            raise Lost("the session did not begin")
-        clock = started.result(_START_S)
-        with self._lock:
-            self._started.pop(id_, None)
-        return clock
 
     def send(self, request: Message, descriptors: Sequence[int] = ()) -> None:
         try:
@@ -176,24 +219,12 @@ class ForkServer:
         self._process.returncode = 0  # not our child: nothing to wait for
 
     def _listen(self) -> None:
-        while True:
-            try:
-                message = self._socket.recv(MAX_MESSAGE_BYTES)
-            except OSError:
-                message = b""
-            if not message:
-                break
-            answer = json.loads(message)
-            if "started" in answer:
-                if (begun := self._started.get(answer["started"])) is not None:
-                    begun.set_result(answer["cpu_clock"])
-                continue
-            ended: Exit = answer["ended"]
-            with self._lock:
-                future, started = self._waiting.pop(ended["id"]), self._started.pop(ended["id"], None)
-            if started is not None and not started.done():
-                started.set_exception(SandboxError("the session did not begin"))
-            future.set_result(ended)
+        with suppress(OSError):
+            while message := self._socket.recv(MAX_MESSAGE_BYTES):
+                ended: Exit = json.loads(message)
+                with self._lock:
+                    future = self._waiting.pop(ended["id"])
+                future.set_result(ended)
         self._fail()
         self._socket.close()
         self._process.wait()
@@ -201,12 +232,10 @@ class ForkServer:
     def _fail(self) -> None:
         with self._lock:
             self.alive = False
-            lost: list[Future[Any]] = [*self._waiting.values(), *self._started.values()]
+            lost = list(self._waiting.values())
             self._waiting.clear()
-            self._started.clear()
         for future in lost:
-            if not future.done():
-                future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))
+            future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))
 
 
 _SYSTEM = (
@@ -222,9 +251,8 @@ _INSTALLED = ("site-packages", "dist-packages")  # the second is Debian's
 def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
     """Find what programs may read: the standard library and the requested packages.
 
-    The fork server adds the folders of the shared libraries that these load. Nothing else of the installation is
-    readable. A folder site-packages also holds agent_gym with its generators of tasks and answers, and perhaps data
-    sets: a program that could import them would need no thinking.
+    The fork server adds the folders of the shared libraries that these load. A folder site-packages is hidden: it also
+    holds agent_gym with its generators of tasks and answers.
     """
     library = os.path.dirname(os.__file__)
     # Where the compiled modules are: usually lib-dynload, on some systems under lib64.
@@ -239,20 +267,14 @@ def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
         for path in _real([*standard, *_SYSTEM, sys.executable])
         if path not in hidden and not path.startswith(inside_hidden)
     ]
-    search = []
+    search: dict[str, None] = {}
     for package in packages:
         with suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
             if spec is not None and spec.origin is not None:
                 place = os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
-                search.append(os.path.realpath(os.path.dirname(place)))
-    return {
-        "packages": list(packages),
-        "search": list(dict.fromkeys(search)),
-        "readable": readable,
-        "hidden": hidden,
-        "namespaces": namespaces,
-    }
+                search[os.path.realpath(os.path.dirname(place))] = None
+    return Setup(packages=list(packages), search=list(search), readable=readable, hidden=hidden, namespaces=namespaces)
 
 
 def _real(candidates: Iterable[str]) -> list[str]:

@@ -12,8 +12,7 @@ import threading
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.sandbox import streams
-from agent_gym.sandbox.base import Execution, Limits, SandboxError
+from agent_gym.sandbox.base import Execution, Limits, SandboxError, shorten, status_of
 from agent_gym.sandbox.session import Session
 from agent_gym.search.base import ForkSafe
 from agent_gym.serve.client import RETRIES, JsonClient
@@ -27,17 +26,12 @@ class RemoteSandbox(ForkSafe):
     """Asks a server. Safe to call from several threads; connections are kept open.
 
     Args:
-        url: "http://host:8080", or with a path other than `/run_code`.
+        url: "http://host:8080", or with a path other than `/run_code`; `ConfigError` for what is no address.
         limits: sent with each program; the server may have lower ones. Of outputs no more is kept than they allow.
         concurrency: requests at the same time; others wait here.
         retries: how often to try again when a connection cannot be made or the server is too busy, see `JsonClient`. A
             program whose server was lost is run again, twice at most. Anything that the server answers is final.
-
-    Raises:
-        ConfigError: for an address that is none.
     """
-
-    live = ("_turn", "_client")
 
     def __init__(
         self, url: str, *, limits: Limits | None = None, concurrency: int = 64, retries: int = RETRIES
@@ -61,11 +55,7 @@ class RemoteSandbox(ForkSafe):
         )
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
-        """Run a program; see `LocalSandbox.run`. A server other than ours does not know of seeds.
-
-        Raises:
-            SandboxError: if the server cannot be reached, or failed.
-        """
+        """Run a program; see `LocalSandbox.run`. A server other than ours does not know of seeds."""
         limits = limits or self.limits
         body = {
             # Lone surrogates are refused by many readers of JSON; no text of a program may be our failure.
@@ -80,17 +70,12 @@ class RemoteSandbox(ForkSafe):
         with self._turn:
             data = self._client.post(body, limits.wall_seconds + _SLACK_S)
         try:
-            answer = json.loads(data)
-            return self._read(answer, limits)
+            return self._read(json.loads(data), limits)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SandboxError(f"{self.url} does not speak SandboxFusion's protocol: {error!r}") from error
 
     def session(self, *, seed: int = 0) -> Session:
-        """Refuse: the protocol has no programs that share names.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise `ConfigError`: the protocol has no programs that share names."""
         raise ConfigError(f"a remote sandbox ({self.url}) has no sessions; use sandbox='local' for them")
 
     def close(self) -> None:
@@ -104,8 +89,8 @@ class RemoteSandbox(ForkSafe):
         if ours is not None:
             return Execution(**ours)
         texts = [str(result.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr")]
-        (stdout, less_out), (stderr, less_err) = (streams.shorten(text, limits.output_bytes) for text in texts)
+        (stdout, less_out), (stderr, less_err) = (shorten(text, limits.output_bytes) for text in texts)
         late = result["status"] == "TimeLimitExceeded"
         code = None if late else int(result["return_code"])
-        status = "wall_limit" if code is None else streams.status_of(code, stderr)
+        status = "wall_limit" if code is None else status_of(code, stderr)
         return Execution(status, stdout, stderr, code, float(result.get("execution_time") or 0), less_out or less_err)

@@ -7,13 +7,12 @@ import secrets
 import socket
 import time
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
-from agent_gym.sandbox import streams
 from agent_gym.sandbox.base import Execution, SandboxError
-from agent_gym.sandbox.inside import TOKEN_BYTES, Exit
-from agent_gym.sandbox.process import SLACK_S, ForkServer, Lost
+from agent_gym.sandbox.inside import PID_BYTES, TOKEN_BYTES, cpu_clock
+from agent_gym.sandbox.process import SLACK_S, ForkServer, Lost, Streams, encode
 
 if TYPE_CHECKING:
     from agent_gym.sandbox.local import LocalSandbox
@@ -27,35 +26,38 @@ class Session:
     The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
     limit or a crash the session is over: the names are lost, and further calls return the status "killed".
 
-    All calls are one trust domain: what one leaves behind, such as a thread or a changed builtin, can read a later
-    call, keep it from running and make up its result. Other sessions and `Sandbox.run` are out of its reach. So no call
-    may judge what an earlier one of the policy has done.
+    All calls are one trust domain: what one leaves behind can read a later call and make up its result. So no call may
+    judge what an earlier one of the policy has done.
     """
 
     def __init__(self, sandbox: LocalSandbox, seed: int) -> None:
         self._sandbox, self._limits = sandbox, sandbox.limits
-        self._files = streams.Streams(None)
-        try:
-            self._control, theirs = socket.socketpair()
-        except OSError as error:
-            self._files.close()
-            raise SandboxError(f"no socket can be made for a session: {error}") from error
-        self._maker = os.getpid()
-        try:
-            self._server: ForkServer = sandbox.server()
-            request, files = sandbox.request(seed, self._limits, session=True), self._files
-            self._id: int = request["id"]
-            self._ended = self._server.start(request, [theirs.fileno(), files.stdin, files.stdout, files.stderr])
-            self._clock = self._server.cpu_clock(self._id)
-        except BaseException:
-            self._control.close()
-            self._files.close()
-            raise
-        finally:
-            theirs.close()
+        self._maker, self._over = os.getpid(), False
+        with ExitStack() as failed:
+            self._files = Streams(None)
+            failed.callback(self._files.close)
+            try:
+                self._control, theirs = socket.socketpair()
+            except OSError as error:
+                raise SandboxError(f"no socket can be made for a session: {error}") from error
+            failed.callback(self._control.close)
+            self._control.settimeout(self._limits.wall_seconds + SLACK_S)
+            with theirs:
+                self._server = sandbox.server()
+                request, files = sandbox.request(seed, self._limits, session=True), self._files
+                self._id: int = request["id"]
+                self._ended = self._server.start(request, [theirs.fileno(), files.stdin, files.stdout, files.stderr])
+            try:
+                pid = self._receive(PID_BYTES)
+            except OSError:
+                pid = b""
+            if len(pid) < PID_BYTES:
+                self._server.wait(self._ended, self._limits)
+                raise files.unconfined()
+            self._clock = cpu_clock(int.from_bytes(pid, "little"))
+            failed.pop_all()
         # A session that is not closed would keep its memory until this process ends.
         self._finalizer = weakref.finalize(self, _end, self._maker, self._server, self._id, self._control, self._files)
-        self._over = False
 
     def run(self, code: str) -> Execution:
         """Run the next program; raise `SandboxError` if the sandbox failed or the session is another process's."""
@@ -64,7 +66,7 @@ class Session:
         if self._over:
             return Execution("killed", "", _OVER, None, 0.0, False)
         with self._sandbox.slot:
-            return self._run(streams.encode(code))
+            return self._run(encode(code))
 
     def close(self) -> None:
         """End it; nothing happens if it has ended."""
@@ -79,45 +81,37 @@ class Session:
         self._server.send(go)
         token, answer = secrets.token_bytes(TOKEN_BYTES), b""
         try:
-            self._control.settimeout(limits.wall_seconds + SLACK_S)
             self._control.sendall(token + len(source).to_bytes(4, "little") + source)
-            while len(answer) <= TOKEN_BYTES and (piece := self._control.recv(TOKEN_BYTES + 1 - len(answer))):
-                answer += piece
+            answer = self._receive(TOKEN_BYTES + 1)
         except TimeoutError as error:
             self.close()
             raise SandboxError("the fork server of a session does not answer") from error
         except OSError:
             pass  # the process has ended, which the fork server reports
-        whole = len(answer) > TOKEN_BYTES
-        if whole and answer[:TOKEN_BYTES] != token:
+        if len(answer) <= TOKEN_BYTES:
+            # The process may have closed the socket and run on; then it is ended by a limit.
+            ended, self._over = self._server.wait(self._ended, limits), True
+            code, killed, spent = ended["code"], ended["killed"], ended["cpu_seconds"] - before
+        elif answer[:TOKEN_BYTES] == token:
+            self._server.send({"op": "stop", "id": self._id})
+            code, killed, spent = answer[-1], None, self._cpu_seconds() - before
+            if spent >= limits.cpu_seconds:
+                killed, self._over = "cpu", True
+        else:
             self.close()
             about = "a program wrote to the session's control socket\n"
             return Execution("killed", "", about + _OVER, None, 0.0, False)
-        if whole:
-            self._server.send({"op": "stop", "id": self._id})
-            ended: Exit = {
-                "id": self._id,
-                "code": answer[-1],
-                "killed": None,
-                "cpu_seconds": max(0.0, self._cpu_seconds() - before),
-                "confined": True,
-            }
-            if ended["cpu_seconds"] >= limits.cpu_seconds:
-                ended["killed"] = "cpu"
-                self._over = True
-        else:
-            # The process may have closed the socket and run on; then it is ended by a limit.
-            ended = self._server.wait(self._ended, limits)
-            if not ended["confined"]:
-                reason = os.pread(self._files.stderr, 1000, 0).decode(errors="replace")
-                self.close()
-                raise SandboxError(f"a session could not be confined, and did not run: {reason}")
-            ended["cpu_seconds"] = max(0.0, ended["cpu_seconds"] - before)
-            self._over = True
-        result = streams.judge(self._files, ended, limits)
+        result = self._files.judge(code, killed, max(0.0, spent), limits)
         if self._over:
             self.close()
         return result
+
+    def _receive(self, length: int) -> bytes:
+        """Read so many bytes, or fewer if the process has ended."""
+        data = b""
+        while len(data) < length and (piece := self._control.recv(length - len(data))):
+            data += piece
+        return data
 
     def _cpu_seconds(self) -> float:
         try:
@@ -132,7 +126,7 @@ class Session:
         self.close()
 
 
-def _end(maker: int, server: ForkServer, id_: int, control: socket.socket, files: streams.Streams) -> None:
+def _end(maker: int, server: ForkServer, id_: int, control: socket.socket, files: Streams) -> None:
     if os.getpid() == maker:
         with suppress(Lost):
             server.send({"op": "kill", "id": id_})

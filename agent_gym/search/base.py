@@ -1,7 +1,6 @@
 """What a search engine is: queries in, documents with scores out, many at a time.
 
-Everything that searches has this one method, so that engines can be put behind each other in any order, and an
-environment knows none of them by name.
+Everything that searches has this one method, so that engines can be put behind each other in any order.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from agent_gym.errors import ConfigError
 
@@ -74,20 +73,18 @@ class ForkSafe:
     """A base: a deep copy is the thing itself, and forks and pickles get fresh locks.
 
     `gym.make` deep-copies its arguments, and vector environments fork or pickle them: an index of gigabytes must not be
-    copied for each environment, and a lock that another thread held during a fork is never released in the child.
-
-    A subclass lists in `live` the attributes that belong to this process alone (locks, connections) and sets them in
-    `renew`, which `ForkSafe.__init__` calls.
+    copied for each environment, and a lock that another thread held during a fork is never released in the child. What
+    `renew` sets (locks, connections) belongs to this process alone.
     """
 
-    live: ClassVar[tuple[str, ...]] = ()
-
     def __init__(self) -> None:
+        others = set(vars(self))
         self.renew()
+        self._live = vars(self).keys() - others
         _alive.add(self)
 
     def renew(self) -> None:
-        """Make what belongs to this process alone; called once, and again in a process that got a copy."""
+        """Set what belongs to this process alone; called once, and again in a process that got a copy."""
 
     def __copy__(self) -> Self:
         return self
@@ -96,10 +93,10 @@ class ForkSafe:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in self.live}
+        return {name: value for name, value in vars(self).items() if name not in self._live}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         ForkSafe.__init__(self)
 
 

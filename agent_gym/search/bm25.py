@@ -1,14 +1,13 @@
 """BM25: documents that share rare words with the query.
 
 The formula is from Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009). The library
-is bm25s (Lù, arXiv:2407.03618): it computes the score of each word in each document beforehand, and a query adds up.
-Its selection of the best is not used: it answers a query without known words with arbitrary documents of score 0,
-raises where k is above the number of documents, and leaves the order of equal scores to chance.
+is bm25s (Lù, arXiv:2407.03618), which computes the score of each word in each document beforehand. Its selection of the
+best is not used: it answers a query without known words with arbitrary documents of score 0, raises where k is above
+the number of documents, and leaves the order of equal scores to chance.
 
 Words are taken as Lucene's analyser for English takes them: lower case, without its 33 stop words, cut to their stems
-by Snowball's English stemmer (Porter, "An algorithm for suffix stripping", 1980, in its second version). Words of one
-character count, because "Apollo 8" and "Malcolm X" differ from other titles by nothing else. Text is brought to
-Unicode's NFKC form first, in which an "é" is one letter however it was typed.
+by Snowball's English stemmer. Words of one character count, because "Apollo 8" and "Malcolm X" differ from other titles
+by nothing else. Text is brought to Unicode's NFKC form first, in which an "é" is one letter however it was typed.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,8 +43,8 @@ _COMPILE_FROM = 20_000
 class BM25Retriever(ForkSafe):
     """Searches titles and texts by their words. A word that occurs twice in a query counts once.
 
-    Building takes about 150 CPU seconds and 2 GB per million short paragraphs; 0.8 GB remain, or what is touched of 0.3
-    GB on disk where the index is loaded from there.
+    Building takes about 150 CPU seconds and 2 GB per million short paragraphs; 0.8 GB remain, or 0.3 GB that are mapped
+    where it is loaded.
 
     Args:
         corpus: what to search, a `Corpus` or a list.
@@ -54,8 +54,6 @@ class BM25Retriever(ForkSafe):
     Raises:
         ConfigError: for a corpus without a word in it, other values, or missing packages.
     """
-
-    live = ("_stop_words", "_stemmer", "_lock")
 
     def __init__(self, corpus: Sequence[Document], *, k1: float = 1.5, b: float = 0.75) -> None:
         if not k1 >= 0 or not 0 <= b <= 1:
@@ -115,16 +113,14 @@ class BM25Retriever(ForkSafe):
         files.replace(partial, folder)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        return [self._search(query, k) for query in checked(queries, k)]
-
-    def _search(self, query: str, k: int) -> list[Hit]:
         vocabulary = self._index.vocab_dict
-        # Once each: ten thousand times the same word would go through its documents as often.
-        known = {vocabulary[term]: None for term in self.terms(query) if term in vocabulary}
-        if not known:
-            return []
-        scores = self._index.get_scores_from_ids(list(known))
-        return [Hit(self._corpus[i], float(scores[i])) for i in best(scores, k)]
+        found: list[list[Hit]] = []
+        for query in checked(queries, k):
+            # Once each: ten thousand times the same word would go through its documents as often.
+            known = list(dict.fromkeys(vocabulary[term] for term in self.terms(query) if term in vocabulary))
+            scores = self._index.get_scores_from_ids(known) if known else np.zeros(0)
+            found.append([Hit(self._corpus[i], float(scores[i])) for i in best(scores, k)])
+        return found
 
     def terms(self, text: str) -> list[str]:
         """Return the search terms of a text in their order; none for a text without words."""
@@ -151,24 +147,18 @@ class _Terms:
 
     def __init__(self, corpus: Sequence[Document], terms_of: Callable[[str], list[str]]) -> None:
         self.vocab: dict[str, int] = {}
-        self._numbers, self._ends = array("i"), array("q")
+        self._numbers, self._ends = array("i"), array("q", [0])
         for document in corpus:
             terms = terms_of(f"{document.title}\n{document.text}")
             self._numbers.extend(self.vocab.setdefault(term, len(self.vocab)) for term in terms)
             self._ends.append(len(self._numbers))
-
-    @property
-    def ids(self) -> _Terms:
-        return self
+        self.ids = self
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._ends) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        start = 0
-        for end in self._ends:
-            yield self._numbers[start:end].tolist()
-            start = end
+        return (self._numbers[start:end].tolist() for start, end in pairwise(self._ends))
 
 
 def _library() -> Any:

@@ -23,7 +23,7 @@ from agent_gym.search import corpus as corpora
 from agent_gym.search import files
 from agent_gym.search.base import Document
 from agent_gym.search.encoder import Encoder, EncoderSpec, Vectors, checked_vectors, probe, probes_agree
-from agent_gym.search.index import ADD_AT_ONCE, KINDS, choose_kind, faiss_threads, new_index, reserve, training_vectors
+from agent_gym.search.index import build_of, choose_kind, factory, faiss_threads
 
 MANIFEST = "index.json"
 _ENCODE_AT_ONCE = 1024  # so many texts are sorted by length together, and the bar moves
@@ -44,7 +44,7 @@ def build_index(
     """Build an index, or go on building it. Where there is one already, this returns at once.
 
     After a kill at any moment the same call goes on and ends with the same bytes. The vectors stay in the folder
-    `vectors`: another kind is built from them in minutes. It may be deleted if no other kind is wanted.
+    `vectors`, for another kind; it may be deleted.
 
     Args:
         corpus: a `Corpus`, or any sequence of documents.
@@ -57,8 +57,8 @@ def build_index(
         progress: whether to show progress bars.
 
     Raises:
-        ConfigError: for an empty corpus, a kind that cannot be made of it, a folder that belongs to another corpus or
-            encoder, or one that another process builds in.
+        ConfigError: for an empty corpus, a kind that cannot be made of it, or a folder of another corpus, encoder or
+            process.
         EnvFailure: if the encoder returns something else than vectors.
     """
     folder = Path(folder).expanduser()
@@ -81,13 +81,12 @@ def build_index(
         shards = VectorShards(folder / "vectors", origin, shard_size)
         _encode(corpus, encoder, shards, progress)
         with faiss_threads(threads):
-            index = _index(shards, kind, progress)
+            index = build_of(kind, len(corpus), encoder.spec.dimension, shards.pick, progress)
         path = folder / f"{kind}.faiss"
         partial = path.with_name(path.name + ".partial")
         faiss.write_index(index, str(partial))
         files.replace(partial, path)
-        factory = KINDS[kind].factory(len(corpus), encoder.spec.dimension)
-        parameters = {"factory": factory, "faiss": faiss.__version__}
+        parameters = {"factory": factory(kind, len(corpus), encoder.spec.dimension), "faiss": faiss.__version__}
         manifest = Manifest(index=kind, parameters=parameters, origin=shards.origin, file=files.describe(path))
         files.write_json(folder / MANIFEST, asdict(manifest))  # after this, and not before, there is an index
         for other in folder.glob("*.faiss*"):
@@ -109,23 +108,6 @@ def _encode(corpus: Sequence[Document], encoder: Encoder, shards: VectorShards, 
                 parts.append(checked_vectors(encoder.encode_documents(documents), len(documents), encoder.spec))
                 bar.update(len(documents))
             shards.write(shard, np.concatenate(parts))
-
-
-def _index(shards: VectorShards, kind: str, progress: bool) -> Any:
-    count, dimension = shards.origin.count, shards.origin.encoder.dimension
-    index = new_index(kind, count, dimension)
-    n_training = training_vectors(kind, count)
-    if n_training:
-        # The same ones on every run; ascending, so that the files are read once and in order.
-        chosen = np.random.default_rng(0).choice(count, n_training, replace=False, shuffle=False)
-        index.train(shards.pick(np.sort(chosen)))
-    reserve(index, count)
-    with tqdm(total=count, desc=f"indexing ({kind})", unit=" vectors", disable=not progress) as bar:
-        for start in range(0, count, ADD_AT_ONCE):
-            positions = np.arange(start, min(start + ADD_AT_ONCE, count))
-            index.add(shards.pick(positions))
-            bar.update(len(positions))
-    return index
 
 
 class VectorShards:
@@ -203,17 +185,15 @@ class Origin:
                 f"the given corpus has {given.count:,} and {given.corpus[:12]}; give that corpus, or build an index of "
                 "this one in another folder"
             )
+        made, other = f"{where} was made by the encoder {self.encoder.name!r}", repr(given.encoder.name)
         cure = "give that encoder, or build an index with this one in another folder"
-        made = f"{where} was made by the encoder {self.encoder.name!r}"
         for name, expected in asdict(self.encoder).items():
             found = getattr(given.encoder, name)
             if name != "name" and found != expected:
-                raise ConfigError(f"{made} with {name}={expected!r}, and {given.encoder.name!r} has {found!r}; {cure}")
+                raise ConfigError(f"{made} with {name}={expected!r}, and {other} has {found!r}; {cure}")
         if not probes_agree(self.probe, given.probe):
-            raise ConfigError(
-                f"{made}, and {given.encoder.name!r} gives the same text another vector, so it is another model or a "
-                f"later state of it; {cure}"
-            )
+            about = "gives the same text another vector, so it is another model or a later state of it"
+            raise ConfigError(f"{made}, and {other} {about}; {cure}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,27 +129,26 @@ def _write(folder: Path, documents: Iterable[Document], progress: bool) -> None:
         if not keys:
             raise ConfigError("there are no documents to write; check the source")
         file.flush()
-        _refuse_duplicates(documents, file, np.frombuffer(offsets, np.int64), np.frombuffer(keys, np.uint64))
+        _refuse_duplicates(documents, file, offsets, np.frombuffer(keys, np.uint64))
     with places.open("wb") as target:
         np.save(target, np.frombuffer(offsets, np.int64))
     files.replace(places, folder / _OFFSETS)
     files.replace(texts, folder / _TEXTS)
-    texts_as_written = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
-    described = {_TEXTS: texts_as_written, _OFFSETS: files.describe(folder / _OFFSETS)}
+    written = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
+    described = {_TEXTS: written, _OFFSETS: files.describe(folder / _OFFSETS)}
     files.write_json(folder / MANIFEST, {**_IDENTITY, "count": len(keys), "files": described})
 
 
-def _refuse_duplicates(documents: Iterable[Document], file: BinaryIO, offsets: np.ndarray, keys: np.ndarray) -> None:
+def _refuse_duplicates(documents: Iterable[Document], file: BinaryIO, offsets: array[int], keys: np.ndarray) -> None:
     """Raise for the first id that occurred before; hashes of 8 bytes find it, and the ids themselves decide."""
     order = np.argsort(keys, kind="stable")
     repeats = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
-
-    def read_id(n: int) -> str:
-        file.seek(int(offsets[n]))
-        return json.loads(file.readline())["_id"]
-
+    place = getattr(documents, "place", "document {}".format)
     for i in repeats[np.argsort(order[repeats + 1])]:
-        first, second = int(order[i]), int(order[i + 1])
-        if read_id(first) == read_id(second):
-            place = getattr(documents, "place", lambda n: f"document {n}")
-            raise ConfigError(f"{place(second)}: the id {read_id(second)!r} is also that of {place(first)}")
+        first, second = order[i : i + 2].tolist()
+        ids = []
+        for n in (first, second):
+            file.seek(offsets[n])
+            ids.append(json.loads(file.readline())["_id"])
+        if ids[0] == ids[1]:
+            raise ConfigError(f"{place(second)}: the id {ids[0]!r} is also that of {place(first)}")

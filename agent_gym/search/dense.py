@@ -21,10 +21,8 @@ from agent_gym.search.build import Manifest, Origin
 from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder
 from agent_gym.search.index import EXACT, KINDS, Searcher, read_index
 
-# The batch that a query comes in moves the last bits of its scores, so what agrees to so many digits counts as equal.
-_DIGITS = 6
+_DIGITS = 6  # what agrees to so many counts as equal: the batch of a query moves the last bits of its scores
 _EXTRA, _MOST = 8, 1024
-
 _BLOCK = 65_536  # vectors that are copied to a GPU at a time
 _SCRATCH = 512 * 2**20  # FAISS would take 1.5 GB, which the trainer next to it misses
 
@@ -49,8 +47,6 @@ class DenseRetriever(ForkSafe):
             damaged or of a newer format.
     """
 
-    live = ("_lock", "_searcher")
-
     def __init__(
         self,
         corpus: Sequence[Document],
@@ -73,10 +69,12 @@ class DenseRetriever(ForkSafe):
     def renew(self) -> None:
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_searcher": None}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         self._searcher = self._open(verify=False)  # the process it comes from has verified it
-        ForkSafe.__init__(self)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         texts = checked(queries, k)
@@ -97,18 +95,16 @@ class DenseRetriever(ForkSafe):
     def _nearest(self, vectors: Vectors, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Scores and positions, best first; equal scores by position.
 
-        An index orders equal scores by accident, so where the k-th score goes on beyond what it returned, more
-        are requested. Up to a bound, for a corpus of one text.
+        An index orders equal scores by accident: where the k-th goes on beyond what it returned, more are requested.
         """
         count = self.manifest.origin.count
         k = min(k, count)
-        wanted = min(k + _EXTRA, count)
-        while True:
+        wanted, tied = min(k + _EXTRA, count), True
+        while tied:
             scores, places = self._searcher.search(vectors, wanted)
             scores = np.where(places < 0, -np.inf, scores).round(_DIGITS)  # nothing found has the least float there is
-            tied = (scores[:, k - 1] == scores[:, -1]) & (places[:, -1] >= 0)
-            if wanted == count or wanted >= _MOST or not tied.any():
-                break
+            ties = (scores[:, k - 1] == scores[:, -1]) & (places[:, -1] >= 0)
+            tied = wanted < min(count, _MOST) and bool(ties.any())
             wanted = min(4 * wanted, count)
         best = np.lexsort((places, -scores), axis=1)[:, :k]
         return np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
@@ -121,7 +117,7 @@ class DenseRetriever(ForkSafe):
         index = read_index(path)
         if (index.ntotal, index.d) != (origin.count, origin.encoder.dimension):
             raise ConfigError(
-                f"{path} holds {index.ntotal} vectors of {index.d} numbers, and its manifest says {origin.count} of "
+                f"{path} holds {index.ntotal} vectors of {index.d} numbers, and its manifest has {origin.count} of "
                 f"{origin.encoder.dimension}; build the index again"
             )
         if self._device != "cpu":

@@ -1,19 +1,19 @@
 """Encoders: texts in, unit vectors out, so that an inner product measures how well a passage fits a query.
 
-What decides an encoder's vectors is written down with every index (`EncoderSpec`), and so is what it did to two fixed
-texts (`probe`): a folder can be moved or trained further, and vectors of two models cannot be compared.
+An index keeps what decides its encoder's vectors (`EncoderSpec`) and what that made of two fixed texts (`probe`), since
+vectors of two models, or of two states of one, cannot be compared.
 
-bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only if it is
-used as it was trained. The bge models want an instruction before queries, none before passages, and the vector of the
-first token; e5 wants "query: " and "passage: " and the mean over the tokens. The wrong ones raise no error and cost
-several points of recall, so they follow from the name, and a model's own files come first.
+bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only as it was
+trained: bge with an instruction before queries and the vector of the first token, e5 with "query: " and "passage: " and
+the mean over the tokens. The wrong ones raise no error and cost several points of recall, so they follow from the name,
+and a model's own files come first.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,9 +98,8 @@ def probes_agree(one: Sequence[float], other: Sequence[float]) -> bool:
     return bool(((first * second).sum(1) >= 0.99).all())
 
 
-# In a forked process FAISS and PyTorch may not use several threads. The threads of OpenMP do not survive a fork, and
-# its GNU version waits for them forever: an environment in a worker of a vector environment would hang in its first
-# search, if the main process had searched before.
+# In a forked process FAISS and PyTorch may not use several threads: those of OpenMP do not survive a fork, and its GNU
+# version waits for them forever.
 _forks: list[bool] = []
 os.register_at_fork(after_in_child=lambda: _forks.append(True))
 
@@ -128,8 +127,7 @@ def make_encoder(
         query_prefix: what to put in front of queries; None for what the model was trained with.
         document_prefix: the same for passages.
         batch_size: texts per forward pass.
-        dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it, which makes a CPU three
-            times as fast, else float32.
+        dtype: "float32", "bfloat16" (a CPU that computes in it is three times as fast), or "auto".
 
     Raises:
         ConfigError: if a package is missing, there is no such model, or none can be loaded without a network.
@@ -153,6 +151,9 @@ def _family(name: str, patterns: Iterable[str]) -> str | None:
 
 class _ModelEncoder:
     spec: EncoderSpec
+    # Load the model; return its dimension, pooling, longest input and the prefixes its own files name.
+    _load: Callable[[str, Any], tuple[int, str, int, tuple[str, str]]]
+    _forward: Callable[[list[str], str], Vectors]
 
     def __init__(
         self, name: str, device: str, prefixes: tuple[str | None, str | None], batch_size: int, dtype: str
@@ -198,19 +199,12 @@ class _ModelEncoder:
         # A policy can write half a surrogate pair as `\ud83d` in JSON, for which tokenizers raise.
         return normalised(self._forward([text.encode("utf-8", "replace").decode() for text in texts], prefix))
 
-    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
-        """Load the model; return its dimension, pooling, longest input and the prefixes its own files name."""
-        raise NotImplementedError
-
-    def _forward(self, texts: list[str], prefix: str) -> Vectors:
-        raise NotImplementedError
-
 
 class _FlagEncoder(_ModelEncoder):
     """bge: FlagEmbedding's model and pooling.
 
-    Not its `encode`, which makes two forward passes over every first batch (it tries out the batch size), and on a CPU
-    turns the weights back to float32. For single batches, which is what queries are, that is six times the work.
+    Its `encode` makes two forward passes over every first batch, and on a CPU turns the weights back to float32: for
+    single batches, which is what queries are, six times the work.
     """
 
     def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
@@ -229,14 +223,9 @@ class _FlagEncoder(_ModelEncoder):
         with require("torch", "bge").inference_mode():
             for start in range(0, len(texts), self._batch_size):
                 chosen = order[start : start + self._batch_size]
-                inputs = tokenizer(
-                    [prefix + texts[n] for n in chosen],
-                    padding=True,
-                    truncation=True,
-                    max_length=self.spec.max_length,
-                    return_tensors="pt",
-                ).to(self._device)
-                hidden = model(**inputs, return_dict=True).last_hidden_state
+                settings = {"padding": True, "truncation": True, "max_length": self.spec.max_length}
+                inputs = tokenizer([prefix + texts[n] for n in chosen], return_tensors="pt", **settings)
+                hidden = model(**inputs.to(self._device), return_dict=True).last_hidden_state
                 vectors[chosen] = self._model.pooling(hidden, inputs["attention_mask"]).float().cpu().numpy()
         return vectors
 
@@ -244,8 +233,7 @@ class _FlagEncoder(_ModelEncoder):
 class _SentenceEncoder(_ModelEncoder):
     """Any model of sentence-transformers, with the pooling of its own files.
 
-    `minilm` is all-MiniLM-L6-v2 out of a package: 23 million parameters, 384 numbers, for machines that reach no hub.
-    It goes by its name and not by its folder, which is another one in every installation.
+    `minilm` is all-MiniLM-L6-v2 out of a package. It goes by its name, since its folder differs between installations.
     """
 
     def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:

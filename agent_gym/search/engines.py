@@ -1,8 +1,5 @@
 r"""Engines by the names that settings and command lines give them, on other machines, and around engines.
 
-A name is "bm25", the folder of an index, or the address of a server. An engine is made when it is first needed, and
-shared by all environments of the process.
-
 A server speaks the protocol of Search-R1's `/retrieve`, as do those of SkyRL, verl and slime:
 
     POST /retrieve {"queries": ["...", ...], "topk": 3, "return_scores": true}
@@ -41,8 +38,6 @@ _CONNECTIONS = 1024  # as many as a server lets wait
 class Engines(ForkSafe):
     """Keeps the `maxsize` engines that were used last, by key: an index of one world takes a megabyte."""
 
-    live = ("_lock",)
-
     def __init__(self, maxsize: int = 128) -> None:
         self._maxsize = maxsize
         self._engines: OrderedDict[Hashable, tuple[Retriever, Any]] = OrderedDict()
@@ -68,8 +63,8 @@ ENGINES = Engines()
 def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriever | None:
     """Return the engine that a setting means, or None for BM25 over whatever a question is to be searched in.
 
-    The setting is "bm25", the folder of an index, which needs the corpus it was built from, the address of a server, or
-    an engine. Raises `ConfigError` for anything else, and for an index that cannot be opened.
+    The setting is "bm25", the folder of an index of the corpus, the address of a server, or an engine. Engines are
+    shared by all environments of the process. Raises `ConfigError` for anything else, and for a broken index.
     """
     if retriever == "bm25":
         if find_spec("bm25s") is None:
@@ -115,15 +110,10 @@ class RemoteRetriever(ForkSafe):
     """Asks a server that speaks Search-R1's protocol. Safe to call from several threads; connections are kept open.
 
     Args:
-        url: "http://host:8000", or with a path other than `/retrieve`.
+        url: "http://host:8000", or with a path other than `/retrieve`; `ConfigError` for what is no address.
         timeout_s: seconds to wait for a connection, and for each piece of an answer.
         retries: how often to try again when the connection fails or the server is too busy, see `JsonClient`.
-
-    Raises:
-        ConfigError: for an address that is none.
     """
-
-    live = ("_client",)
 
     def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = RETRIES) -> None:
         if not timeout_s > 0 or retries < 0:
@@ -192,9 +182,6 @@ class HybridRetriever(ForkSafe):
 
     Only ranks count, so that engines with scores of different kinds can be mixed without tuning. The larger
     `k_constant` (60 in the paper), the less the first ranks count against later ones.
-
-    Raises:
-        ConfigError: for no engines or a constant below 0.
     """
 
     def __init__(self, retrievers: Sequence[Retriever], k_constant: float = 60) -> None:
@@ -233,28 +220,19 @@ def fuse(rankings: Sequence[Sequence[Hit]], k_constant: float = 60) -> list[Hit]
 class CachedRetriever(ForkSafe):
     """Keeps the results of the searches that were made last. Safe to call from several threads.
 
-    Of a call, only what is not known goes on to the engine, and each query once. A failure is not kept. `size` is in
-    results of one query and one k, of 4 kilobytes for 5 passages.
-
-    Raises:
-        ConfigError: for a size below 1.
+    Of a call, only what is not known goes on to the engine, and each query once. `size`, at least 1, is in results of
+    one query and one k, of 4 kilobytes for 5 passages.
     """
-
-    live = ("_lock",)
 
     def __init__(self, retriever: Retriever, size: int = 10_000) -> None:
         if size < 1:
             raise ConfigError(f"size is {size}; a cache holds at least 1 result")
         self.retriever, self.size = retriever, size
-        self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
         super().__init__()
 
     def renew(self) -> None:
-        # What is kept stays, unless a fork caught another thread in the middle of a change to it.
-        lock = getattr(self, "_lock", None)
-        if lock is not None and lock.locked():
-            self._kept = OrderedDict()
         self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         queries = checked(queries, k)
@@ -289,15 +267,10 @@ class MicroBatcher(ForkSafe):
     """Collects the queries of concurrent callers into one call of the engine. Safe to call from several threads.
 
     The first caller of a batch waits until the engine has finished the batch before, and then until its own is full or
-    `max_wait_s` is over, which a lone caller pays with each search; callers that come in the meantime join. It then
-    searches for all of them: there is no thread to start or close. Equal queries are searched for once. An exception of
-    the engine is raised in every caller of the batch. The engine is never called by two threads at once.
-
-    Raises:
-        ConfigError: for a batch below 1 or a negative time.
+    `max_wait_s` is over, which a lone caller pays with each search. It then searches for all who came meanwhile. Equal
+    queries are searched for once. An exception of the engine is raised in every caller of the batch. The engine is
+    never called by two threads at once.
     """
-
-    live = ("_lock", "_engine", "_batches")
 
     def __init__(self, retriever: Retriever, max_batch: int = 64, max_wait_s: float = 0.002) -> None:
         if max_batch < 1 or not 0 <= max_wait_s < threading.TIMEOUT_MAX:

@@ -73,9 +73,8 @@ def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...]
     for key in (*expected, *keys):
         if key not in manifest:
             raise ConfigError(f"{path} has no {key!r}; {cure}")
-    for key, value in expected.items():
-        if manifest[key] != value:
-            raise ConfigError(f"{path} was written for {key} {manifest[key]!r}, and this is {value!r}; {cure}")
+        if key in expected and manifest[key] != expected[key]:
+            raise ConfigError(f"{path} was written for {key} {manifest[key]!r}, and this is {expected[key]!r}; {cure}")
     return manifest
 
 

@@ -1,19 +1,8 @@
 """FAISS indexes by name: which kinds there are, what they take, how one is made, and how it is searched.
 
-| kind       | bytes per vector of d numbers | what it is |
-|------------|-------------------------------|------------|
-| `flat`     | 4d           | the vectors themselves; exact |
-| `sqfp16`   | 2d           | the same in float16; exact for all that an encoder knows |
-| `sq8`      | d            | a byte per number |
-| `hnsw_sq8` | d + 272      | a graph over bytes: looks at hundreds of vectors per query, not at all of them |
-| `ivf_flat` | 4d + 8       | lists around centroids, of which `nprobe` are read |
-| `ivf_sq8`  | d + 8        | the same over bytes |
-| `pq`       | d/4          | product quantisation: a byte for every four numbers |
-| `rabitq4`  | d/2 + 20     | RaBitQ with four bits per number; needs no training |
-
-`auto` is `flat` up to 200,000 vectors, where scanning all takes a few milliseconds, and `hnsw_sq8` beyond, which at
-equal recall answers three times as fast as lists do, and takes 0.43 of the memory of `flat`. On a GPU, which scans
-fast, it is `flat` and then `sqfp16`. benchmarks/search.py measures recall and speed; docs/search.md has the numbers.
+docs/search.md has their recall and speed, which benchmarks/search.py measures. `auto` is `flat` up to 200,000 vectors,
+where scanning all takes a few milliseconds, and `hnsw_sq8` beyond, which at equal recall answers three times as fast as
+lists do, and takes 0.43 of the memory of `flat`. On a GPU, which scans fast, it is `flat` and then `sqfp16`.
 """
 
 from __future__ import annotations
@@ -28,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.search.encoder import Vectors, forked
@@ -43,30 +33,44 @@ ADD_AT_ONCE = 65_536  # vectors that are in memory as float32 while they are add
 _PER_CENTROID = 40  # FAISS warns below 39: centroids of fewer vectors follow their noise
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of index."""
-
-    factory: Callable[[int, int], str]  # count and dimension to FAISS's own description
-    minimum: int = 1  # vectors that training needs
-    search: Mapping[str, int] = field(default_factory=dict)  # the parameter of a search: more finds more, takes longer
-
-
 def lists(count: int) -> int:
     """Return the number of lists of an inverted file: the power of two next to 4 sqrt(count), FAISS's own advice."""
     return max(1, min(2 ** round(math.log2(4 * math.sqrt(count))), count // _PER_CENTROID))
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of index."""
+
+    factory: str  # FAISS's own description
+    size: Callable[[int, int], float]  # of the file, in bytes, by the count and dimension of the vectors
+    minimum: int = 1  # vectors that training needs
+    search: Mapping[str, int] = field(default_factory=dict)  # the parameter of a search: more finds more, takes longer
+
+
+# The layouts of FAISS 1.15, which the tests compare with real files. Where a number becomes a byte, its smallest and
+# largest value are kept (8 d). Of HNSW there are twice the links on the lowest level, of four bytes each; one vector in
+# 32 is also on the level above, one in 32 squared on the next and so on; and each has an offset into the links and a
+# number of levels. An inverted file has a centroid and a length per list, and per vector a position and a code.
+_HNSW = 4 * (2 * _LINKS + _LINKS / (_LINKS - 1)) + 8 + 4
+
 KINDS: Mapping[str, Kind] = {
-    "flat": Kind(lambda count, d: "Flat"),
-    "sqfp16": Kind(lambda count, d: "SQfp16"),
-    "sq8": Kind(lambda count, d: "SQ8"),
-    "hnsw_sq8": Kind(lambda count, d: f"HNSW{_LINKS},SQ8", search={"ef": 256}),
-    "ivf_flat": Kind(lambda count, d: f"IVF{lists(count)},Flat", _PER_CENTROID, {"nprobe": 64}),
-    "ivf_sq8": Kind(lambda count, d: f"IVF{lists(count)},SQ8", _PER_CENTROID, {"nprobe": 64}),
-    "pq": Kind(lambda count, d: f"PQ{d // 4}x8", _PER_CENTROID * _CENTROIDS),
-    "rabitq4": Kind(lambda count, d: "RaBitQ4"),
+    "flat": Kind("Flat", lambda n, d: 4 * d * n),
+    "sqfp16": Kind("SQfp16", lambda n, d: 2 * d * n),
+    "sq8": Kind("SQ8", lambda n, d: d * n + 8 * d),
+    "hnsw_sq8": Kind(f"HNSW{_LINKS},SQ8", lambda n, d: (d + _HNSW) * n + 8 * d, search={"ef": 256}),
+    "ivf_flat": Kind("IVF{lists},Flat", lambda n, d: (4 * d + 8) * (n + lists(n)), _PER_CENTROID, {"nprobe": 64}),
+    "ivf_sq8": Kind(
+        "IVF{lists},SQ8", lambda n, d: (d + 8) * n + (4 * d + 8) * lists(n) + 8 * d, _PER_CENTROID, {"nprobe": 64}
+    ),
+    "pq": Kind("PQ{bytes}x8", lambda n, d: d // 4 * n + 4 * _CENTROIDS * d, _PER_CENTROID * _CENTROIDS),
+    "rabitq4": Kind("RaBitQ4", lambda n, d: (d / 2 + 20) * n + 4 * d),
 }
+
+
+def factory(kind: str, count: int, dimension: int) -> str:
+    """Return FAISS's own description of an index."""
+    return KINDS[kind].factory.format(lists=lists(count), bytes=dimension // 4)
 
 
 def choose_kind(kind: str, count: int, dimension: int, device: str = "cpu") -> str:
@@ -99,7 +103,7 @@ def training_vectors(kind: str, count: int) -> int:
 def new_index(kind: str, count: int, dimension: int) -> Any:
     """Make an untrained FAISS index for vectors of length 1 and inner products."""
     faiss = require("faiss", "search")
-    index = faiss.index_factory(dimension, KINDS[kind].factory(count, dimension), faiss.METRIC_INNER_PRODUCT)
+    index = faiss.index_factory(dimension, factory(kind, count, dimension), faiss.METRIC_INNER_PRODUCT)
     if kind == "hnsw_sq8":
         index.hnsw.efConstruction = _BUILD_EFFORT
     if kind == "pq":
@@ -112,8 +116,8 @@ def new_index(kind: str, count: int, dimension: int) -> Any:
 def reserve(index: Any, count: int) -> None:
     """Make room for this many vectors at once.
 
-    FAISS's arrays double whenever they are full, and while one is copied there are two: at the worst moment an index
-    would take twice its memory. (An inverted file has an array per list, too small to matter.)
+    FAISS's arrays double whenever they are full: while one is copied, an index would take twice its memory. (An
+    inverted file has an array per list, too small to matter.)
     """
     sizes = []
     if hasattr(index, "hnsw"):
@@ -124,6 +128,22 @@ def reserve(index: Any, count: int) -> None:
     for array, size in sizes:
         array.resize(size)
         array.resize(0)  # keeps the memory
+
+
+def build_of(kind: str, count: int, dimension: int, pick: Callable[[NDArray[Any]], Vectors], progress: bool) -> Any:
+    """Make an index of vectors, which `pick` returns by their ascending positions."""
+    index = new_index(kind, count, dimension)
+    n_training = training_vectors(kind, count)
+    if n_training:
+        # The same ones on every run; ascending, so that the files are read once and in order.
+        index.train(pick(np.sort(np.random.default_rng(0).choice(count, n_training, replace=False, shuffle=False))))
+    reserve(index, count)
+    with tqdm(total=count, desc=f"indexing ({kind})", unit=" vectors", disable=not progress) as bar:
+        for start in range(0, count, ADD_AT_ONCE):
+            positions = np.arange(start, min(start + ADD_AT_ONCE, count))
+            index.add(pick(positions))
+            bar.update(len(positions))
+    return index
 
 
 @contextmanager
@@ -158,15 +178,14 @@ class Searcher:
 
     def __init__(self, index: Any, kind: str, *, ef: int | None = None, nprobe: int | None = None) -> None:
         self.index, self.settings = index, dict(KINDS[kind].search)
-        for name, value in (("ef", ef), ("nprobe", nprobe)):
-            if value is None:
-                continue
+        given = {name: value for name, value in (("ef", ef), ("nprobe", nprobe)) if value is not None}
+        for name, value in given.items():
             if name not in self.settings:
                 has = ", ".join(self.settings) or "nothing to set"
                 raise ConfigError(f"an index of kind {kind!r} has no {name}; it has: {has}")
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-            self.settings[name] = value
+        self.settings |= given
         # FAISS's CPU indexes can be searched from any number of threads; those on a GPU share a scratch memory.
         self._lock = threading.Lock() if hasattr(index, "getDevice") else None
 
@@ -186,55 +205,20 @@ class Searcher:
         return self.index.search(vectors, k, params=parameters)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What an index takes, in bytes: the layouts of FAISS 1.15, which the tests compare with real indexes."""
-
-    kind: str
-    index: int  # the file, and as much memory once all of it has been read (it is mapped, so processes share it)
-    vectors: int  # the folder with the vectors it is built from, which may be deleted afterwards
-    building: int  # memory that training and adding take at most, the index included
-    gpu: int | None  # memory on a GPU for a search there; None for kinds that are searched on the CPU only
-
-
-def plan(count: int, dimension: int, kind: str = "auto") -> Plan:
-    """Compute what an index takes."""
-    kind, d = choose_kind(kind, count, dimension), dimension
-    ranges = 2 * 4 * d  # smallest and largest value of each of the numbers that become a byte
-    of_lists = lists(count) * (4 * d + 8)  # a centroid and a length each; a vector has a position and a code
-    # Twice the links on the lowest level, of four bytes each. One vector in 32 is also on the level above, one in 32
-    # squared on the next and so on; and each has an offset into the links and a number of levels.
-    links = 4 * (2 * _LINKS + _LINKS / (_LINKS - 1)) + 8 + 4
-    per_vector, fixed = {
-        "flat": (4 * d, 0),
-        "sqfp16": (2 * d, 0),
-        "sq8": (d, ranges),
-        "hnsw_sq8": (d + links, ranges),
-        "ivf_flat": (4 * d + 8, of_lists),
-        "ivf_sq8": (d + 8, ranges + of_lists),
-        "pq": (d // 4, 4 * _CENTROIDS * d),
-        "rabitq4": (d / 2 + 20, 4 * d),
-    }[kind]
-    index = round(count * per_vector) + fixed
-    growth = 2 if kind.startswith("ivf") else 1  # each list doubles its array when it is full
-    in_float32 = 4 * d * max(min(ADD_AT_ONCE, count), training_vectors(kind, count))
-    gpu = 2 * d * count if kind in EXACT else None
-    return Plan(kind, index, vectors=2 * d * count, building=growth * index + in_float32, gpu=gpu)
-
-
 def plan_table(count: int, dimension: int) -> str:
-    """Return the plans of all kinds as a table, with a star at what "auto" chooses."""
-    auto = choose_kind("auto", count, dimension)
+    """Return what each kind takes, in memory and on disk, as a table with a star at what "auto" chooses."""
+    auto, vectors = choose_kind("auto", count, dimension), _gib(2 * dimension * count)
     rows = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
-    for kind in KINDS:
-        if count < KINDS[kind].minimum or (kind == "pq" and dimension % 4):
+    for name, kind in KINDS.items():
+        if count < kind.minimum or (name == "pq" and dimension % 4):
             continue
-        each = plan(count, dimension, kind)
-        star = "*" if each.kind == auto else " "
-        gpu = "-" if each.gpu is None else _gib(each.gpu)
-        rows.append(f"{star} {each.kind:<9}{_gib(each.index):>19}{_gib(each.building):>11}{gpu:>12}")
-    return "\n".join([*rows, f"and {_gib(2 * dimension * count)} on disk for the vectors; * is kind='auto'"])
+        index = kind.size(count, dimension)
+        growth = 2 if name.startswith("ivf") else 1  # each list doubles its array when it is full
+        building = growth * index + 4 * dimension * max(min(ADD_AT_ONCE, count), training_vectors(name, count))
+        star, gpu = "*" if name == auto else " ", vectors if name in EXACT else "-"
+        rows.append(f"{star} {name:<9}{_gib(index):>19}{_gib(building):>11}{gpu:>12}")
+    return "\n".join([*rows, f"and {vectors} on disk for the vectors; * is kind='auto'"])
 
 
-def _gib(size: int) -> str:
+def _gib(size: float) -> str:
     return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.2f} MiB"

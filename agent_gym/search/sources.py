@@ -1,7 +1,7 @@
 """Where documents come from: files of JSON lines or parquet, HotpotQA's contexts, data sets of the hub, corpora.
 
-A source is read as a stream, as often as needed, and knows in which file and line each document stands, since a corpus
-can be larger than the memory (`agent_gym.data` loads the tasks of an environment and holds them).
+A source is read as a stream, as often as needed, since a corpus can be larger than the memory, and knows in which file
+and line each document stands.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import ijson
 
+from agent_gym.data import load_splits
 from agent_gym.errors import ConfigError, require
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document
@@ -47,13 +48,14 @@ class Source:
 def read_documents(path: str | Path, *, id: str = "_id", title: str = "title", text: str = "text") -> Source:
     """Read a file with one document per row, by default BEIR's `corpus.jsonl` or `corpus.jsonl.gz`.
 
-    Reading raises `ConfigError` with the file and line of what is wrong.
-
     Args:
         path: a file that ends in .jsonl, .json (a list) or .parquet; the first two may be compressed, then with .gz.
         id: name of the column with the id, a text or a whole number.
         title: name of the column with the title; documents may lack it.
         text: name of the column with the text.
+
+    Raises:
+        ConfigError: when it is read, with the file and line of what is wrong.
     """
     path = existing(path)
     return Source(lambda: ((place, _document(place, row, id, title, text)) for place, row in read_rows(path)))
@@ -73,23 +75,15 @@ def read_dataset(
     The split may be left out where there is one only; `id`, `title` and `text` name the columns.
 
     Raises:
-        ConfigError: if it cannot be loaded, or the split has to be named.
+        ConfigError: if it cannot be loaded, has other columns, or the split has to be named.
     """
-    datasets = require("datasets", "train")
-    try:
-        splits = datasets.load_dataset(name, config)
-    except Exception as error:  # the hub client raises a different class for each way of being unreachable
-        raise ConfigError(
-            f"cannot load the data set {name!r} from the hub ({type(error).__name__}). If this machine is offline, "
-            "give a local .jsonl or .parquet file instead"
-        ) from error
+    splits = load_splits(name, columns=(id, text), config=config)
     if split is None and len(splits) == 1:
-        split = next(iter(splits))
+        [split] = splits
     if split not in splits:
         raise ConfigError(f"{name}: split is {split!r}; it must be one of {', '.join(splits)}")
-    rows = splits[split]
-    places = f"{name}, split {split}, row {{}}".format
-    return Source(lambda: ((places(n), _document(places(n), row, id, title, text)) for n, row in enumerate(rows)))
+    place, rows = f"{name}, split {split}, row {{}}".format, splits[split]
+    return Source(lambda: ((place(n), _document(place(n), row, id, title, text)) for n, row in enumerate(rows)))
 
 
 def read_hotpotqa(*files: str | Path) -> Source:
@@ -101,9 +95,8 @@ def read_hotpotqa(*files: str | Path) -> Source:
 def hotpotqa_paragraphs(examples: Iterable[Row]) -> Source:
     """Collect the paragraphs of questions (distractor setting) that are in memory, each once, in their order.
 
-    A paragraph's id is its title, with " (2)" and so on where the title occurs with another text. Its text is its
-    sentences with single spaces between. The `context` of a question is the official `[[title, [sentence, ...]], ...]`
-    or the hub's `{"title": [...], "sentences": [[...], ...]}`.
+    A paragraph's id is its title, with " (2)" and so on where the title occurs with another text. The `context` of a
+    question is the official `[[title, [sentence, ...]], ...]` or the hub's `{"title": [...], "sentences": [...]}`.
     """
     return Source(lambda: _paragraphs((f"example {n}", row) for n, row in enumerate(examples)))
 
@@ -146,13 +139,15 @@ def _document(place: str, row: Row, id: str, title: str, text: str) -> Document:
         if column not in row:
             raise ConfigError(f"{place}: no column {column!r}; it has: {', '.join(map(str, row))}")
     name, heading = row[id], row.get(title)
-    name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+    if isinstance(name, int) and not isinstance(name, bool):
+        name = str(name)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{place}: {id} is {name!r}; it must be a text that is not empty, or a whole number")
-    for column, value in ((title, "" if heading is None else heading), (text, row[text])):
+    document = Document(name, "" if heading is None else heading, row[text])
+    for column, value in ((title, document.title), (text, document.text)):
         if not isinstance(value, str):
             raise ConfigError(f"{place}: {column} is {str(value)[:50]!r}; it must be a text")
-    return Document(name, heading or "", row[text])
+    return document
 
 
 def _paragraphs(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Document]]:
@@ -160,7 +155,7 @@ def _paragraphs(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Document
     titles: dict[str, int] = {}
     for place, row in rows:
         for title, sentences in _context(place, row):
-            text = " ".join(filter(None, (sentence.strip() for sentence in sentences)))
+            text = " ".join(filter(None, map(str.strip, sentences)))
             key = hashlib.blake2b(f"{title}\n{text}".encode("utf-8", "replace"), digest_size=16).digest()
             if key in seen:
                 continue
@@ -174,25 +169,24 @@ def _paragraphs(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Document
 
 
 def _context(place: str, row: Row) -> list[tuple[str, list[str]]]:
-    context = row.get("context")
+    context: Any = row.get("context")
     try:
         if isinstance(context, Mapping):
-            pairs = list(zip(context["title"], context["sentences"], strict=True))
-        else:
-            pairs = [(title, sentences) for title, sentences in context]  # type: ignore[union-attr]
+            context = zip(context["title"], context["sentences"], strict=True)
+        pairs = [(title, sentences) for title, sentences in context]
         for title, sentences in pairs:
             if not (title and isinstance(sentences, list) and all(isinstance(s, str) for s in (title, *sentences))):
                 raise ValueError(title)
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
             f"{place}: context must be [[title, [sentence, ...]], ...] or "
-            f"{{'title': [...], 'sentences': [[...], ...]}}, and is {str(context)[:100]!r}"
+            f"{{'title': [...], 'sentences': [[...], ...]}}, and is {str(row.get('context'))[:100]!r}"
         ) from None
     return pairs
 
 
 def existing(path: str | Path) -> Path:
-    """Return the path, or raise `ConfigError` if no file is there, or its name does not show what it holds."""
+    """Return the path of a file that can be read by its name; `ConfigError` for any other."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise ConfigError(f"no such file: {str(path)!r}")
@@ -240,9 +234,8 @@ def _list(path: Path) -> Iterator[tuple[str, Any]]:
         file.seek(len(codecs.BOM_UTF8) if beginning.startswith(codecs.BOM_UTF8) else 0)
         number = 0
         try:
-            for row in ijson.items(file, "item", use_float=True):
-                yield f"example {number}", row
-                number += 1
+            for number, row in enumerate(ijson.items(file, "item", use_float=True), 1):
+                yield f"example {number - 1}", row
         except ijson.JSONError as error:
             raise ConfigError(f"{path}, example {number}: not valid JSON: {' '.join(str(error).split())}") from error
 
@@ -257,10 +250,8 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
-    ".jsonl": _lines,
-    ".jsonl.gz": _lines,
-    ".json": _list,
-    ".json.gz": _list,
+    **dict.fromkeys((".jsonl", ".jsonl.gz"), _lines),
+    **dict.fromkeys((".json", ".json.gz"), _list),
     ".parquet": _parquet,
 }
 SUFFIXES = tuple(_READERS)

@@ -90,7 +90,8 @@ class SandboxServer(Server):
         answer: dict[str, Any] = dict.fromkeys(("compile_result", "run_result", "executor_pod_name"))
         answer |= {"message": "", "files": {}}
         try:
-            limits = self.sandbox.limits.tightened(cpu, wall, None if memory is None else int(memory))
+            lower = {"cpu_seconds": cpu, "wall_seconds": wall, "memory_mb": None if memory is None else int(memory)}
+            limits = self.sandbox.limits.tightened(**lower)
             done = self.sandbox.run(code, seed=seed, stdin=stdin, limits=limits)
         except ConfigError as error:
             raise HTTPException(400, str(error)) from error

@@ -45,8 +45,6 @@ create table term (term text primary key, number integer not null) without rowid
 class Shop(ForkSafe):
     """What an environment plays in: products, a search engine over their positions, the pairs of `GoalBuilder`."""
 
-    live = ("search",)
-
     def __init__(self, catalogue: _InMemory | StoredProducts, index: Index, pairs: Mapping[str, np.ndarray]) -> None:
         self.catalogue, self.index, self._pairs = catalogue, index, pairs
         super().__init__()
@@ -151,8 +149,6 @@ class StoredProducts(ForkSafe):
 
     Each process has its own connection, and its threads take turns. Products that were looked at last stay in memory.
     """
-
-    live = ("_connection", "_lock", "_read")
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()

@@ -13,9 +13,14 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 MAX_MESSAGE_BYTES = 1 << 16
-TOKEN_BYTES = 8  # of the messages of a session, see program.py
+PID_BYTES, TOKEN_BYTES = 4, 8  # of the messages of a session, see program.py
 
 Message = dict[str, Any]  # {"op": "start", "id": ...}; what a start holds is in `LocalSandbox.request`
+
+
+def cpu_clock(pid: int) -> int:
+    """Return the number of a process's CPU clock, as clock_getcpuclockid(3) computes it."""
+    return (~pid << 3) | 2
 
 
 class Setup(TypedDict):

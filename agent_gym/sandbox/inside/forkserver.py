@@ -6,6 +6,7 @@ files that the caller made), and other processes cannot look into it.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import heapq
 import json
@@ -20,12 +21,32 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, child, kernel, preload, seccomp
+from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, cpu_clock, kernel, preload, program, seccomp
 
 _CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
 _LOOK_S = 0.02  # no clock is looked at more often
 _PARENT_LOOK_S = 5.0
 _DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
+_NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
+
+
+@dataclass
+class Confinement:
+    """What the fork server prepared for all programs."""
+
+    rules: int | None  # descriptor of Landlock's rules, or None without Landlock
+    filter: bytes  # of system calls, without the process id
+    address_space: int  # bytes that a program starts with
+    loadavg: int | None  # descriptor of /proc/loadavg, or None where programs have users of their own
+    users: range | None  # ids of which a program gets one of its own, or None without the right to give them
+    keep_effective: bool  # see `kernel.become_nobody`
+    flags: mmap.mmap  # memory shared with the children, one byte each: 1 from when it is confined
+    pid: int  # of the fork server
+    modules: list[str]  # our own. To look for them would write to the pages of all names: 2 ms of copying per program
+
+
+Job = tuple[Message, list[int], int]  # a program to be run by this process: request, descriptors, and its flag's number
 
 
 def main(descriptor: int) -> None:
@@ -37,10 +58,10 @@ def main(descriptor: int) -> None:
     # they were: an object that a program's collector finds later would close a file of the program's.
     server.close()
     del server
-    child.run(job, prepared)
+    _run(job, prepared)
 
 
-def _prepare(server: socket.socket) -> child.Confinement:
+def _prepare(server: socket.socket) -> Confinement:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the thread that started us may have blocked some
     setup: Setup = json.loads(server.recv(MAX_MESSAGE_BYTES))
     notes: dict[str, str] = {}
@@ -67,7 +88,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
         address_space = int(file.read().split()[0]) * mmap.PAGESIZE
     if namespaces:
         _or_give_up(server, lambda: kernel.furnish(readable, hidden, _DEVICES))
-    prepared = child.Confinement(
+    prepared = Confinement(
         rules=kernel.landlock_rules(version, _rules(readable, hidden)) if version else None,
         filter=seccomp.template(landlock=version > 0),
         address_space=address_space,
@@ -92,10 +113,7 @@ def _prepare(server: socket.socket) -> child.Confinement:
 
 
 def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
-    """Take a step into namespaces, or end and report to the caller that it has to do without.
-
-    Some systems let a process make them and refuse what it does next; there is no way back from that.
-    """
+    """Take a step into namespaces; or end, as some systems let a process make them and refuse what it does next."""
     try:
         step()
     except OSError as error:
@@ -104,23 +122,19 @@ def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
 
 
 def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
-    rules: list[tuple[str, int]] = []
-
-    def visit(path: str) -> None:
+    rules = [(path, kernel.READ_FILE) for path in _DEVICES]
+    rules.append(("/dev/null", kernel.WRITE_FILE | kernel.TRUNCATE))
+    left = list(readable)
+    while left:
+        path = left.pop()
         if path in hidden and path not in readable:
-            return
+            continue
         if any(folder.startswith(path + "/") for folder in hidden):
             rules.append((path, kernel.READ_DIR))  # rules reach all that is beneath, so this one shows names only
-            for entry in os.scandir(path):
-                visit(entry.path)
+            left += [entry.path for entry in os.scandir(path)]
         else:
             rules.append((path, kernel.READ_FILE | kernel.READ_DIR))
-
-    for path in readable:
-        visit(path)
-    null, *others = _DEVICES
-    rules.append((null, kernel.READ_FILE | kernel.WRITE_FILE | kernel.TRUNCATE))
-    return rules + [(path, kernel.READ_FILE) for path in others]
+    return rules
 
 
 def _anybody_may_read(path: str, namespaces: bool) -> bool:
@@ -140,14 +154,13 @@ class _Child:
     pid: int
     pidfd: int
     flag: int
-    cpu_clock: int
     cpu_deadline: float = 0.0
     wall_deadline: float = 0.0
     round: int = 0  # calls of a session; a timer of an earlier one means nothing
     killed: str | None = None
 
     def cpu_seconds(self) -> float:
-        return time.clock_gettime(self.cpu_clock)
+        return time.clock_gettime(cpu_clock(self.pid))
 
     def signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # it was faster
@@ -161,14 +174,14 @@ class _Child:
 @dataclass
 class _Server:
     socket: socket.socket
-    prepared: child.Confinement
+    prepared: Confinement
     children: dict[int, _Child] = field(default_factory=dict)
     by_pidfd: dict[int, _Child] = field(default_factory=dict)
     timers: list[tuple[float, int, int]] = field(default_factory=list)  # (when, id, round)
     flags: list[int] = field(default_factory=lambda: list(range(_CHILDREN)))
     poll: select.epoll = field(default_factory=select.epoll)
 
-    def serve(self) -> child.Job:
+    def serve(self) -> Job:
         """Work until the caller hangs up; return in the children only."""
         self.poll.register(self.socket, select.EPOLLIN)
         parent = os.getppid()
@@ -185,7 +198,7 @@ class _Server:
             if os.getppid() != parent:  # another process may still hold a copy of the caller's socket
                 self._end()
 
-    def _receive(self) -> child.Job | None:
+    def _receive(self) -> Job | None:
         message, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE_BYTES, 4)
         if not message:
             self._end()
@@ -204,26 +217,23 @@ class _Server:
             one.kill("closed")
         return None
 
-    def _start(self, request: Message, descriptors: list[int]) -> child.Job | None:
+    def _start(self, request: Message, descriptors: list[int]) -> Job | None:
         pid = -1
         if self.flags:
             self.prepared.flags[self.flags[-1]] = 0
             with suppress(OSError):
                 pid = os.fork()
         if pid == 0:
-            return child.Job(request, descriptors, self.flags[-1])
+            return request, descriptors, self.flags[-1]
         for descriptor in descriptors:
             os.close(descriptor)
         if pid < 0:
-            self._send_exit(request["id"], -1, None, 0.0, confined=False)
+            self._send(Exit(id=request["id"], code=-1, killed=None, cpu_seconds=0.0, confined=False))
             return None
-        clock = (~pid << 3) | 2  # the CPU clock of a process, as clock_getcpuclockid(3) computes it
-        one = _Child(request["id"], pid, os.pidfd_open(pid), self.flags.pop(), clock)
+        one = _Child(request["id"], pid, os.pidfd_open(pid), self.flags.pop())
         self.children[one.id] = self.by_pidfd[one.pidfd] = one
         self.poll.register(one.pidfd, select.EPOLLIN)
-        if request["session"]:
-            self._send({"started": one.id, "cpu_clock": clock})
-        else:
+        if not request["session"]:
             self._arm(one, request["cpu_seconds"], request["wall_seconds"])
         return None
 
@@ -262,14 +272,12 @@ class _Server:
         # A program that ends between two looks at its clock is judged like one that did not.
         if one.killed in (None, "wall") and cpu >= one.cpu_deadline > 0:
             one.killed = "cpu"
-        self._send_exit(one.id, os.waitstatus_to_exitcode(status), one.killed, cpu, confined)
+        code = os.waitstatus_to_exitcode(status)
+        self._send(Exit(id=one.id, code=code, killed=one.killed, cpu_seconds=cpu, confined=confined))
 
-    def _send_exit(self, id_: int, code: int, killed: str | None, cpu_seconds: float, confined: bool) -> None:
-        self._send({"ended": Exit(id=id_, code=code, killed=killed, cpu_seconds=cpu_seconds, confined=confined)})
-
-    def _send(self, message: Message) -> None:
+    def _send(self, ended: Exit) -> None:
         try:
-            self.socket.send(json.dumps(message).encode())
+            self.socket.send(json.dumps(ended).encode())
         except OSError:
             self._end()
 
@@ -280,5 +288,73 @@ class _Server:
         os._exit(0)
 
 
-if sys.platform != "linux":
-    raise ImportError("the fork server runs on Linux")
+def _run(job: Job, confinement: Confinement) -> None:
+    """Confine this process and run the program. Does not return.
+
+    If one step fails the program does not run. The fork server learns of it by the byte of memory that both see, and
+    that is taken away from this process when it is confined: an exit code could be forged.
+    """
+    leave = os._exit  # the program may replace it
+    request = job[0]
+    try:
+        source = _confine(*job, confinement)
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}".encode())
+        leave(1)
+    del job, confinement
+    code, anything = 1, BaseException  # a program may take even this name away
+    try:
+        if request["session"]:
+            program.serve(3, request["seed"])
+            code = 0
+        else:
+            code = program.run(source, request["seed"])
+    except anything as error:
+        # A program can make functions of ours raise: by a profile function, a signal handler, one that it replaced.
+        program.report(error)
+        program.flush(1)
+    finally:
+        leave(code)
+
+
+def _confine(request: Message, descriptors: list[int], flag: int, confinement: Confinement) -> bytes:
+    session = request["session"]
+    os.setsid()
+    os.nice(_NICE)
+    kernel.no_new_privileges()
+    if confinement.rules is not None:
+        kernel.landlock(confinement.rules)
+    # Files go where a program looks for them: 0, 1 and 2, and the socket of a session at 3. By way of higher numbers,
+    # because one of the low ones may be among those that are moved.
+    first, *others = descriptors
+    source = b"" if session else os.pread(first, os.fstat(first).st_size, 0)
+    wanted = [*others, first] if session else others
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 4) for descriptor in wanted]
+    for target, descriptor in enumerate(high):
+        os.dup2(descriptor, target)
+    # Without users of their own, the trainer's threads count as well: then as many as the whole machine has, and more.
+    threads = kernel.THREADS
+    if confinement.loadavg is not None:
+        threads += int(os.pread(confinement.loadavg, 200, 0).split()[3].partition(b"/")[2])
+    # Nothing of the server's stays open: sockets, the descriptors of other programs, the rules.
+    kernel.close_from(len(wanted))
+    backstop = None if session else int(request["cpu_seconds"]) + 2
+    memory = confinement.address_space + (int(request["memory_mb"]) << 20)
+    kernel.limit(memory, int(request["written_bytes"]), backstop, threads)
+    if confinement.users is not None:
+        kernel.become_nobody(confinement.users, confinement.keep_effective)
+    kernel.drop_capabilities()
+    kernel.undumpable()
+    kernel.die_with(confinement.pid)
+    # Not secrets, just what `python main.py` would not show.
+    os.environ.clear()
+    os.environ.update(_ENVIRONMENT)
+    for name in confinement.modules:
+        del sys.modules[name]
+    # A line at a time: what was printed before a program is stopped is not lost.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.enable()
+    seccomp.apply(seccomp.for_process(confinement.filter, os.getpid()))
+    confinement.flags[flag] = 1
+    confinement.flags.close()
+    return source

@@ -6,9 +6,8 @@ connects by TCP, (from 6) who signals and speaks to abstract sockets outside. It
 utimes, extended attributes, opening for neither reading nor writing, and (before ABI 3, Linux 6.2) truncation: those
 are left to the filter of system calls.
 
-Namespaces: no network, and a root that holds only what may be read. They come on top of Landlock and the filter, and
-stand in for Landlock on kernels without it. Docker's default profile and restricted pods refuse them, and so do some
-distributions; then there are none.
+Namespaces: no network, and a root that holds only what may be read. They come on top where the system allows them, and
+stand in for Landlock on kernels without it.
 
 Each function raises OSError with what the kernel answered.
 """
@@ -20,6 +19,7 @@ import errno
 import os
 import resource
 import signal
+import struct
 from collections.abc import Iterable, Sequence
 
 # Bits of Linux's capabilities, from linux/capability.h.
@@ -64,49 +64,32 @@ def prctl(option: int, *arguments: int) -> None:
     _checked(_libc.prctl(option, *words), f"prctl {option}")
 
 
-# Landlock.
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = [("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scope", ctypes.c_uint64)]
-
-
-class _Rule(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("rights", ctypes.c_uint64), ("folder", ctypes.c_int32)]
-
-
 def landlock_abi() -> int:
     """The version that the kernel speaks; 0 where there is none."""
-    ask_for_version = 1
+    version = 1
     try:
-        return syscall(_CREATE_RULESET, None, 0, ask_for_version)
+        return syscall(_CREATE_RULESET, None, 0, version)
     except OSError:
         return 0
 
 
 def landlock_rules(version: int, rules: Iterable[tuple[str, int]]) -> int:
-    """Make a set of rules that refuses everything but `rules`: pairs of a path and the rights beneath it.
-
-    Returns:
-        A descriptor, for `landlock`.
-    """
+    """Make rules that refuse everything but pairs of a path and the rights beneath it; return their descriptor."""
     handled = (1 << _FILE_RIGHTS.get(version, 16)) - 1
-    wanted = _Ruleset(handled, _BIND_AND_CONNECT_TCP, _SCOPE_SOCKETS_AND_SIGNALS)
+    wanted = struct.pack("QQQ", handled, _BIND_AND_CONNECT_TCP, _SCOPE_SOCKETS_AND_SIGNALS)
     size = 24 if version >= 6 else 16 if version >= 4 else 8  # the record grew with the versions
     try:
-        made = syscall(_CREATE_RULESET, ctypes.byref(wanted), size, 0)
+        made = syscall(_CREATE_RULESET, wanted, size, 0)
     except OSError:
         # Some kernels of RHEL 9 claim version 6 without the scopes.
-        made = syscall(_CREATE_RULESET, ctypes.byref(wanted), min(size, 16), 0)
+        made = syscall(_CREATE_RULESET, wanted, min(size, 16), 0)
     for path, rights in rules:
         where = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if not os.path.isdir(path):
                 rights &= READ_FILE | WRITE_FILE | TRUNCATE
-            rule = _Rule(rights & handled, where)
             beneath = 1
-            syscall(_ADD_RULE, made, beneath, ctypes.byref(rule), 0)
+            syscall(_ADD_RULE, made, beneath, struct.pack("=Qi", rights & handled, where), 0)
         finally:
             os.close(where)
     return made
@@ -115,9 +98,6 @@ def landlock_rules(version: int, rules: Iterable[tuple[str, int]]) -> int:
 def landlock(rules: int) -> None:
     """Put this process under the rules, for good; it must have set no_new_privs before."""
     syscall(_RESTRICT_SELF, rules, 0)
-
-
-# Namespaces.
 
 
 def leave_network() -> None:
@@ -186,29 +166,17 @@ def _show(source: int, target: str, flags: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
-    _checked(_libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]), f"mount {target}")
+    texts = [text and text.encode() for text in (source, target, kind, data)]
+    _checked(_libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]), f"mount {target}")
 
 
-# Rights.
-
-
-class _CapabilityHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class _CapabilitySet(ctypes.Structure):
-    _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
-
-
-_THIS_PROCESS = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
-_NO_CAPABILITIES = (_CapabilitySet * 2)()
+_THIS_PROCESS = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
 
 
 def _capable(capability: int) -> bool:
-    sets = (_CapabilitySet * 2)()
-    _checked(_libc.capget(ctypes.byref(_THIS_PROCESS), ctypes.byref(sets)), "capget")
-    return bool(sets[capability >> 5].effective >> (capability & 31) & 1)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable ones, of the lower and the upper 32
+    _checked(_libc.capget(_THIS_PROCESS, sets), "capget")
+    return bool(sets[3 * (capability >> 5)] >> (capability & 31) & 1)
 
 
 def drop_bounding_set() -> None:
@@ -224,7 +192,7 @@ def drop_capabilities() -> None:
     """Give up all capabilities."""
     clear_all = 4
     prctl(_PR_CAP_AMBIENT, clear_all)
-    _checked(_libc.capset(ctypes.byref(_THIS_PROCESS), ctypes.byref(_NO_CAPABILITIES)), "capset")
+    _checked(_libc.capset(_THIS_PROCESS, (ctypes.c_uint32 * 6)()), "capset")
 
 
 def undumpable() -> None:
@@ -244,9 +212,6 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-# Limits.
-
-
 def close_from(first: int) -> None:
     """Close all descriptors from a number on."""
     try:
@@ -258,8 +223,7 @@ def close_from(first: int) -> None:
 def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) -> None:
     """Set the limits of the kernel, unless a lower one is in force that cannot be raised.
 
-    CPU seconds are a backstop; the fork server looks at the clock more finely. Kernel memory of threads is counted by
-    no limit of a process, only by the number of threads of its user.
+    CPU seconds are a backstop. Kernel memory of threads is counted only by the number of threads of a user.
     """
     limits = {
         resource.RLIMIT_AS: memory,  # a true bound, because a program cannot fork
@@ -279,11 +243,8 @@ def limit(memory: int, file_size: int, cpu_seconds: int | None, threads: int) ->
         resource.setrlimit(kind, (lowest, lowest))
 
 
-# Identity.
-
-
 def free_users() -> range | None:
-    """Unused user and group ids, of which each program gets one; None if this process may not take any.
+    """Unused ids, of which each program gets one as user and group; None if this process may not take any.
 
     So nothing that the kernel counts per user is counted over several programs, and none can signal another.
     """

@@ -64,12 +64,10 @@ class _Named(MetaPathFinder):
 
 
 def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Import the standard library, and those of `packages` that are there.
+    """Import the standard library, and those of `packages` that are there; `search` are the folders they are in.
 
-    Nothing else can be imported, not even what they need. `search` are the folders that they are installed in.
-
-    Returns:
-        What could not be imported, by name, with the reason; and the files and folders of the rest.
+    Nothing else can be imported, not even what they need. Returns what could not be imported, by name, with the reason;
+    and the files and folders of the rest.
     """
     for name in _STANDARD:
         import_module(name)
@@ -90,19 +88,14 @@ def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, s
     # From here on only what has been imported is there; other modules do not exist for a program.
     sys.meta_path.remove(finder)
     sys.path_importer_cache.clear()
-    return failed, _places(packages)
-
-
-def _places(packages: Sequence[str]) -> list[str]:
-    """The files and folders of packages that have been imported, which import more of themselves later."""
-    found: set[str] = set()
+    found: set[str] = set()  # packages import more of themselves later
     for name in packages:
         origin = getattr(sys.modules.get(name), "__file__", None)
         if origin:
             place = os.path.dirname(origin) if os.path.basename(origin).startswith("__init__.") else origin
             libraries = os.path.join(os.path.dirname(place), f"{name}.libs")  # shared libraries that wheels bring
             found.update(os.path.realpath(path) for path in (place, libraries) if os.path.exists(path))
-    return sorted(found)
+    return failed, sorted(found)
 
 
 def libraries() -> list[str]:

@@ -4,12 +4,11 @@ The interpreter's own way needs a file and ends with taking all modules apart, w
 So what a user can see of it is done here: what is printed for exceptions (without our own frames), `sys.exit`, threads
 that still run, functions registered with atexit, and objects with `__del__` that live to the end.
 
-In a session programs run one after the other in one namespace, each shown the value of its last expression. The caller
-sends a token of 8 bytes, a length of 4 and the source, and gets the token back with one byte, the exit code. Between
-two calls it stops this process, so that threads that a program left behind stand still. By the token the caller knows a
-late or made up answer from the one to its call. It is no secret from programs: all calls share one interpreter, so that
-an earlier one can read the socket before this file does, or replace what this file calls, and answer in its place. That
-concerns the session alone; the caller takes nothing from an answer but text and an exit code.
+In a session programs run one after the other in one namespace. The caller sends a token of 8 bytes, a length of 4 and
+the source, and gets the token back with one byte, the exit code. Between two calls it stops this process, so that
+threads that a program left behind stand still. By the token the caller knows a late or made up answer from the one to
+its call. It is no secret from programs: an earlier one can read the socket before this file does, or replace what this
+file calls, and answer in its place. That concerns the session alone.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import atexit
 import builtins
 import gc
 import io
+import itertools
 import linecache
 import os
 import random
@@ -28,7 +28,7 @@ import threading
 from types import ModuleType, TracebackType
 from typing import Any
 
-from . import TOKEN_BYTES
+from . import PID_BYTES, TOKEN_BYTES
 
 NAME = "main.py"
 _SOURCES: set[str] = set()  # names of programs that are no files
@@ -77,34 +77,27 @@ def prepare(seed: int) -> ModuleType:
 
 
 def execute(source: bytes, name: str, namespace: dict[str, Any], cell: bool = False) -> int:
-    """Compile and run; print what went wrong; return the exit code so far. A cell shows its last value."""
+    """Compile and run; print what went wrong; return the exit code so far.
+
+    A cell whose last statement is an expression shows its value, as the interactive interpreter does.
+    """
     # Tracebacks and warnings quote lines of a file that does not exist.
     _SOURCES.add(name)
     linecache.cache[name] = (len(source), None, source.decode("utf-8", "replace").splitlines(keepends=True), name)
     try:
-        if cell:
-            _execute_cell(source, name, namespace)
-        else:
-            exec(compile(source, name, "exec", dont_inherit=True), namespace)
+        code: ast.Module | bytes = ast.parse(source, name) if cell else source
+        last: ast.stmt | None = None
+        if isinstance(code, ast.Module) and code.body and isinstance(code.body[-1], ast.Expr):
+            last = code.body.pop()
+        exec(compile(code, name, "exec", dont_inherit=True), namespace)
+        if isinstance(last, ast.Expr):
+            shown = ast.Expression(last.value)
+            sys.displayhook(eval(compile(shown, name, "eval", dont_inherit=True), namespace))
         return 0
     except BaseException as error:
         raised = error
     # Not in the clause above: what the program's own hook raises would have this exception as its context.
     return _conclude(raised, name)
-
-
-def _execute_cell(source: bytes, name: str, namespace: dict[str, Any]) -> None:
-    """Run it; if the last statement is an expression, print its value as the interactive interpreter does.
-
-    That is read off the syntax tree. Wrapping the last line of the text into `print(...)`, as some tools do, breaks
-    programs that end in a loop, an assignment, a comment or a bracket.
-    """
-    tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
-    if isinstance(last, ast.Expr):
-        shown = ast.Expression(last.value)
-        sys.displayhook(eval(compile(shown, name, "eval", dont_inherit=True), namespace))
 
 
 def _conclude(error: BaseException, name: str) -> int:
@@ -116,12 +109,11 @@ def _conclude(error: BaseException, name: str) -> int:
     while tb is not None and tb.tb_frame.f_code.co_filename != name:
         tb = tb.tb_next
     error.__traceback__ = tb
+    failed: BaseException | None = None
     try:
         sys.excepthook(type(error), error, tb)
     except BaseException as broken:
-        failed: BaseException | None = broken
-    else:
-        failed = None
+        failed = broken
     if failed is not None:
         if issubclass(type(failed), SystemExit):
             return _exit_code(failed)
@@ -223,27 +215,22 @@ def _open_for_traceback(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def serve(control: int, seed: int) -> None:
-    """Answer calls until the caller hangs up."""
+    """Answer calls until the caller hangs up. The first thing that it gets is the process id."""
+    os.write(control, os.getpid().to_bytes(PID_BYTES, "little"))
     namespace = prepare(seed).__dict__
-    call = 0
-    while (received := _receive(control)) is not None:
-        token, source = received
-        call += 1
+    for call in itertools.count(1):
+        head = _read(control, TOKEN_BYTES + 4)
+        token, length = head[:TOKEN_BYTES], int.from_bytes(head[TOKEN_BYTES:], "little")
+        source = _read(control, length)
+        if len(head) < TOKEN_BYTES + 4 or len(source) < length:
+            return
         code = flush(execute(source, f"cell_{call}.py", namespace, cell=True))
         os.write(control, token + bytes([code & 0xFF]))
 
 
-def _receive(control: int) -> tuple[bytes, bytes] | None:
-    head = _read(control, TOKEN_BYTES + 4)
-    source = None if head is None else _read(control, int.from_bytes(head[TOKEN_BYTES:], "little"))
-    return None if head is None or source is None else (head[:TOKEN_BYTES], source)
-
-
-def _read(control: int, length: int) -> bytes | None:
+def _read(control: int, length: int) -> bytes:
+    """Read so many bytes, or fewer if the caller has hung up."""
     data = b""
-    while len(data) < length:
-        piece = os.read(control, length - len(data))
-        if not piece:
-            return None
+    while len(data) < length and (piece := os.read(control, length - len(data))):
         data += piece
     return data

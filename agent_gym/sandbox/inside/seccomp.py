@@ -1,11 +1,9 @@
 """Which system calls a policy's program may make, and why: a filter for the kernel (seccomp-bpf), without libseccomp.
 
-It is a list of what is allowed: whatever else the kernel has or will have is answered with EPERM. That keeps out,
-without naming them, io_uring (which would do file and network work past any filter), ptrace, process_vm_readv,
-pidfd_getfd and kcmp (other processes), bpf, perf_event_open, userfaultfd, keyctl and add_key, memfd_create and
-memfd_secret (memory that no limit counts), shmget and msgget (memory that outlives the process), setrlimit, setuid and
-unshare, mount and chroot, open_by_handle_at, the clocks and the scheduler of others, and chmod, chown, utimes and
-setxattr, which Landlock does not watch.
+It is a list of what is allowed: whatever else the kernel has or will have is answered with EPERM. That keeps out, for
+example, io_uring (which would do file and network work past any filter), ptrace, pidfd_getfd and kcmp (other
+processes), memfd_create (memory that no limit counts), shmget and msgget (memory that outlives the process), the
+scheduler of others, and chmod, chown, utimes and setxattr, which Landlock does not watch.
 
 The kernel runs the filter before each system call, on this record: the number of the call (4 bytes), the architecture
 (4), the address of the instruction (8), and six arguments of 8 bytes. See seccomp(2), and linux/filter.h.
@@ -21,165 +19,72 @@ from collections.abc import Callable, Iterable
 
 from . import kernel
 
-# Name to numbers on x86_64 and aarch64, from the headers of Linux 6; None where a newer call replaced it.
-_Numbers = dict[str, tuple[int | None, int | None]]
+_Numbers = dict[str, list[str]]
+
+
+def _numbers(*groups: str) -> _Numbers:
+    """Read the names of calls with their numbers on x86_64 and aarch64, from the headers of Linux 6.
+
+    A dash stands where a newer call replaced it.
+    """
+    entries = [entry.split() for entry in ", ".join(groups).split(", ")]
+    return {name: numbers for name, *numbers in entries}
+
 
 # The hot ones first: the filter is read from the top.
-_ALLOWED: _Numbers = {
+_ALLOWED = _numbers(
     # Read and write what is open: standard input, the two outputs, and files that Landlock let it open.
-    "read": (0, 63),
-    "write": (1, 64),
-    "readv": (19, 65),
-    "writev": (20, 66),
-    "pread64": (17, 67),
-    "pwrite64": (18, 68),
-    "lseek": (8, 62),
-    "close": (3, 57),
-    "close_range": (436, 436),
-    "dup": (32, 23),
-    "dup2": (33, None),
-    "dup3": (292, 24),
+    "read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, lseek 8 62, close 3 57, "
+    "close_range 436 436, dup 32 23, dup2 33 -, dup3 292 24",
     # Memory; RLIMIT_AS counts all of it. PROT_EXEC stays possible (ctypes and libffi need it), and is no loss:
     # native code meets the same filter.
-    "mmap": (9, 222),
-    "munmap": (11, 215),
-    "mprotect": (10, 226),
-    "mremap": (25, 216),
-    "madvise": (28, 233),
-    "brk": (12, 214),
+    "mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, brk 12 214",
     # Threads: locks, their bookkeeping in glibc, and the number of cores. Making one is judged below.
-    "futex": (202, 98),
-    "set_robust_list": (273, 99),
-    "rseq": (334, 293),
-    "sched_yield": (24, 124),
-    "sched_getaffinity": (204, 123),
+    "futex 202 98, set_robust_list 273 99, rseq 334 293, sched_yield 24 124, sched_getaffinity 204 123",
     # Look at files. Names and sizes of known paths can be asked for; contents are a matter of Landlock.
-    "fstat": (5, 80),
-    "stat": (4, None),
-    "lstat": (6, None),
-    "newfstatat": (262, 79),
-    "statx": (332, 291),
-    "access": (21, None),
-    "faccessat": (269, 48),
-    "faccessat2": (439, 439),
-    "readlink": (89, None),
-    "readlinkat": (267, 78),
-    "getcwd": (79, 17),
-    "chdir": (80, 49),
-    "fchdir": (81, 50),
-    "getdents": (78, None),
-    "getdents64": (217, 61),
-    "statfs": (137, 43),
-    "fstatfs": (138, 44),
-    "fadvise64": (221, 223),
-    "umask": (95, 166),
+    "fstat 5 80, stat 4 -, lstat 6 -, newfstatat 262 79, statx 332 291, access 21 -, faccessat 269 48, "
+    "faccessat2 439 439, readlink 89 -, readlinkat 267 78, getcwd 79 17, chdir 80 49, fchdir 81 50, getdents 78 -, "
+    "getdents64 217 61, statfs 137 43, fstatfs 138 44, fadvise64 221 223, umask 95 166",
     # On a file that can only be read these do nothing, and programs call them out of habit. flock does something:
     # a lock on a file of the standard library would be seen by the programs of others, and so be a way to speak.
-    "fsync": (74, 82),
-    "fdatasync": (75, 83),
+    "fsync 74 82, fdatasync 75 83",
     # Ask who and where one is. They change nothing, and Python asks some of them at the start of a module.
-    "getpid": (39, 172),
-    "getppid": (110, 173),
-    "gettid": (186, 178),
-    "getuid": (102, 174),
-    "geteuid": (107, 175),
-    "getgid": (104, 176),
-    "getegid": (108, 177),
-    "getresuid": (118, 148),
-    "getresgid": (120, 150),
-    "getgroups": (115, 158),
-    "getpgrp": (111, None),
-    "getpgid": (121, 155),
-    "getsid": (124, 156),
-    "uname": (63, 160),
-    "sysinfo": (99, 179),
-    "times": (100, 153),
-    "getrusage": (98, 165),
-    "getrlimit": (97, 163),
+    "getpid 39 172, getppid 110 173, gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176, "
+    "getegid 108 177, getresuid 118 148, getresgid 120 150, getgroups 115 158, getpgrp 111 -, getpgid 121 155, "
+    "getsid 124 156, uname 63 160, sysinfo 99 179, times 100 153, getrusage 98 165, getrlimit 97 163",
     # Time: read it, sleep, and be woken. Timers send signals to their own process only. timer_create is left out:
     # each of its timers takes kernel memory, and Python has no use for it.
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115),
-    "nanosleep": (35, 101),
-    "gettimeofday": (96, 169),
-    "time": (201, None),
-    "alarm": (37, None),
-    "setitimer": (38, 103),
-    "getitimer": (36, 102),
-    "pause": (34, None),
+    "clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, gettimeofday 96 169, "
+    "time 201 -, alarm 37 -, setitimer 38 103, getitimer 36 102, pause 34 -",
     # Signals to oneself. restart_syscall goes on with a sleep that a stopped session was in.
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "rt_sigpending": (127, 136),
-    "rt_sigsuspend": (130, 133),
-    "rt_sigtimedwait": (128, 137),
-    "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128),
+    "rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigsuspend 130 133, "
+    "rt_sigtimedwait 128 137, sigaltstack 131 132, restart_syscall 219 128",
     # Pipes to oneself and waiting for them: asyncio and the queues of threads. Their size cannot be raised (fcntl).
-    "pipe": (22, None),
-    "pipe2": (293, 59),
-    "select": (23, None),
-    "pselect6": (270, 72),
-    "poll": (7, None),
-    "ppoll": (271, 73),
-    "epoll_create": (213, None),
-    "epoll_create1": (291, 20),
-    "epoll_ctl": (233, 21),
-    "epoll_wait": (232, None),
-    "epoll_pwait": (281, 22),
-    "recvfrom": (45, 207),
+    "pipe 22 -, pipe2 293 59, select 23 -, pselect6 270 72, poll 7 -, ppoll 271 73, epoll_create 213 -, "
+    "epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, recvfrom 45 207",
     # Children do not exist; the honest answer (ECHILD) is better than a refusal.
-    "wait4": (61, 260),
-    "waitid": (247, 95),
-    "getrandom": (318, 278),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-}
+    "wait4 61 260, waitid 247 95, getrandom 318 278, exit 60 93, exit_group 231 94",
+)
 
 # Allowed for some arguments, which `template` names.
-_JUDGED: _Numbers = {
-    "openat": (257, 56),
-    "open": (2, None),
-    "clone": (56, 220),
-    "kill": (62, 129),
-    "tgkill": (234, 131),
-    "fcntl": (72, 25),
-    "ioctl": (16, 29),
-    "prctl": (157, 167),
-    "prlimit64": (302, 261),
-    "socketpair": (53, 199),
-    "sendto": (44, 206),
-}
+_JUDGED = _numbers(
+    "openat 257 56, open 2 -, clone 56 220, kill 62 129, tgkill 234 131, fcntl 72 25, ioctl 16 29, prctl 157 167, "
+    "prlimit64 302 261, socketpair 53 199, sendto 44 206",
+)
 
-_REFUSED_WITH_EACCES: _Numbers = {
+_REFUSED_WITH_EACCES = _numbers(
     # They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that
     # programs read the same wherever they run.
-    "unlink": (87, None),
-    "unlinkat": (263, 35),
-    "rename": (82, None),
-    "renameat": (264, 38),
-    "renameat2": (316, 276),
-    "mkdir": (83, None),
-    "mkdirat": (258, 34),
-    "rmdir": (84, None),
-    "symlink": (88, None),
-    "symlinkat": (266, 36),
-    "link": (86, None),
-    "linkat": (265, 37),
-    "truncate": (76, 45),
-    "ftruncate": (77, 46),
-    "creat": (85, None),
+    "unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, "
+    "rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, ftruncate 77 46, "
+    "creat 85 -",
     # No other programs and no network. EACCES is what Python's own error messages make the most sense of.
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "socket": (41, 198),
-}
+    "execve 59 221, execveat 322 281, socket 41 198",
+)
 
 # glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
 # and openat2 lie in memory, where another thread could change them after they were judged.
-_REFUSED_WITH_ENOSYS: _Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
+_REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
 
 # fcntl: descriptors and their flags. Left out are F_SETOWN and F_SETSIG, by which the kernel can be made to send any
 # signal to any process of the same user when a file becomes readable; F_SETPIPE_SZ, memory that no limit counts;
@@ -204,7 +109,7 @@ _OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000
 OPEN_UNWATCHED = (0o3, 0o3 | 0o1000, 0o0 | 0o1000)
 
 MACHINE = os.uname().machine
-_COLUMNS = {"x86_64": 0, "aarch64": 1}  # of the numbers
+COLUMNS = {"x86_64": 0, "aarch64": 1}  # of the numbers
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _X32 = 0x40000000  # a second set of numbers on x86_64, which would pass a filter of the first unseen
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -217,11 +122,6 @@ _NUMBER, _ARCHITECTURE = 0, 4
 _OWN_PID = 0x7FFFFFFE
 
 _Instruction = tuple[int, int, int, int]
-
-
-def supported() -> bool:
-    """Whether there are numbers for this processor."""
-    return MACHINE in _COLUMNS
 
 
 def template(landlock: bool) -> bytes:
@@ -254,9 +154,9 @@ def template(landlock: bool) -> bytes:
 
     def on(calls: _Numbers, body: Callable[[str], list[_Instruction]]) -> None:
         for name, numbers in calls.items():
-            number, then = numbers[_COLUMNS[MACHINE]], body(name)
-            if number is not None:
-                program.extend([(_JUMP_EQ, 0, len(then), number), *then])
+            number, then = numbers[COLUMNS[MACHINE]], body(name)
+            if number != "-":
+                program.extend([(_JUMP_EQ, 0, len(then), int(number)), *then])
 
     on(_ALLOWED, lambda name: [_return(_ALLOW)])
     on(_JUDGED, lambda name: judged[name])
@@ -280,12 +180,7 @@ def apply(program: bytes) -> None:
     """Put this process under the filter, for good."""
     set_mode_filter = 1
     code = ctypes.create_string_buffer(program, len(program))
-    filter_ = _Program(len(program) // 8, ctypes.addressof(code))
-    kernel.syscall(_SECCOMP[MACHINE], set_mode_filter, 0, ctypes.byref(filter_))
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
+    kernel.syscall(_SECCOMP[MACHINE], set_mode_filter, 0, struct.pack("HP", len(program) // 8, ctypes.addressof(code)))
 
 
 def _return(verdict: int) -> _Instruction:
