@@ -137,20 +137,6 @@ def test_the_experts_trajectories_replay_and_become_a_page(tmp_path: Path, capsy
     assert page.stat().st_size > 20_000 and capsys.readouterr().out.strip() == str(page)
 
 
-def test_a_model_plays_the_same_way_twice(tiny_model: str, tmp_path: Path) -> None:
-    runs = []
-    for name in ("a.jsonl", "b.jsonl"):
-        words = f"--engine transformers --max_turn_tokens 12 --episodes 2 --group_size 2 --model {tiny_model}".split()
-        assert main(["rollout", ENV_ID, *words, "--output", str(tmp_path / name)]) == 0
-        # Episodes stand in the order in which they ended.
-        records = read_trajectories(tmp_path / name)
-        runs.append(sorted(records, key=lambda record: (record["spec"]["index"], record["spec"]["member"])))
-    first, second = ([row["token_ids"] for record in run for row in record["rows"]] for run in runs)
-    assert first == second
-    assert first[0] != first[1]  # attempts of one task differ
-    assert all(record["rows"][0]["logprobs"][record["steps"][0]["start"]] < 0 for record in runs[0])
-
-
 # eval
 
 

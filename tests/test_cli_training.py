@@ -104,16 +104,13 @@ def test_a_used_folder_is_refused(command: str, left: str, tiny_model: str, tmp_
     assert "unknown split 'tarin'" in complaint(capsys, *given, "--train_split", "tarin"), "other files are no run"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([GSM8K], "which model?"),
-        ([GSM8K, "--tiny", "--model_name_or_path", "x"], "give one of them"),
-        ([GSM8K, "--tiny", "--styles", "direct"], "styles: expected a JSON object"),
-    ],
-)
-def test_what_sft_needs(words: list[str], message: str, tmp_path: Path, capsys: Any) -> None:
-    assert message in complaint(capsys, "sft", *words, "--output_dir", str(tmp_path))
+def test_what_sft_needs(tmp_path: Path, capsys: Any) -> None:
+    for words, message in (
+        ([], "which model?"),
+        (["--tiny", "--model_name_or_path", "x"], "give one of them"),
+        (["--tiny", "--styles", "direct"], "styles: expected a JSON object"),
+    ):
+        assert message in complaint(capsys, "sft", GSM8K, *words, "--output_dir", str(tmp_path))
 
 
 def test_a_mistake_found_in_a_worker_is_one_line_too(capsys: Any) -> None:

@@ -82,19 +82,7 @@ def test_a_damaged_file_is_named_with_the_cure_which_works(tmp_path, hotpot, nam
     assert contents(folder) == before
 
 
-def test_a_damaged_manifest_is_named(tmp_path, hotpot):
-    again(tmp_path / "out", hotpot)
-    (tmp_path / "out" / MANIFEST).write_text("{")
-    with pytest.raises(ConfigError, match=r"manifest\.json cannot be read.*delete .*out, or give another folder"):
-        again(tmp_path / "out")
-    (tmp_path / "out" / MANIFEST).write_text(
-        '{"kind": "prepared", "format": 2, "recipe": "hotpotqa", "source": [], "pieces": {}}'
-    )
-    with pytest.raises(ConfigError, match="written for format 2, and this is 1"):
-        again(tmp_path / "out")
-
-
-def test_two_sources_are_not_mixed(tmp_path, hotpot):
+def test_two_sources_are_not_mixed_and_a_damaged_manifest_is_named(tmp_path, hotpot):
     folder = tmp_path / "out"
     again(folder, hotpot)
     write_list(hotpot / "hotpot_dev_distractor_v1.json", multi_hop_rows(11, start=30))
@@ -102,8 +90,16 @@ def test_two_sources_are_not_mixed(tmp_path, hotpot):
         again(folder, hotpot)
     with pytest.raises(ConfigError, match="written for recipe 'hotpotqa', and this is 'gsm8k'"):
         prepare("gsm8k", output=folder)
+    text = (folder / MANIFEST).read_text()
+    for damaged, message in (
+        ("{", r"manifest\.json cannot be read.*delete .*out, or give another folder"),
+        (json.dumps(json.loads(text) | {"format": 2}), "written for format 2, and this is 1"),
+    ):
+        (folder / MANIFEST).write_text(damaged)
+        with pytest.raises(ConfigError, match=message):
+            again(folder)
     # A preparation that was begun binds as soon as a piece is finished, and not before.
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = json.loads(text)
     (folder / MANIFEST).write_text(json.dumps(manifest | {"pieces": {}, "unfinished": True}))
     with pytest.raises(ConfigError, match="is made from hotpot_train"):
         again(folder, hotpot)

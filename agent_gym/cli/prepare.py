@@ -8,15 +8,10 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent_gym.cli.parser import Parser, positive, print_table
 from agent_gym.plan import Estimate, cache_per_token, find_shape
 from agent_gym.plan import plan as estimate
-
-if TYPE_CHECKING:
-    from agent_gym.prepare import Forecast, Prepared
 
 GIB = 2**30
 _HEAD = "LAYOUT GPUS CONFIG TRAINS WEIGHTS GRADS ADAM ACTS HEAD UPDATE ENGINE CACHE TOKENS EPISODES FITS"
@@ -24,7 +19,7 @@ _HEAD = "LAYOUT GPUS CONFIG TRAINS WEIGHTS GRADS ADAM ACTS HEAD UPDATE ENGINE CA
 
 def prepare(argv: Sequence[str]) -> int:
     """Prepare a data set, or print what that would fetch and write."""
-    from agent_gym.prepare import ENCODER, INDEXES, RECIPES, Options, forecast
+    from agent_gym.prepare import ENCODER, INDEXES, RECIPES, Options, forecast, python_lines, shell_lines, source_names
     from agent_gym.prepare import prepare as run
 
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
@@ -46,34 +41,26 @@ def prepare(argv: Sequence[str]) -> int:
     options = Options(arguments.index, arguments.encoder, arguments.device)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
     if arguments.dry_run:
-        _print_forecast(arguments.recipe, *forecast(arguments.recipe, **where))
-    else:
-        _print_result(run(arguments.recipe, **where, progress=True))
-    return 0
-
-
-def _print_forecast(recipe: str, folder: Path, lines: Sequence[Forecast]) -> None:
-    if not lines:
-        print(f"{recipe} is there already: {folder}")
-        return
-    rows = [(line.action, line.what, "" if line.size is None else f"{line.size:,}", line.remark) for line in lines]
-    print(f"{recipe} -> {folder}")
-    print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
-    print(f"to fetch: {sum(line.size or 0 for line in lines if line.action == 'fetch'):,} bytes")
-
-
-def _print_result(prepared: Prepared) -> None:
-    from agent_gym.prepare import python_lines, shell_lines, source_names
-
-    rows = []
+        folder, lines = forecast(arguments.recipe, **where)
+        if not lines:
+            print(f"{arguments.recipe} is there already: {folder}")
+            return 0
+        print(f"{arguments.recipe} -> {folder}")
+        rows = [(line.action, line.what, "" if line.size is None else f"{line.size:,}", line.remark) for line in lines]
+        print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
+        print(f"to fetch: {sum(line.size or 0 for line in lines if line.action == 'fetch'):,} bytes")
+        return 0
+    prepared = run(arguments.recipe, **where, progress=True)
+    table = [("", "ROWS", "BYTES", "")]
     for path, piece in prepared.pieces.items():
         size = sum(file["bytes"] for file in piece["files"].values())
         count = "" if piece["rows"] is None else f"{piece['rows']:,}"
         state = "written" if path in prepared.made else "already there, checksums agree"
-        rows.append((path, count, f"{size:,}", state))
+        table.append((path, count, f"{size:,}", state))
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
-    print_table([("", "ROWS", "BYTES", ""), *rows], numbers=(1, 2))
+    print_table(table, numbers=(1, 2))
     print(f"\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
+    return 0
 
 
 def plan(argv: Sequence[str]) -> int:

@@ -104,7 +104,11 @@ def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str
             console.print(episode_table(records, found))
             continue
         if line.startswith("/"):
-            found = [i for i, record in enumerate(records, 1) if line[1:].lower() in _all_text(record)]
+            found = []
+            for i, record in enumerate(records, 1):
+                texts = [text_of(message["content"]) for message in record["messages"]]
+                if line[1:].lower() in "\n".join([record["task_id"], record["spec"]["env_id"], *texts]).lower():
+                    found.append(i)
             shown = 0
             console.print(episode_table(records, found) if found else plain(f"nothing holds {line[1:]!r}"))
             continue
@@ -142,8 +146,3 @@ def _opening(record: Record) -> list[Mapping[str, Any]]:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:+.3g}" if value else "0"
-
-
-def _all_text(record: Record) -> str:
-    texts = [text_of(message["content"]) for message in record["messages"]]
-    return "\n".join([record["task_id"], record["spec"]["env_id"], *texts]).lower()
