@@ -61,8 +61,7 @@ class JsonClient:
     def post(self, content: Any, timeout_s: float) -> bytes:
         """Send JSON and return the body of the answer; wait so long for a connection, and for each piece of the answer.
 
-        Raises:
-            EnvFailure: or `failure`, if the server cannot be reached or answers with an error.
+        Raises `failure` if the server cannot be reached or answers with an error.
         """
         import httpx
 

@@ -123,10 +123,10 @@ class Conversation:
     def about(self) -> dict[str, Any]:
         """Return what a person should know first, JSON-ready.
 
-        Its keys are env_id, task_id, tools (function schemas), opening, which is the environment's own question or the
+        Its keys are env_id, tools (function schemas), opening, which is the environment's own question or the
         state that it begins with, and has_state, which of the two it is.
         """
-        about = {"env_id": self._spec.env_id, "task_id": self._episode.task_id, "tools": self._episode.tools}
+        about = {"env_id": self._spec.env_id, "tools": self._episode.tools}
         return about | {"opening": self._opening, "has_state": self._has_state}
 
     def stop(self) -> None:
@@ -134,11 +134,7 @@ class Conversation:
         self._stopped.set()
 
     def say(self, text: str, listener: Listener) -> None:
-        """Add the person's words and let the policy answer; `listener` gets the events, see above.
-
-        Raises:
-            RolloutError: if the engine fails.
-        """
+        """Add the person's words and let the policy answer; `listener` gets the events."""
         self._stopped.clear()
         begin, episode = time.perf_counter(), self._episode
         before, sampled = len(episode.steps), episode.sampled_tokens
@@ -164,11 +160,7 @@ class Conversation:
         listener({**end, **counts, "limit": self._limit})
 
     def record(self) -> dict[str, Any]:
-        """Return the conversation as the record of a trajectory file, with "chat" as its `source`.
-
-        Raises:
-            ConfigError: if the policy has not answered yet.
-        """
+        """Return the record of a trajectory file, whose `source` is "chat"; `ConfigError` if there is no answer yet."""
         if not self._episode.steps:
             raise ConfigError("there is nothing to save yet: write something first")
         return to_record(self._episode, self._renderer.tokenizer, source="chat")

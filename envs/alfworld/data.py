@@ -78,14 +78,11 @@ def _check_receptacles(receptacles: int | None) -> None:
 
 
 def load_game(game: Any, grammar: str | None = None) -> Game:
-    """Return a game, parsed once for all environments of the process.
+    """Return a game, parsed once for all environments of the process; `ConfigError` if there is none.
 
     Args:
         game: its name, the folder of its file, or the JSON object of the file.
         grammar: "current" or "legacy", whatever the file is written in; None leaves it as it is.
-
-    Raises:
-        ConfigError: if there is no such game, or the file is none.
     """
     if isinstance(game, Mapping):
         return _parsed(game, "given", grammar)

@@ -37,12 +37,12 @@ class Expert:
         known = [receptacle for receptacle in game.place if not searching or receptacle in self.world.seen]
         target = None if self.lamp else self._target()
         if hand is None:
-            found = self._nearest(target, known)
+            found = self._nearest(known)
             return self.fetch(found) if found else self._search()
         if game.kind_of.get(hand) != self.kind or (target and not self.world.can_hold(target, hand)):
             return self.put_away()
         if target is None:
-            lamp = self._nearest_lamp(known)
+            lamp = self._nearest(known, lamp=True)
             return (self.go(lamp[1]) or f"use {game.names[lamp[0]]}") if lamp else self._search()
         if self.verb and STATES[self.verb] not in self.world.states.get(hand, ()):
             tool = self._of_type(TOOLS[self.verb])[0]
@@ -63,9 +63,9 @@ class Expert:
         if not world.is_open(receptacle):
             return f"open {game.names[receptacle]}"
         if carries:
-            lamp = self._nearest_lamp(game.place)
+            lamp = self._nearest(game.place, lamp=True)
             return f"use {game.names[lamp[0]]}" if lamp else "look"
-        found = self._nearest(None if self.lamp else self._target(), game.place)
+        found = self._nearest(game.place)
         return f"take {game.names[found[0]]} from {game.names[receptacle]}" if found else "look"
 
     # The way to a command. `go` and `reach` return None where one is there.
@@ -108,27 +108,22 @@ class Expert:
         done = self.verb is None or STATES[self.verb] in self.world.states.get(thing, ())
         return done and self.game.kind_of.get(thing) == self.kind
 
-    def _nearest(self, target: str | None, known: Iterable[str]) -> _Found | None:
-        """Choose what to take, and from which of the known receptacles: what needs the fewest commands."""
-        pickupable = self.game.able["pickupable"].difference(self._placed(target) if target else ())
+    def _nearest(self, known: Iterable[str], *, lamp: bool = False) -> _Found | None:
+        """Choose what to take, or the lamp, from the known receptacles: what needs the fewest commands."""
+        world, game, kind = self.world, self.game, self.lamp if lamp else self.kind
+        able = game.able["toggleable"] if lamp else game.able["pickupable"]
+        allowed = able if self.lamp else able.difference(self._placed(self._target()))
+        found = [(thing, r) for r in known for thing in sorted(world.inside.get(r, ())) if thing in allowed]
         # What has the wanted state already need only be carried over.
         return min(
-            (one for one in self._find(self.kind, known) if one[0] in pickupable),
+            (one for one in found if game.kind_of.get(one[0]) == kind),
             key=lambda one: (
                 not (self.verb and self._is_done(one[0])),
                 not self._is_here(one[1]),
-                not self.world.is_open(one[1]),
+                not world.is_open(one[1]),
             ),
             default=None,
         )
-
-    def _nearest_lamp(self, known: Iterable[str]) -> _Found | None:
-        lamps = [one for one in self._find(self.lamp, known) if one[0] in self.game.able["toggleable"]]
-        return min(lamps, key=lambda one: not self._is_here(one[1]), default=None)
-
-    def _find(self, kind: str | None, known: Iterable[str]) -> list[_Found]:
-        inside, kinds = self.world.inside, self.game.kind_of
-        return [(thing, r) for r in known for thing in sorted(inside.get(r, ())) if kinds.get(thing) == kind]
 
     def _of_type(self, type_: str) -> list[str]:
         return [receptacle for receptacle in self.game.place if self.game.type_of.get(receptacle) == type_]

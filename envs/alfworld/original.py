@@ -36,14 +36,9 @@ class TextWorld:
         self.process: subprocess.Popen[bytes] | None = None
 
     def check(self, ours: View, **request: Any) -> None:
-        """Play too, and compare with the native engine's view.
+        """Play too, and compare with the native engine's view; `EnvFailure` if the two disagree, or the process dies.
 
-        Args:
-            ours: the native engine's view.
-            **request: `game`, the data of a game that begins, or `command`.
-
-        Raises:
-            EnvFailure: if the process dies, or the two disagree.
+        `request` is `game`, the data of a game that begins, or `command`.
         """
         theirs = self.play(**request)
         if ours != theirs:

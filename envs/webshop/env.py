@@ -149,13 +149,8 @@ class WebShopEnv(ToolEnv):
     def build_data(source: str | Path, folder: str | Path, *, progress: bool = False) -> Path:
         """Build the shop of official files in a folder, once, so that `data=folder` opens it in a moment.
 
-        Args:
-            source: a folder with WebShop's files, or their file of products.
-            folder: where to; what is there of an interrupted build is replaced.
-            progress: whether to show a progress bar.
-
-        Raises:
-            ConfigError: if the files are not there or are others, or the folder holds something already.
+        `source` is a folder with WebShop's files, or their file of products. What is in `folder` of an interrupted
+        build is replaced; `ConfigError` if it holds something else, or the files are not there or are others.
         """
         return write_shop(read_official(find_official(Path(source).expanduser())), folder, progress=progress)
 

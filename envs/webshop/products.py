@@ -154,13 +154,7 @@ class GoalBuilder:
 
 
 class Goals(Sequence[Row]):
-    """Goals, made when they are needed.
-
-    Args:
-        pairs: int32 of shape (goals, 2), see `GoalBuilder`.
-        kind: "human" or "synthetic".
-        product: returns the product at a position.
-    """
+    """Goals of a kind, made when they are needed: `pairs` are those of `GoalBuilder`, `product` finds by position."""
 
     def __init__(self, pairs: np.ndarray, kind: str, product: Callable[[int], Product]) -> None:
         self.pairs, self._kind, self._product = pairs, kind, product
