@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.envs.alfworld.data import load_game
-from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
@@ -127,33 +126,19 @@ def problem_digest(game: Game) -> str:
     return digest(game.data["pddl_problem"])
 
 
-OFFICIAL_GAMES = (
-    "pick_and_place_simple-Pencil-None-Dresser-330",
-    "look_at_obj_in_light-Box-None-DeskLamp-205",
-    "pick_clean_then_place_in_recep-Ladle-None-DiningTable-27",
-    "pick_heat_then_place_in_recep-Potato-None-Fridge-12",
-    "pick_cool_then_place_in_recep-Cup-None-Microwave-17",
-    "pick_two_obj_and_place-Glassbottle-None-Shelf-1",
-)
-
-
 def official_game(root: Path, task: str) -> Path:
     """The first trial of a task of valid_seen."""
     return min((root / "json_2.1.1" / "valid_seen" / task).glob("*/game.tw-pddl"))
 
 
 def record(root: Path) -> None:
-    """Let TextWorld play generated games of each type and split in both grammars, and official ones."""
-    splits, names = ("train", "valid_seen", "valid_unseen"), list[tuple[str, str | None]]()
-    for n in range(6):
-        names += [(f"embedded/{splits[n % 3]}/{n}", GRAMMARS[n % 2])]
-        names += [(f"embedded/{splits[(n + 2) % 3]}/{n + 6}", GRAMMARS[1 - n % 2])]
+    """Let TextWorld play the games of the traces anew: each type and split in both grammars, and official ones."""
     original, traces = TextWorld(), []
-    for number, (name, grammar) in enumerate([*names, *((name, None) for name in OFFICIAL_GAMES)]):
+    for number, trace in enumerate(json.loads(TRACES.read_text(encoding="utf-8"))):
+        name, grammar = trace["game"], trace["grammar"]
         game = load_game(name if name.startswith("embedded/") else official_game(root, name), grammar)
         commands = Adventure(game, random.Random(number), 20).commands
-        said = replay(game, commands, original)
-        trace = {"game": name, "grammar": grammar, "problem": problem_digest(game), "commands": commands, "said": said}
+        trace |= {"problem": problem_digest(game), "commands": commands, "said": replay(game, commands, original)}
         traces.append(json.dumps(trace))
     original.close()
     TRACES.write_text("[\n" + ",\n".join(traces) + "\n]\n", encoding="utf-8")

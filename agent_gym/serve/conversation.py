@@ -69,15 +69,8 @@ class Conversation:
     To the policy the person is a part of the world: the person's words answer its turn. So a chat is an `Episode` like
     those of a rollout, whose one row grows; what follows the policy's last turn may change until the policy reads it.
 
-    Args:
-        env: a `ToolEnv`, for its system prompt, its tools, and the world that the tools look into.
-        policy: writes the turns.
-        tokenizer: a tokenizer or `ChatRenderer`.
-        spec: which task's world, and the seeds.
-        limits: how much the policy may do.
-        temperature: of its sampling; 0 is greedy.
-
-    One thread talks; `stop` may be called by any other, or by a signal handler.
+    `spec` names the task into whose world the tools of the environment look, and the seeds. A `temperature` of 0 is
+    greedy. One thread talks; `stop` may be called by any other, or by a signal handler.
 
     Raises:
         ConfigError: for an environment that is no `ToolEnv` or shows images, or a task that does not exist.
@@ -127,7 +120,7 @@ class Conversation:
         state that it begins with, and has_state, which of the two it is.
         """
         about = {"env_id": self._spec.env_id, "tools": self._episode.tools}
-        return about | {"opening": self._opening, "has_state": self._has_state}
+        return {**about, "opening": self._opening, "has_state": self._has_state}
 
     def stop(self) -> None:
         """End the policy's turn at its next token, or as soon as the tools that are running have answered."""

@@ -58,14 +58,9 @@ _POLICY = (
 
 
 def bind(host: str = "127.0.0.1", port: int = 8000) -> socket.socket:
-    """Take an address; until a server listens there, connections are refused.
+    """Take an address, "127.0.0.1" for this machine only, "0.0.0.0" for all its networks; port 0 is a free one.
 
-    Args:
-        host: "127.0.0.1" is this machine only, "0.0.0.0" all its networks.
-        port: 0 takes a free one.
-
-    Raises:
-        ConfigError: if there is no such address, or another program has it.
+    Until a server listens there, connections are refused. `ConfigError` if it does not exist or is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Only for a socket that names its protocol asyncio switches Nagle's algorithm off, which costs 40 ms per answer.
@@ -86,10 +81,7 @@ class Server:
     Then requests that have begun are answered, for at most 10 seconds, and the connections are closed. As a context it
     ends with its block. `ConfigError` if another server was faster to listen there.
 
-    Args:
-        listener: where to listen, from `bind`.
-        routes: what is served besides `GET /health`.
-        about: what `/health` answers besides the status.
+    `listener` comes from `bind`; `about` is what `GET /health` answers besides the status.
     """
 
     def __init__(

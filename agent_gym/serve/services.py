@@ -28,13 +28,9 @@ _LARGEST = 1e9  # of a limit that a client asks for; any number above the server
 
 
 class SearchServer(Server):
-    """Answers `POST /retrieve` and `GET /health`.
+    """Answers `POST /retrieve` and `GET /health`, which has `about`; `topk` is for requests without a number.
 
-    Args:
-        retriever: the engine; called by many threads, so best behind a `MicroBatcher`.
-        listener: where to listen, from `bind`.
-        topk: documents per query where a request has no number.
-        about: what `/health` answers besides the status.
+    Many threads call the engine, so it is best behind a `MicroBatcher`.
     """
 
     def __init__(
@@ -58,12 +54,7 @@ class SearchServer(Server):
 
 
 class SandboxServer(Server):
-    """Answers `POST /run_code`, `GET /v1/ping` and `GET /health`.
-
-    Args:
-        sandbox: runs the programs; its slots are how many run at once, and a request can only lower its limits.
-        listener: where to listen, from `bind`.
-    """
+    """Answers `POST /run_code`, `GET /v1/ping` and `GET /health`; a request can only lower the sandbox's limits."""
 
     def __init__(self, sandbox: LocalSandbox, listener: socket.socket) -> None:
         self.sandbox = sandbox

@@ -24,8 +24,7 @@ from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
 from agent_gym.errors import ConfigError
 
 OFFICIAL = "official"
-ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}
-"""What the other environments here call their splits, to ALFWorld's own names."""
+ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}  # names of splits elsewhere here, to ALFWorld's own
 
 _CURE = "`agent-gym prepare alfworld` downloads the official games, and data='embedded' needs none"
 _TAIL = 1 << 12  # bytes at the end of a file, which hold `solvable` and, in later releases, the walkthrough
@@ -39,9 +38,7 @@ def game_names(
 ) -> dict[str, list[str]]:
     """Return the names of games by split, under ALFWorld's names and those of `ALIASES`; for the arguments see the env.
 
-    Raises:
-        ConfigError: for an unknown type, if there is no such folder, if a split has no game of the types, or for too
-            few receptacles, or any number of them with games that are given.
+    `ConfigError` if there is no such folder, for a split without a game of the types, and for wrong arguments.
     """
     types = TASK_TYPES if task_types is None else task_types
     if not types or set(types) - set(TASK_TYPES):

@@ -38,8 +38,7 @@ _GOAL: dict[str, Any] = {
 def open_data(data: str, kind: str) -> tuple[Splits, Shop]:
     """Return the goals of a kind, "human" or "synthetic", of a data source by split, and its shop; see `WebShopEnv`.
 
-    Raises:
-        ConfigError: if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
+    `ConfigError` if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
     """
     if kind not in KINDS:
         raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")

@@ -18,8 +18,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.serve.server import HTTPException, Server, page_routes, post
 from agent_gym.tools import HermesParser
 
-_VISITS = 200
-"""Visits that are remembered; a person who comes back to an older one begins anew."""
+_VISITS = 200  # that are remembered; a person who comes back to an older one begins anew
 
 
 class ShopServer(Server):

@@ -32,8 +32,7 @@ _EXPECTED = {"kind": "webshop", "format": 2}
 _PRODUCTS = "products.sqlite"
 _ARRAYS = ("start", "document", "divisor", "weight", "rank")
 _KEPT = 4096  # products in memory
-RESULTS = 50
-"""Products that a search finds at most."""
+RESULTS = 50  # products that a search finds at most
 _REMEMBERED = 20_000  # searches
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _TABLES = """

@@ -79,15 +79,7 @@ def source(receptacles: int | None) -> str:
 
 
 def generate(split: str, index: int, grammar: str = "current", receptacles: int | None = None) -> Generated:
-    """Make a game.
-
-    Args:
-        split: `train`, `valid_seen` or `valid_unseen`; `ConfigError` for another.
-        index: which of its games, 0 first.
-        grammar: "current" or "legacy".
-        receptacles: keep of the room so many receptacles at most, others in each game, and few objects; None for a
-            room as full as an official one.
-    """
+    """Make game `index` of a split; `receptacles` is how many its room has at most, None for as many as usual."""
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
     # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
@@ -170,9 +162,7 @@ def _scatter(task_type: str, plan: rooms.FloorPlan, wanted: str, place: str, ful
 def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, grammar: str = "current") -> Path:
     """Write generated games to a folder, as the official ones are: for the original engine, or for reading.
 
-    Returns:
-        The folder, with `json_2.1.1/<split>/<task>/<trial>/` as the official data has them: `game.tw-pddl`,
-        `initial_state.pddl` and `traj_data.json`. `data=` takes it, and so does ALFWorld as its `$ALFWORLD_DATA`.
+    `data=` takes the folder, and so does ALFWorld as its `$ALFWORLD_DATA`.
     """
     folder = Path(folder).expanduser()
     for split, size in sizes.items():

@@ -72,15 +72,15 @@ class Generated(NamedTuple):
         return read_product(self.item, self.about, self.people, "a generated row")
 
 
-def generate(size: int = PRODUCTS, seed: int = 0) -> Iterator[Generated]:
+def generate(size: int = PRODUCTS) -> Iterator[Generated]:
     """Generate products; the first are the same for every size. `ConfigError` for a size below one."""
     if size < 1:
         raise ConfigError(f"size is {size}, but a shop needs at least one product")
     taken = set[str]()
     for number in itertools.count():
         # A string seed goes through SHA-512, so neighbouring families share nothing.
-        rng = random.Random(f"webshop/{seed}/{number}")
-        for one in _family(rng, SPLITS[number % len(SPLITS)], seed):
+        rng = random.Random(f"webshop/0/{number}")
+        for one in _family(rng, SPLITS[number % len(SPLITS)]):
             if one.item["asin"] not in taken:
                 taken.add(one.item["asin"])
                 yield one
@@ -88,9 +88,9 @@ def generate(size: int = PRODUCTS, seed: int = 0) -> Iterator[Generated]:
                     return
 
 
-def _family(rng: random.Random, split: str, seed: int) -> Iterator[Generated]:
+def _family(rng: random.Random, split: str) -> Iterator[Generated]:
     kind = rng.choice(KINDS)
-    maker, head, known = rng.choice(_makers(split, seed)), rng.choice(kind.heads), list(kind.attributes)
+    maker, head, known = rng.choice(_makers(split)), rng.choice(kind.heads), list(kind.attributes)
     core = rng.sample(known, rng.randint(4, 6))
     others = [attribute for attribute in known if attribute not in core]
     for n in range(rng.choice((2, 3, 3, 4))):
@@ -101,8 +101,8 @@ def _family(rng: random.Random, split: str, seed: int) -> Iterator[Generated]:
 
 
 @functools.cache
-def _makers(split: str, seed: int) -> list[str]:
-    namer = Namer(_WORLDS[split], random.Random(f"webshop/makers/{split}/{seed}"))
+def _makers(split: str) -> list[str]:
+    namer = Namer(_WORLDS[split], random.Random(f"webshop/makers/{split}/0"))
     return [namer.word() for _ in range(_MAKERS)]
 
 
@@ -233,14 +233,12 @@ def _with_options(chosen: Mapping[str, str]) -> str:
     return "".join(_TABLES["with_option"][name].format(value) for name, value in chosen.items())
 
 
-def write_embedded(folder: str | Path, size: int = PRODUCTS, seed: int = 0) -> Path:
+def write_embedded(folder: str | Path, size: int = PRODUCTS) -> Path:
     """Write generated products and what people want of them, in the official files; upstream's own code reads them too.
 
-    Returns:
-        The folder, with `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json`; `data=` takes it. Its
-        splits are then upstream's, by goals, while the embedded ones keep products apart.
+    `data=` takes the folder. Its splits are then upstream's, by goals, while the embedded ones keep products apart.
     """
-    folder, made = Path(folder).expanduser(), list(generate(size, seed))
+    folder, made = Path(folder).expanduser(), list(generate(size))
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "items_shuffle": [one.item for one in made],
