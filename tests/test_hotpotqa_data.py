@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from contract import expert_episode  # noqa: E402
 from search_tools import hotpotqa_sample  # noqa: E402
 from test_hotpotqa_env import make  # noqa: E402
 
@@ -21,6 +20,7 @@ from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
 from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
+from agent_gym.testing import expert_episode  # noqa: E402
 
 OFFICIAL = {
     "_id": "5a7",

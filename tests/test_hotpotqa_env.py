@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("bm25s")
 
-from contract import expert_episode  # noqa: E402
-
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, graded_answer, response_em, turn_format  # noqa: E402
@@ -26,6 +24,7 @@ from agent_gym.search import Document, Hit, Retriever  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import Engines  # noqa: E402
+from agent_gym.testing import expert_episode  # noqa: E402
 from agent_gym.tools import HermesParser  # noqa: E402
 
 TASK = {

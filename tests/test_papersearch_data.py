@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from contract import expert_episode  # noqa: E402
 from search_tools import serving  # noqa: E402
 from test_hotpotqa_env import Recorder  # noqa: E402
 from test_papersearch_env import expand, make, search  # noqa: E402
@@ -23,6 +22,7 @@ from agent_gym.search import Document  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.corpus import Corpus  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
+from agent_gym.testing import expert_episode  # noqa: E402
 
 PAPERS: list[dict[str, Any]] = [
     {"paper_id": "1706.1", "title": "Tobila", "abstract": "A method.", "year": 2017, "references": ["0.0", "1706.1"]},

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("bm25s")
 
-from contract import expert_episode  # noqa: E402
-
 from agent_gym.envs.papersearch.tools import NO_CITATIONS, listed  # noqa: E402
+from agent_gym.testing import expert_episode  # noqa: E402
 from agent_gym.tools import HermesParser  # noqa: E402
 
 

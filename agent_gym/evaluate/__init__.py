@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ __all__ = [
     "EpisodeFile",
     "EvalResult",
     "Measure",
-    "by_task",
     "episode_values",
     "evaluate",
     "make_specs",
@@ -35,7 +34,7 @@ __all__ = [
     "wilson_interval",
 ]
 SHARES = frozenset({"episode/success", "episode/truncated", "env/em", "env/sub_em"})
-"""Numbers that are 0 or 1 in each episode, so that their mean is a share; all others are means."""
+"""Numbers that are 0 or 1 in each episode, so that their mean is a share."""
 
 
 def evaluate(
@@ -164,21 +163,16 @@ def summarize(episodes: Sequence[Episode]) -> EvalResult:
 
 
 def _condense(episodes: Sequence[Episode]) -> EvalResult:
-    tasks = list(by_task(episodes).values())
-    n, attempts = sum(map(len, tasks)), max(map(len, tasks), default=0)
-    measures = _measures(tasks) if tasks else {}
-    return EvalResult(n, len(episodes) - n, len(tasks), attempts, measures, failures=failure_summary(episodes))
-
-
-def by_task(episodes: Iterable[Episode]) -> dict[Hashable, list[Episode]]:
-    """Group the episodes that answer the same task, leaving failed ones out."""
     groups: dict[Hashable, list[Episode]] = {}
     for episode in episodes:
         if not episode.failure:
             spec = episode.spec
             # Without an index the seed picks the task.
             groups.setdefault((spec.env_id, spec.split, spec.index, spec.seed), []).append(episode)
-    return groups
+    tasks = list(groups.values())
+    n, attempts = sum(map(len, tasks)), max(map(len, tasks), default=0)
+    measures = _measures(tasks) if tasks else {}
+    return EvalResult(n, len(episodes) - n, len(tasks), attempts, measures, failures=failure_summary(episodes))
 
 
 def report_values(episode: Episode) -> dict[str, float]:

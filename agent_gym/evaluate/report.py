@@ -10,21 +10,15 @@ from agent_gym.evaluate.compare import Comparison, Run
 from agent_gym.evaluate.statistics import Difference, Measure
 from agent_gym.rollout import failure_summary
 
-Results = Mapping[tuple[str, str], EvalResult]
-"""Results by policy and environment."""
-ANSWERS = {"env/em": "EM", "env/f1": "F1"}
-"""What papers report of answers in words, and its name there: columns wherever an environment reports it."""
+Results = Mapping[tuple[str, str], EvalResult]  # by policy and environment
+ANSWERS = {"env/em": "EM", "env/f1": "F1"}  # what papers report of answers in words, and its name there
 _FIRST = ("episode/success", "pass@", "reward", "reward/", "env/", "episode/", "tool/")
 
 
 def table(results: Results, metrics: Sequence[str] = ()) -> str:
-    """Return the success of each policy in each environment, EM and F1 of its answers, and further measures.
+    """Return a row per policy with its success in each environment, EM and F1 of its answers, and further `metrics`.
 
-    The shape is that of the tables of Agent-R1: a row per policy, columns per environment. Intervals are of 95%.
-
-    Args:
-        results: what to show.
-        metrics: names of further measures, each a column for the environments that have it.
+    The shape is that of the tables of Agent-R1. Only environments that have a measure get a column for it.
     """
     attempts = max((result.attempts for result in results.values()), default=0)
     labels = {"episode/success": f" avg@{attempts}" if attempts > 1 else "", **{k: f" {v}" for k, v in ANSWERS.items()}}

@@ -2,7 +2,7 @@
 
 Written by hand: scipy and statsmodels are 80 MB for these few lines, and have no clustered Wilson interval.
 
-Attempts at one task are alike, so the tasks are what was drawn and not the attempts. With G tasks, x_g the sum of a
+Attempts at one task are alike, so tasks are what was drawn, and not attempts. With G tasks, x_g the sum of a
 quantity over the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals
 e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling
 Techniques, 1977, section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
@@ -34,9 +34,7 @@ from statistics import fmean
 
 import numpy as np
 
-Z = 1.959964
-"""The 97.5% quantile of the normal distribution."""
-
+Z = 1.959964  # the 97.5% quantile of the normal distribution
 _EXACT = 13
 _DRAWS = 10_000
 

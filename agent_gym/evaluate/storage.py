@@ -23,13 +23,9 @@ _BEGINNING = to_line({"version": 1})[:-3].encode()  # of each line
 class EpisodeFile:
     """A trajectory file that grows.
 
-    Args:
-        path: the file; its folder is made if need be.
-        resume: go on with what it holds. The last line may be cut off, by a kill; episodes that failed by a fault of
-            the machinery are taken out, to be played again.
-
-    Attributes:
-        asked, finished: how many episodes of the policies and environments that have begun are to be in it, and are.
+    With `resume` it goes on with what it holds. The last line may be cut off, by a kill; episodes that failed by a
+    fault of the machinery are taken out, to be played again. `asked` and `finished` are how many episodes of the
+    policies and environments that have begun are to be in it, and are.
 
     Raises:
         ConfigError: if the file has content and is not to be resumed, is no such file, is being written by another
@@ -57,11 +53,10 @@ class EpisodeFile:
     def begin(
         self, policy: str, settings: Mapping[str, Any], specs: Sequence[EpisodeSpec], tokenizer: Any = None
     ) -> tuple[list[Episode], list[EpisodeSpec]]:
-        """Start, or go on with, one policy in one environment.
+        """Start, or go on with, one policy in one environment; return the episodes it has, and the specs of the others.
 
         `settings` are JSON values that decide the outcome, too, and `specs` all episodes that are to be in the file. A
-        tokenizer adds the text of each token to the records. Returned are the episodes that the file has, and the
-        specs of the others.
+        tokenizer adds the text of each token to the records.
 
         Raises:
             ConfigError: if the file's episodes of this policy and environment were played under other settings, or are

@@ -68,11 +68,7 @@ def paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
 
 
 def questions(data: str, levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
-    """Return the splits of a data source, and the rows whose paragraphs are searched together.
-
-    Args:
-        data: "embedded", of which each question is searched in its own world; or what `load` takes.
-        levels: keep only questions of these levels.
+    """Return the splits of a data source, and the rows whose paragraphs are searched together: none of "embedded".
 
     Raises:
         ConfigError: for an unknown level, or one that a split does not have; and as `load`.

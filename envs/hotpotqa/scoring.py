@@ -158,5 +158,4 @@ TERMS: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "graded_answer": graded_answer,
 }
 """Parts of published rewards by name: functions of the policy's turns and the gold answers."""
-UNANSWERED = ("floor", "turn_format", "graded_answer")
-"""Those that also score an episode that ran out of turns."""
+UNANSWERED = ("floor", "turn_format", "graded_answer")  # those that also score an episode that ran out of turns

@@ -59,10 +59,7 @@ class Mixture(GeneratedRows):
 
 
 def mixture(data: str | Sequence[str], levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
-    """Load sources, "embedded", files, folders or names on the hub, and mix them.
-
-    Returns:
-        The splits, and all rows whose paragraphs are searched together.
+    """Load sources, "embedded", files, folders or names on the hub, and mix them; return what `questions` does.
 
     Raises:
         ConfigError: if there is no source, one cannot be read, or levels are given, which a mixture does not have.

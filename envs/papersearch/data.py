@@ -3,10 +3,10 @@
 A folder holds the papers as `papers.jsonl`, one per line, `{"paper_id", "title", "abstract", "year", "references"}` and
 `authors` if they are known; a reference to a paper that is not in it is left out, since no dump of the literature is
 complete. The questions are in `train.jsonl`, `validation.jsonl` (or `dev.jsonl`) and `test.jsonl`, or as one
-`queries.jsonl`, which is the split "train". Instead of `.jsonl` a name may end in anything that
-`agent_gym.search.sources` reads. A question is `{"query_id", "question", "papers"}`, or a row of PaSa's
-AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where the
-`paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
+`queries.jsonl`, which is the split "train". Names may end in anything that `agent_gym.search.sources` reads. A question
+is `{"query_id", "question", "papers"}`, or a row of PaSa's AutoScholarQuery and RealScholarQuery (arXiv:2501.10120),
+`{"qid", "question", "answer_arxiv_id", ...}`, where the `paper_id` of a paper is its arXiv id. PaSa's query dates are
+not looked at: leave later papers out of the dump.
 """
 
 from __future__ import annotations

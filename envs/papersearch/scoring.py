@@ -98,13 +98,10 @@ class Judge:
 
     @property
     def metrics(self) -> dict[str, float]:
-        found = sum(paper in self.shown for paper in self.query.papers)
-        return {
-            "gold_recall": found / len(self.query.papers),
-            "papers": float(len(self.shown)),
-            "searches": float(self._searches),
-            "expansions": float(sum(self.expanded.values())),
-        }
+        recall = sum(paper in self.shown for paper in self.query.papers) / len(self.query.papers)
+        expansions = float(sum(self.expanded.values()))
+        shown, searches = float(len(self.shown)), float(self._searches)
+        return {"gold_recall": recall, "papers": shown, "searches": searches, "expansions": expansions}
 
 
 def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]]:

@@ -1,9 +1,7 @@
 """Papers and who cites whom, the tools that find them, and how they are shown to the policy.
 
-Each paper is one line that begins with its id in brackets, and no other line does:
-
-    [w7-31] Lonuva: Tobila in use (Keroni et al., 1998): Lonuva applies Tobila to a known task. It is tested on Sagu.
-
+Each paper is one line that begins with its id in brackets, and no other line does, such as
+`[w7-31] Lonuva: Tobila in use (Keroni et al., 1998): Lonuva applies Tobila to a known task. It is tested on Sagu.`
 A paper that was shown before is only recalled: `[w7-31] Lonuva: Tobila in use (seen)`.
 """
 
@@ -20,8 +18,7 @@ from agent_gym.tools import TextTool, ToolResult
 
 NO_CITATIONS = "No paper here is cited by it or cites it."
 NOTHING = "No results."
-ARGUMENTS = {"search": "query", "expand": "paper_id"}
-"""The one argument of each tool."""
+ARGUMENTS = {"search": "query", "expand": "paper_id"}  # the one of each tool
 _LISTED = re.compile(r"^\[([^\s,\[\]]+)\]", re.MULTILINE)
 
 

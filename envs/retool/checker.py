@@ -3,8 +3,7 @@
 The script reads lines of JSON, [answer, gold], and answers each with one line: "equal", "different", or "limit" where
 the comparison took too much. `9^{9^{9^9}}` is a short answer, and sympy would compute it: in C, where no exception of
 Python's gets to. So the kernel bounds a comparison, by a timer of CPU time whose signal ends the process and a limit of
-its memory. The process that reads the lines only forks and waits, so that nothing an answer does reaches it. It imports
-nothing of this package, so that it starts fast.
+its memory. The process that reads the lines only forks and waits. It imports nothing of this package, to start fast.
 """
 
 from __future__ import annotations

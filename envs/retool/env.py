@@ -185,8 +185,7 @@ class ReToolEnv(ToolEnv):
 
     ## References
     Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
-    Unlike ReTool's code, programs are isolated, one that prints nothing is no error, and an empty one is reported as
-    empty and not as None. Agent-R1's recipe (arXiv:2511.14460) and verl's allow 5 and 8 turns.
+    Unlike there, programs are isolated, one that prints nothing is no error, and an empty one is reported as empty.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {

@@ -166,7 +166,12 @@ def numeral(text: str) -> Fraction | None:
     while layer := _LAYER.fullmatch(text):
         text = next(inner for inner in layer.groups() if inner is not None).strip()
     match = _NUMBER.match(text)
-    if match is None or not _is_unit(text[match.end() :]):
+    if match is None:
+        return None
+    rest = text[match.end() :]
+    unit = _UNIT.fullmatch(rest)
+    words = re.findall("[a-z]+", (unit["quoted"] or unit["plain"] or "").lower()) if unit else []
+    if (rest.strip() and not unit) or any(word.removesuffix("s") in _NO_UNITS for word in words):
         return None
     part = {name: value and re.sub(r"[,\s]", "", value) for name, value in match.groupdict().items()}
     sign = -1 if part["sign"] == "-" else 1
@@ -180,10 +185,3 @@ def numeral(text: str) -> Fraction | None:
     if not bottom or (part["mixed"] and not 0 < top < bottom):
         return None
     return sign * (int(part["mixed"] or 0) + Fraction(top, bottom))
-
-
-def _is_unit(text: str) -> bool:
-    match = _UNIT.fullmatch(text)
-    words = re.findall("[a-z]+", (match["quoted"] or match["plain"] or "").lower()) if match else []
-    known = match is not None and not any(word.removesuffix("s") in _NO_UNITS for word in words)
-    return known or not text.strip()

@@ -10,13 +10,12 @@ put first.
 | medium | bridge, comparison | for a year, or who was born earlier | Who was born earlier, ... or ...? |
 | hard | comparison | yes or no | Were the singer of the song ... and the founder of ... born in the same city? |
 
-A question follows a *path*: from a thing that it names over one relation to a second thing, and from there over another
-relation to the answer. One search cannot answer it: the paragraph with the answer is never among the first `HIDDEN` for
-a search with the question itself, because the thing it is about is not named there. A search for its title finds it.
+A question leads from a thing that it names over one relation to a second thing, and from there over another relation to
+the answer. One search cannot answer it: the paragraph with the answer is never among the first `HIDDEN` for a search
+with the question itself, because the thing it is about is not named there. A search for its title finds it.
 
 Every world states all relations, but no question of training asks for those that are held out: validation asks for
-teachers and publishers, test for mayors and rivers. Question i of a split depends on the split, the levels and i alone;
-outside of train it is drawn again where one before it is the same.
+teachers and publishers, test for mayors and rivers. Question i of a split depends on the split, the levels and i alone.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class GeneratedQuestions(DistinctRows):
         split: a key of `WORLDS`.
         size: how many at most; question i is the same at any size. Of some levels there are fewer.
         levels: which of `LEVELS` occur.
-        hops: paragraphs from what a question names to its answer, 2 or 3. With 3 there are no comparisons, and so no
-            hard questions.
+        hops: paragraphs from what a question names to its answer, 2 or 3; with 3 there are no hard questions.
 
     Raises:
         ConfigError: on an unknown split or level, no level, a size below one, or other hops.
@@ -75,11 +73,7 @@ class GeneratedQuestions(DistinctRows):
 
 
 def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
-    """Return the levels in their order.
-
-    Raises:
-        ConfigError: if there is none, or one is unknown.
-    """
+    """Return the levels in their order; raise `ConfigError` for none or an unknown one."""
     if isinstance(levels, str) or not levels or not set(levels) <= set(LEVELS):
         raise ConfigError(f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, for example ('easy', 'hard')")
     return tuple(level for level in LEVELS if level in levels)

@@ -1,9 +1,7 @@
 """An invented world: people, works, organisations and cities, and one paragraph of an encyclopedia about each.
 
-There are many small worlds instead of a large one. In an experiment with one world of 7,600 paragraphs a small model
-learned its names by heart (reward .72 in training, .25 in another world); with 80 worlds of 405 it learned to search.
-
-A world depends on its number alone, and takes some milliseconds to make.
+In an experiment with one world of 7,600 paragraphs a small model learned its names by heart (reward .72 in training,
+.25 in another world); with 80 worlds of 405 it learned to search. A world depends on its number alone.
 """
 
 from __future__ import annotations

@@ -14,10 +14,9 @@ Which papers these are can be read off the citations: a paper that applies somet
 and no other paper that introduced something. Surveys and theory are not asked for. One paper at least of each answer
 names nothing that the question names, so that no search for these names finds it; both papers in `expands` lead to it.
 
-A field depends on its number alone. It has four topics with methods, tasks and data, and some two hundred papers that
-cite older ones. There are many small fields instead of a large one: a policy that meets the same names again and again
-learns the names and not how to search. Question i of a split depends on the split and i alone; outside of train it is
-drawn again where one before it is the same.
+A field depends on its number alone. It has four topics, and some two hundred papers that cite older ones. There are
+many small fields, since a policy that meets the same names again and again learns the names and not how to search.
+Question i of a split depends on the split and i alone.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ WORDING: dict[str, Any] = json.loads(files(__package__).joinpath("wording.json")
 """How papers are written and asked for.
 
 - `veiled`: kind of thing to what a text has in place of its name.
-- `titles`, `abstracts`: kind of paper to its titles and, sentence by sentence, to its abstract, each in several
-  wordings. A paper that introduces something has its name three times, so that a search for the name finds it before
-  the papers that use it.
+- `titles`, `abstracts`: kind of paper to its titles and, sentence by sentence, to its abstract. A paper that introduces
+  something has its name three times, so that a search for the name finds it before the papers that use it.
 - `application_titles`: which of method and task an application names to its titles.
 - `questions`: what is asked for to questions. {when} is one of `when`, with a space before it, or nothing.
 """

@@ -4,7 +4,7 @@ Problem i of a split depends on the split and on i alone (and on the level and t
 and their answers are in kinds.py, the sentences in wording.txt.
 
 A hash of a problem's kind and numbers, in any order, decides which splits may ask it: six tenths of all numbers are for
-training, two for development, two for tests. So no problem of another split has kind and numbers of one in train.
+training, two for development, two for tests.
 
 Left out on purpose: proofs, geometry, and what needs an idea before it needs a program. These problems are for
 learning to use an interpreter; how well a policy does at mathematics only real problems can show.
@@ -25,6 +25,7 @@ from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS
 from agent_gym.errors import ConfigError
 
 SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
+# Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses.
 SPLITS = {
     "train": ("train", "train"),
     "validation": ("dev", "validation"),
@@ -32,7 +33,6 @@ SPLITS = {
     "unseen_numbers_dev": ("dev", "train"),
     "unseen_numbers": ("test", "train"),
 }
-"""Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses."""
 SIZES = {split: 20_000 if split == "train" else 1_000 for split in SPLITS}
 _SALT = 2728  # such that kinds with few numbers have some of them in each split
 WORDED = ("train", "validation", "test")  # the splits that wording.txt names
@@ -48,14 +48,12 @@ for _block in files(__package__).joinpath("wording.txt").read_text("utf-8").stri
 class GeneratedProblems(DistinctRows):
     """The generated problems of one split: rows with problem, answer, program, kind and level.
 
-    All kinds are drawn alike. In train the problems of kinds with few numbers come back. In the other splits no problem
-    occurs twice, so that there may be fewer than `size`.
+    In train the problems of kinds with few numbers come back; in the other splits no problem occurs twice.
 
     Args:
         split: a key of `SPLITS`.
         size: how many there are at most. Problem i is the same at any size.
-        level: 1 to 3, or None for all of them, mixed.
-        kinds: which of `KINDS` occur, or None for all of them.
+        level, kinds: 1 to 3, and which of `KINDS` occur; None for all of them, mixed.
 
     Raises:
         ConfigError: on an unknown split, level or kind, or a size below one.
