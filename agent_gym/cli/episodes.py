@@ -32,8 +32,8 @@ SETTINGS = "split seed temperature env_kwargs context max_turns max_turn_tokens 
 
 
 def rollout(argv: Sequence[str]) -> int:
-    """Play, write the trajectories, and print how it went and how fast."""
-    parser = Parser("rollout", "Let a model, or the environment's expert, play episodes and write the trajectories.")
+    """Let a model, or the environment's expert, play episodes and write the trajectories."""
+    parser = Parser("rollout", rollout.__doc__)
     parser.add_env()
     parser.flag("--episodes N", "number of tasks", type=positive, default=8)
     parser.flag("--group_size G", "attempts per task", type=positive, default=1)
@@ -62,8 +62,8 @@ def rollout(argv: Sequence[str]) -> int:
 
 
 def evaluate(argv: Sequence[str]) -> int:
-    """Play with one or several policies, and print how often they succeed and what else they do, with intervals."""
-    parser = Parser("eval", "Measure how often a model, the expert or others solve an environment's tasks.")
+    """Measure how often a model, the expert or others solve an environment's tasks."""
+    parser = Parser("eval", evaluate.__doc__)
     parser.flag("env_id ENV", "environment ids, for example AgentR1/GSM8K-v0", nargs="+")
     parser.flag("--episodes N", "number of tasks per environment; default: all", type=positive)
     parser.flag("--split", "split to take the tasks from, its first one first; default: test, or the only one there is")

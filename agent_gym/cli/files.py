@@ -46,9 +46,8 @@ def _named(files: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def view(argv: Sequence[str]) -> int:
-    """Write the episodes as one HTML page and print its name, or show them in the terminal."""
-    summary = "Turn trajectories into one HTML page that opens anywhere, without a server or a network."
-    parser = Parser("view", summary, config=False)
+    """Turn trajectories into one HTML page that opens anywhere, without a server or a network."""
+    parser = Parser("view", view.__doc__, config=False)
     help_text = "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task"
     parser.flag("files FILE", help_text, nargs="+")
     parser.flag("--output FILE", "the page; default: next to the first input, ending in .html")
@@ -108,9 +107,8 @@ def _show(files: Sequence[Path], number: int | None) -> None:
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Compare each further run with the first."""
-    summary = "Compare runs on the tasks that they share: differences with 95% intervals and paired tests."
-    parser = Parser("compare", summary, config=False)
+    """Compare runs on the tasks that they share: differences with 95% intervals and paired tests."""
+    parser = Parser("compare", compare.__doc__, config=False)
     help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
     parser.flag("files FILE.jsonl", help_text, nargs="+")
     parser.flag("--json", "print the comparisons as JSON", action="store_true")
@@ -155,12 +153,11 @@ def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
 
 
 def rescore(argv: Sequence[str]) -> int:
-    """Play stored episodes again and print what the environment answers and pays today; 1 if that has changed."""
-    summary = (
-        "Play the actions of stored episodes again, without a model, and score them. Exit code 1 if the world answers "
-        "otherwise than then or, where no other rewards were asked for, scores otherwise."
-    )
-    parser = Parser("rescore", summary)
+    """Play the actions of stored episodes again, without a model, and score them.
+
+    Exit code 1 if the world answers otherwise than then or, where no other rewards were asked for, scores otherwise.
+    """
+    parser = Parser("rescore", rescore.__doc__)
     parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
     parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
     parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
@@ -230,16 +227,14 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
 
 
 def export(argv: Sequence[str]) -> int:
-    """Export a model or trajectories, as the first word names it."""
+    """Export a trained model or trajectories."""
     kinds = {"model": _export_model, "trajectories": _export_trajectories}
-    return run_kind("export", "Export a trained model or trajectories.", kinds, argv)
+    return run_kind("export", export.__doc__, kinds, argv)
 
 
 def _export_model(argv: Sequence[str]) -> int:
-    summary = (
-        "Write a trained model as a plain Hugging Face folder with a model card, for transformers, vLLM and the hub."
-    )
-    parser = Parser("export model", summary, config=False)
+    """Write a trained model as a plain Hugging Face folder with a model card, for transformers, vLLM and the hub."""
+    parser = Parser("export model", _export_model.__doc__, config=False)
     parser.flag("checkpoint RUN", "folder of a run (its last checkpoint counts) or a checkpoint")
     parser.flag("out OUT", "a new folder")
     parser.flag("--merge_adapter", "merge a LoRA adapter into its base model", action="store_true")
@@ -251,35 +246,28 @@ def _export_model(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     announce("importing torch and transformers")
     require("transformers", "train")
+    import agent_gym.trainers.export_model as exporting
     from agent_gym.trainers.checkpoints import read_provenance
-    from agent_gym.trainers.export_model import (
-        check_name,
-        export_model,
-        find_checkpoint,
-        model_card,
-        push,
-        read_evaluations,
-    )
 
     if arguments.push_to_hub:
-        check_name(arguments.push_to_hub)
-    checkpoint = find_checkpoint(arguments.checkpoint)
-    evaluations = read_evaluations(arguments.eval)
+        exporting.check_name(arguments.push_to_hub)
+    checkpoint = exporting.find_checkpoint(arguments.checkpoint)
+    evaluations = exporting.read_evaluations(arguments.eval)
     provenance = read_provenance(checkpoint.folder)
     merged = arguments.merge_adapter
-    out = export_model(checkpoint, arguments.out, merge_adapter=merged, critic=arguments.critic)
+    out = exporting.export_model(checkpoint, arguments.out, merge_adapter=merged, critic=arguments.critic)
     name = (arguments.push_to_hub or out.resolve().name).rpartition("/")[2]
-    card = model_card(name, checkpoint, provenance, evaluations, merged=merged)
+    card = exporting.model_card(name, checkpoint, provenance, evaluations, merged=merged)
     (out / "README.md").write_text(card, encoding="utf-8")
     print(out)
     if arguments.push_to_hub:
-        print(push(out, arguments.push_to_hub))
+        print(exporting.push(out, arguments.push_to_hub))
     return 0
 
 
 def _export_trajectories(argv: Sequence[str]) -> int:
-    summary = "Write trajectories as a data set: a folder with parquet and a card."
-    parser = Parser("export trajectories", summary, config=False)
+    """Write trajectories as a data set: a folder with parquet and a card."""
+    parser = Parser("export trajectories", _export_trajectories.__doc__, config=False)
     parser.flag("files FILE", "trajectory files (.jsonl), and last the new folder OUT", nargs="+")
     help_text = (
         "trajectories: an episode per row, with all that happened; sft: token ids with a mask of the policy's tokens, "

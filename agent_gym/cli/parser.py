@@ -27,10 +27,12 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are `ConfigError`s; it offers `--config` unless `config` is false.
 
+    A command's docstring is its summary in `--help`.
+
     Flags are written with underscores, as TRL writes them; dashes mean the same.
     """
 
-    def __init__(self, command: str, summary: str, *, config: bool = True) -> None:
+    def __init__(self, command: str, summary: str | None, *, config: bool = True) -> None:
         super().__init__(
             prog=f"agent-gym {command}", description=summary, allow_abbrev=False, formatter_class=_HelpFormatter
         )
@@ -114,7 +116,7 @@ def add_engine(flag: Flag) -> None:
 
 
 def run_kind(
-    command: str, summary: str, kinds: Mapping[str, Callable[[Sequence[str]], int]], argv: Sequence[str]
+    command: str, summary: str | None, kinds: Mapping[str, Callable[[Sequence[str]], int]], argv: Sequence[str]
 ) -> int:
     """Run a command whose first word tells which of several kinds is meant, each with flags of its own."""
     if argv and argv[0] in kinds:

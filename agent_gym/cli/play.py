@@ -39,9 +39,8 @@ _FENCE = '"""'
 
 
 def play(argv: Sequence[str]) -> int:
-    """Play one episode."""
-    summary = "Play one episode yourself: read the task, write your turns, see the rewards."
-    parser = Parser("play", summary, config=False)
+    """Play one episode yourself: read the task, write your turns, see the rewards."""
+    parser = Parser("play", play.__doc__, config=False)
     parser.add_env()
     parser.add_env_kwargs()
     _add_task(parser.flag, "split to take the task from; default: the environment's own")
@@ -170,8 +169,8 @@ def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any
 
 
 def chat(argv: Sequence[str]) -> int:
-    """Talk in the terminal or in a browser, until the person leaves."""
-    parser = Parser("chat", "Talk to a policy that uses an environment's tools: your words take the place of its task.")
+    """Talk to a policy that uses an environment's tools: your words take the place of its task."""
+    parser = Parser("chat", chat.__doc__)
     parser.add_env()
     parser.add_model("who answers")("--temperature", "of the sampling; 0 is greedy", type=float, default=0.0)
     parser.add_env_kwargs()

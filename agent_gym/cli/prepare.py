@@ -18,12 +18,12 @@ _HEAD = "LAYOUT GPUS CONFIG TRAINS WEIGHTS GRADS ADAM ACTS HEAD UPDATE ENGINE CA
 
 
 def prepare(argv: Sequence[str]) -> int:
-    """Prepare a data set, or print what that would fetch and write."""
+    """Make a data set ready for its environment."""
     from agent_gym.prepare import ENCODER, INDEXES, RECIPES, Options, forecast, python_lines, shell_lines, source_names
     from agent_gym.prepare import prepare as run
 
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
-    summary = f"Make a data set ready for its environment.\n\nrecipes:\n{recipes}"
+    summary = f"{prepare.__doc__}\n\nrecipes:\n{recipes}"
     parser = Parser("prepare", summary, config=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.flag("recipe RECIPE", "what to prepare", choices=list(RECIPES))
@@ -64,8 +64,8 @@ def prepare(argv: Sequence[str]) -> int:
 
 
 def plan(argv: Sequence[str]) -> int:
-    """Print the estimates and a command."""
-    parser = Parser("plan", "Estimate the memory of a training run and name a layout that fits.", config=False)
+    """Estimate the memory of a training run and name a layout that fits."""
+    parser = Parser("plan", plan.__doc__, config=False)
     parser.flag("--model", "folder or hub id", required=True)
     parser.flag("--gpus NxGIB", "for example 4x80", type=_gpus, required=True)
     parser.flag("--max_episode_tokens", "tokens of the longest context", type=positive, default=4096)

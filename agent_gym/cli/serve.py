@@ -22,17 +22,17 @@ _WEBSHOP = "AgentR1/WebShop-v0"
 
 
 def serve(argv: Sequence[str]) -> int:
-    """Serve until interrupted."""
+    """Serve a model, a search engine, a sandbox or a shop over HTTP."""
     kinds = {"model": _model, "search": _search, "sandbox": _sandbox, "webshop": _webshop}
-    return run_kind("serve", "Serve a model, a search engine, a sandbox or a shop over HTTP.", kinds, argv)
+    return run_kind("serve", serve.__doc__, kinds, argv)
 
 
 def _model(argv: Sequence[str]) -> int:
-    parser = Parser(
-        "serve model",
-        "Serve a model by vLLM to trainers with --layout server, which replace its weights. Anything behind -- goes to "
-        "`vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9",
-    )
+    """Serve a model by vLLM to trainers with --layout server, which replace its weights.
+
+    Anything behind -- goes to `vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9
+    """
+    parser = Parser("serve model", _model.__doc__)
     parser.flag("model", "folder or hub id")
     _add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
     help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
@@ -66,9 +66,8 @@ def _model(argv: Sequence[str]) -> int:
 
 
 def _search(argv: Sequence[str]) -> int:
-    parser = Parser(
-        "serve search", "Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."
-    )
+    """Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."""
+    parser = Parser("serve search", _search.__doc__)
     parser.flag(
         "--corpus", "a corpus folder, a .jsonl, .json or .parquet file, or a data set of the hub", required=True
     )
@@ -95,10 +94,9 @@ def _search(argv: Sequence[str]) -> int:
 
 
 def _sandbox(argv: Sequence[str]) -> int:
+    """Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."""
     usual = Limits()
-    parser = Parser(
-        "serve sandbox", "Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."
-    )
+    parser = Parser("serve sandbox", _sandbox.__doc__)
     _add_address(parser, 8080, "run programs")
     parser.flag("--slots", "programs at the same time; two per core unless given", type=positive)
     help_text = "CPU seconds of a program; a request can ask for less of this and of the next two"

@@ -28,8 +28,8 @@ _PLACES = {
 
 
 def list_envs(argv: Sequence[str]) -> int:
-    """Print the environments."""
-    parser = Parser("list", "Show the environments: id, what it is, tools, data.", config=False)
+    """Show the environments: id, what it is, tools, data."""
+    parser = Parser("list", list_envs.__doc__, config=False)
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     if parser.parse(argv).json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
@@ -45,9 +45,8 @@ def list_envs(argv: Sequence[str]) -> int:
 
 
 def new(argv: Sequence[str]) -> int:
-    """Write the folder of a new environment and print what to do with it."""
-    summary = "Write a folder with a small environment that works, its registration and its test: yours to change."
-    parser = Parser("new", summary, config=False)
+    """Write a folder with a small environment that works, its registration and its test: yours to change."""
+    parser = Parser("new", new.__doc__, config=False)
     parser.flag("kind", "what to make", choices=("env",))
     parser.flag("name", "name of the package, for example my_task")
     parser.flag("--folder", "where to; default: a folder of that name, here")
@@ -82,9 +81,8 @@ def new(argv: Sequence[str]) -> int:
 
 
 def speedrun(argv: Sequence[str]) -> int:
-    """Train a tiny model from nothing to a better policy."""
-    summary = "Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."
-    parser = Parser("speedrun", summary)
+    """Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."""
+    parser = Parser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
         "cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
