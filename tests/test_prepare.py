@@ -33,12 +33,6 @@ from agent_gym.errors import ConfigError
 from agent_gym.prepare import RECIPES, Options, cache_folder, env_kwargs, prepare
 from agent_gym.search import Corpus, Document
 
-
-def questions(env: Any, split: str) -> list[str]:
-    tasks = env.unwrapped.tasks[split]
-    return [tasks[n]["question"] for n in range(len(tasks))]
-
-
 # What is written.
 
 
@@ -53,9 +47,9 @@ def test_word_problems_become_a_file_per_split_that_the_environment_reads(tmp_pa
     assert read_table(tmp_path / "out" / "data" / "train.parquet") == rows
     assert sorted(prepared.pieces) == ["data/test.parquet", "data/train.parquet"]
     assert [prepared.pieces[path]["rows"] for path in sorted(prepared.pieces)] == [3, 11]
-    env = gymnasium.make("AgentR1/GSM8K-v0", **env_kwargs(prepared))
-    assert questions(env, "train") == [row["question"] for row in rows]
-    assert questions(env, "test") == [row["question"] for row in rows[:3]]
+    tasks = gymnasium.make("AgentR1/GSM8K-v0", **env_kwargs(prepared)).unwrapped.tasks
+    for split, expected in (("train", rows), ("test", rows[:3])):
+        assert [task["question"] for task in tasks[split]] == [row["question"] for row in expected]
 
 
 def test_every_form_of_a_data_set_gives_the_same_bytes(tmp_path):
