@@ -80,7 +80,7 @@ def read_dataset(
     splits = load_splits(name, columns=(id, text), config=config)
     if split is None and len(splits) == 1:
         [split] = splits
-    if split not in splits:
+    if split is None or split not in splits:
         raise ConfigError(f"{name}: split is {split!r}; it must be one of {', '.join(splits)}")
     place, rows = f"{name}, split {split}, row {{}}".format, splits[split]
     return Source(lambda: ((place(n), _document(place(n), row, id, title, text)) for n, row in enumerate(rows)))
