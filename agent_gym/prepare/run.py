@@ -214,8 +214,6 @@ def shell_lines(prepared: Prepared) -> str:
 
 def _splits(prepared: Prepared) -> list[str]:
     """Return the splits that there are, by the names of files or folders; the one to evaluate on first."""
-    names = {Path(path).stem for path in prepared.pieces if path.endswith(".parquet")}
-    archive = prepared.recipe.archive
-    if archive and archive.folder in prepared.pieces:
-        names |= {Path(name).parts[1] for name in prepared.pieces[archive.folder]["files"]}
-    return [split for split in _EVALUATED if (NO_SPLIT if split == "train" else split) in names or split in names]
+    files_made = [Path(name) for piece in prepared.pieces.values() for name in piece["files"]]
+    names = {Path(part).stem for file in files_made for part in file.parts}
+    return [split for split in _EVALUATED if split in names or split == "train" and NO_SPLIT in names]
