@@ -31,7 +31,7 @@ class SandboxUnavailable(ConfigError):
     """This machine cannot hold a program: `property`, one of `agent_gym.sandbox.PROPERTIES` or "everything", fails."""
 
     def __init__(self, property_: str, reason: str) -> None:
-        self.property, self.reason = property_, reason
+        self.property = property_
         what, waive = reason, ""
         if property_ != "everything":
             what = f"{property_} would not be enforced ({reason})"
@@ -48,8 +48,8 @@ class Limits:
     """What one program may use.
 
     Attributes:
-        cpu_seconds: CPU time of all its threads. It alone judges slowness, so that a verdict does not depend on how
-            busy the machine is. Of a session: of each call.
+        cpu_seconds: CPU time of all its threads, in a session of each call. It alone judges slowness, so that a verdict
+            does not depend on how busy the machine is.
         wall_seconds: time from when it begins (not from when it queues), for programs that wait for nothing.
         memory_mb: MiB of address space beyond the interpreter with the preloaded packages.
         output_bytes: bytes kept of each of the two outputs; of a longer one the beginning and the end.

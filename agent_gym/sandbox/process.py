@@ -27,8 +27,8 @@ _CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; d
 # Where the interpreter and its libraries lie, if anything names it. Programs do not see it.
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
 
-# Else all there is: nothing of the caller's, among which may be keys. Equal sets come out in equal order in all
-# programs. Linear algebra gets one thread, because a fork would not take others along.
+# Else all there is: nothing of the caller's, such as keys. Equal sets have equal order in all programs. Linear algebra
+# gets one thread, because a fork would not take others along.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/",

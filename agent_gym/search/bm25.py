@@ -1,13 +1,12 @@
 """BM25: documents that share rare words with the query.
 
 The formula is from Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009). The library
-is bm25s (Lù, arXiv:2407.03618), which computes the score of each word in each document beforehand. Its selection of the
-best is not used: it answers a query without known words with arbitrary documents of score 0, raises where k is above
-the number of documents, and leaves the order of equal scores to chance.
+is bm25s (Lù, arXiv:2407.03618). Its selection of the best is not used: it answers a query without known words with
+arbitrary documents of score 0, raises where k is above the number of documents, and leaves equal scores to chance.
 
 Words are taken as Lucene's analyser for English takes them: lower case, without its 33 stop words, cut to their stems
-by Snowball's English stemmer. Words of one character count, because "Apollo 8" and "Malcolm X" differ from other titles
-by nothing else. Text is brought to Unicode's NFKC form first, in which an "é" is one letter however it was typed.
+by Snowball's English stemmer. Words of one character count: "Apollo 8" differs from other titles by nothing else. Text
+is brought to Unicode's NFKC form first, in which an "é" is one letter however it was typed.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class BM25Retriever(ForkSafe):
 
     @classmethod
     def load(cls, folder: str | Path, corpus: Sequence[Document], *, verify: bool = True) -> Self:
-        """Open an index that `save` wrote; it is mapped into memory, and processes share its pages.
+        """Open an index that `save` wrote, mapped into memory; processes share its pages.
 
         Raises:
             ConfigError: if it is not there, damaged, of another corpus, or by another version of the libraries.
@@ -169,7 +168,6 @@ def _library() -> Any:
 
 
 def _identity(corpus: Sequence[Document]) -> dict[str, Any]:
-    """What a manifest must hold: an index belongs to one corpus and to one version of its libraries."""
     return {
         "kind": "bm25",
         "format": _FORMAT,

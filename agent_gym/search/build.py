@@ -1,8 +1,8 @@
 """Build the index of a corpus: encode, train, add, and write the manifest last.
 
-Encoding is what takes hours, and it goes on where it stopped: its vectors are kept on disk (`VectorShards`). The
-manifest names the corpus, the encoder (`Origin`) and the bytes of an index, and all is compared when it is opened: an
-index of another corpus, or another encoder, would answer with the wrong documents and no error.
+Encoding takes hours, and goes on where it stopped: its vectors are kept on disk (`VectorShards`). The manifest names
+the corpus, the encoder (`Origin`) and the bytes of an index, and all is compared when it is opened, since an index of
+another corpus or encoder would answer with the wrong documents and no error.
 """
 
 from __future__ import annotations

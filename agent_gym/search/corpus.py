@@ -56,8 +56,7 @@ class Corpus(Sequence[Document]):
         A build that was killed leaves no corpus; the same call begins again and gives the same bytes.
 
         Raises:
-            ConfigError: for no documents at all, an id that occurs twice, a folder with a corpus, and what the source
-                of the documents complains about.
+            ConfigError: for no documents, an id that occurs twice, a folder with a corpus, and errors of the source.
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """Dense search: the passages whose vectors have the largest inner product with the query's.
 
-On a GPU all vectors are in its memory as float16, and all of them are scanned for every query. Approximate indexes stay
-on the CPU: scanning 5 million vectors of 1024 numbers for a batch of queries takes a GPU a few milliseconds.
+On a GPU all vectors are in its memory as float16 and scanned for every query, which for 5 million takes milliseconds.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class DenseRetriever(ForkSafe):
         verify: whether to read the whole index once and compare its checksum, about a second per gigabyte.
 
     Raises:
-        ConfigError: if the folder, the corpus or the encoder do not belong together, or a file is missing, cut off,
-            damaged or of a newer format.
+        ConfigError: if folder, corpus and encoder do not belong together, or a file is missing or damaged.
     """
 
     def __init__(

@@ -5,8 +5,7 @@ vectors of two models, or of two states of one, cannot be compared.
 
 bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only as it was
 trained: bge with an instruction before queries and the vector of the first token, e5 with "query: " and "passage: " and
-the mean over the tokens. The wrong ones raise no error and cost several points of recall, so they follow from the name,
-and a model's own files come first.
+the mean over the tokens. The wrong ones cost recall without an error, so they follow from the name and its own files.
 """
 
 from __future__ import annotations

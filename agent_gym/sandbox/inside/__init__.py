@@ -1,7 +1,7 @@
 """What runs on the other side: in the fork server, and in the processes it forks for the policy's programs.
 
-These modules are imported by a bare interpreter as the package `inside`, without agent_gym, its dependencies and the
-installed packages' start-up code. So they use the standard library alone and import each other relatively.
+These modules are imported by a bare interpreter as the package `inside`, without agent_gym and its dependencies: they
+use the standard library alone and import each other relatively.
 
 The messages between the caller and its fork server are JSON over a socket that keeps their borders. The first is a
 `Setup`. A request that starts a program carries four descriptors: its source (or, of a session, the control socket),

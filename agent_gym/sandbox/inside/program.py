@@ -1,8 +1,8 @@
 """Runs a program as `python main.py` would: same output, same tracebacks, same exit code.
 
-The interpreter's own way needs a file and ends with taking all modules apart, which takes longer than most programs.
-So what a user can see of it is done here: what is printed for exceptions (without our own frames), `sys.exit`, threads
-that still run, functions registered with atexit, and objects with `__del__` that live to the end.
+The interpreter's own way ends with taking all modules apart, which takes longer than most programs. So what a user can
+see of it is done here: the print of exceptions (without our frames), `sys.exit`, threads that still run, functions
+registered with atexit, and objects with `__del__` that live to the end.
 
 In a session programs run one after the other in one namespace. The caller sends a token of 8 bytes, a length of 4 and
 the source, and gets the token back with one byte, the exit code. Between two calls it stops this process, so that
