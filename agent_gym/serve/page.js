@@ -80,8 +80,8 @@ const SHOW = {
     state.turn = null;
     state.sampled += event.sampled;
     const numbers = event.sampled + " tokens in " + event.seconds.toFixed(1) + " s";
-    const said = event.reason === "answer" ? "" : event.text + " \u00b7 ";
-    add(el("p", event.reason === "answer" || event.reason === "stopped" ? "end" : "end notable", said + numbers));
+    const why = event.reason === "answer" ? "" : event.text + " \u00b7 ";
+    add(el("p", event.reason === "answer" || event.reason === "stopped" ? "end" : "end notable", why + numbers));
     $("status").textContent = "context: " + event.tokens + " of " + event.limit + " tokens";
     busy(false);
   },

@@ -54,7 +54,7 @@ function show(state) {
 
 $("search").addEventListener("submit", (event) => { event.preventDefault(); act("search", $("keywords").value); });
 $("new").addEventListener("click", () => ask("start", {}));
-// The address may say which task: /?index=3, and what to do there, which makes a visit that can be passed on.
+// The address may name the task: /?index=3, and what to do there, which makes a visit that can be passed on.
 const asked = new URLSearchParams(location.search);
 ask("start", asked.has("index") ? { index: Number(asked.get("index")) } : {}).then(async () => {
   for (const action of asked.getAll("act")) {
