@@ -118,8 +118,6 @@ def parse_number(text: str) -> Fraction | int | None:
     """
     if len(text) > _MAX_ANSWER_CHARS:
         return None
-    if text.isascii() and text.isdigit():  # most answers are nothing but digits
-        return int(text)
     found = _NUMBER.findall(text)
     if len(found) != 1:
         return None

@@ -49,8 +49,6 @@ class Text(GymnasiumText):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Text) and self.max_length == other.max_length
 
-    __hash__ = None  # type: ignore[assignment]
-
     is_np_flattenable = False  # language has no fixed-size numpy form
 
     @property
@@ -86,8 +84,6 @@ class SharedText(Sequence[str]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
         return tuple(self)

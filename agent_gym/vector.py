@@ -28,17 +28,13 @@ from agent_gym.transcript import plain_action
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 
 Env = gymnasium.Env[str, str]
-# Mistakes of the caller: with these no environment broke.
-_CALLERS = (ConfigError, gymnasium.error.ResetNeeded)
 
 
 class SlotFailure(EnvFailure):
-    """Environments of a vector environment broke; the others did their step, and `result` has it.
+    """Environments of a vector environment broke: `slots` has the error of each.
 
-    Attributes:
-        slots: slot number to the error raised there.
-        result: what `step` or `reset` would have returned. A broken slot has the observation "" and, of a step, the
-            reward NaN, and it is truncated: it is reset where autoreset would do so.
+    The others did their step, and `result` is what `step` or `reset` would have returned: a broken slot has the
+    observation "" and, of a step, the reward NaN, and it is truncated, so that autoreset resets it.
     """
 
     def __init__(self, slots: Mapping[int, Exception], result: tuple[Any, ...]) -> None:
@@ -185,15 +181,9 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
     def _advance(self, slot: int, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         if self._over[slot]:
             text, info = self._start(slot)
-            broken = self._over[slot]
-            return text, math.nan if broken else 0.0, False, broken, info
-        try:
-            text, reward, terminated, truncated, info = self.envs[slot].step(action)
-        except _CALLERS:
-            raise
-        except Exception as error:
-            self._failures[slot] = error
-            text, reward, terminated, truncated, info = "", math.nan, False, True, {}
+            return text, math.nan if self._over[slot] else 0.0, False, self._over[slot], info
+        broken = "", math.nan, False, True, {}
+        text, reward, terminated, truncated, info = self._try(slot, self.envs[slot].step, action) or broken
         self._over[slot] = terminated or truncated
         if self._over[slot] and self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = {"final_obs": text, "final_info": info}
@@ -204,17 +194,18 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
     def _start(
         self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        # If it breaks, its slot is over, so that the next step tries again.
+        started = self._try(slot, self.envs[slot].reset, seed=seed, options=options or None)
+        self._over[slot] = started is None  # so that the next step tries again
+        return started or ("", {})
+
+    def _try(self, slot: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            text, info = self.envs[slot].reset(seed=seed, options=options or None)
-        except _CALLERS:
+            return function(*args, **kwargs)
+        except (ConfigError, gymnasium.error.ResetNeeded):  # mistakes of the caller: no environment broke
             raise
         except Exception as error:
             self._failures.setdefault(slot, error)  # the step before may have failed: its error is the cause
-            self._over[slot] = True
-            return "", {}
-        self._over[slot] = False
-        return text, info
+            return None
 
     def _unless_broken(self, result: Any) -> Any:
         if self._failures:

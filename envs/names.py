@@ -1,8 +1,7 @@
 """Invented names, made of syllables, so that nothing a model has read helps it.
 
-No name occurs in two worlds, so that no entity of a validation or test question was ever seen in training, and any
-world can be made alone: the names are numbered, and world w only takes numbers that leave w when divided by
-`MOST_WORLDS`.
+No name occurs in two worlds, so that no entity of a validation or test question was ever seen in training: the names
+are numbered, and world w only takes numbers that leave w when divided by `MOST_WORLDS`.
 """
 
 from __future__ import annotations
@@ -17,16 +16,10 @@ _AVOID = ("fag", "nig", "put")  # begin words that nobody wants to find in a dat
 
 
 class Namer:
-    """Hands out the names of one world, each once.
-
-    Args:
-        world: its number, from 0 to `MOST_WORLDS` - 1.
-        rng: decides which of the world's names come up.
-    """
+    """Hands out the names of one world, numbered from 0 to `MOST_WORLDS` - 1, each once; `rng` decides which."""
 
     def __init__(self, world: int, rng: random.Random) -> None:
-        self._world, self._rng = world, rng
-        self._used: set[str] = set()
+        self._world, self._rng, self._used = world, rng, set[str]()
         self._first_names = rng.sample(range(_BASE**2), 40)
 
     def word(self) -> str:

@@ -87,11 +87,7 @@ class MCPTool(Tool):
 
 
 class _Connection:
-    """One session with a server, in the loop of this process.
-
-    The package's client has to be entered and left by the same task. That task is `_hold`: it connects, lists the
-    tools, and waits until it is asked to leave.
-    """
+    """One session with a server. The package's client has to be entered and left by the same task, which is `_hold`."""
 
     def __init__(self, server: _Server) -> None:
         self._stderr, self._maker = b"", os.getpid()

@@ -124,8 +124,7 @@ class FromOpenEnv(TextEnv):
         return Reply(self._to_text(observation), terms={"reward": reward}, terminated=done, success=success)
 
     def close(self) -> None:
-        if hasattr(self._openenv, "close"):
-            self._openenv.close()
+        self._openenv.close()
 
     def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float, bool]:
         """A client answers with a `StepResult` around the observation, an environment with the observation itself."""
