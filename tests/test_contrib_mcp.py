@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from process_tools import alive
+from serve_tools import until
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv
 from agent_gym.contrib.mcp import MCPTool, _close_all, mcp_tools
@@ -35,12 +35,7 @@ def http() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen([*STDIO, str(port)], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.05)
+    until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)), 60)
     yield f"http://127.0.0.1:{port}/mcp"
     _close_all()
     process.kill()
@@ -56,15 +51,12 @@ def by_name(tools: list[MCPTool]) -> dict[str, MCPTool]:
     return {tool.name: tool for tool in tools}
 
 
-def test_schemas_are_the_servers(tools: dict[str, MCPTool]) -> None:
+def test_schemas_are_the_servers_and_answers_text(tools: dict[str, MCPTool]) -> None:
     assert list(tools) == ["room_of", "about", "numbers", "picture", "wait", "die"]
     schema = tools["room_of"].schema["function"]
     assert schema["name"] == "room_of" and schema["description"] == "Tell in which room a person sits."
     assert schema["parameters"]["properties"]["name"]["type"] == "string"
     assert schema["parameters"]["required"] == ["name"]
-
-
-def test_answers_are_text(tools: dict[str, MCPTool]) -> None:
     answer = tools["room_of"].run({"name": "Ada", "loud": True})
     assert (answer.text, answer.error) == ("ROOM 101", False)
     assert '"numbers"' in tools["numbers"].run({"up_to": 3}).text

@@ -76,8 +76,6 @@ class TestGem:
             over = terminated or truncated
         assert info["is_success"] and reward == 1.0
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before
-
-    def test_an_unknown_id_is_named(self) -> None:
         with pytest.raises(ConfigError, match="game:Nothing"):
             FromGem("game:Nothing")
 

@@ -48,10 +48,7 @@ def test_step_reports_what_this_call_appended() -> None:
     for turn in range(2):
         observation, reward, terminated, truncated, info = env.step("né")
         assert observation.startswith(f"{turn + 1} ") and observation.endswith(" né")
-        assert info["messages"] == [
-            {"role": "assistant", "content": "né"},
-            {"role": "user", "content": observation},
-        ]
+        assert [(m["role"], m["content"]) for m in info["messages"]] == [("assistant", "né"), ("user", observation)]
         stop = start + 2 + len(observation)
         assert info["spans"] == [Span(start, start + 2, "agent", turn), Span(start + 2, stop, "env", turn)]
         assert info["reward_terms"] == {"turn": 0.25, "unpaid": 0.0} and reward == 0.25
@@ -78,16 +75,6 @@ def test_terminated_and_truncated_are_different_things() -> None:
     assert heads == ["[system]", "[user]", "[agent]", "[env]", "[agent]"]
 
 
-def test_reward_weights_are_per_instance() -> None:
-    env = CountingEnv(reward_weights={"unpaid": 2.0, "turn": 0.0})
-    env.reset(seed=0)
-    _, reward, *_, info = env.step("a")
-    assert (reward, info["reward_terms"]) == (2.0, {"turn": 0.0, "unpaid": 2.0})
-    assert CountingEnv.reward_weights == {"turn": 0.25, "end": 1.0, "unpaid": 0.0}
-    with pytest.raises(ConfigError, match="charm.*known: turn, end, unpaid"):
-        CountingEnv(reward_weights={"charm": 1.0})
-
-
 def test_process_terms_are_the_part_of_the_reward_on_the_way() -> None:
     class Judged(CountingEnv):
         process_terms = frozenset({"turn", "unpaid"})
@@ -95,20 +82,17 @@ def test_process_terms_are_the_part_of_the_reward_on_the_way() -> None:
     env = Judged(reward_weights={"unpaid": 2.0})
     env.reset(seed=0)
     _, reward, *_, info = env.step("a")
-    assert reward == info["process_reward"] == 2.25
+    assert reward == info["process_reward"] == 2.25 and info["reward_terms"] == {"turn": 0.25, "unpaid": 2.0}
     for _ in range(2):
         env.step("a")
     _, reward, *_, info = env.step("stop")
     assert (reward, info["process_reward"]) == (1.0, 0.0)
-    env = CountingEnv()
-    env.reset(seed=0)
-    assert env.step("a")[-1]["process_reward"] == 0.0
-
-    class Misspelt(CountingEnv):
-        process_terms = frozenset({"trun"})
-
-    with pytest.raises(ConfigError, match=r"Misspelt names \['trun'\].*known: turn, end, unpaid"):
-        Misspelt()
+    assert CountingEnv.reward_weights == {"turn": 0.25, "end": 1.0, "unpaid": 0.0}
+    with pytest.raises(ConfigError, match="charm.*known: turn, end, unpaid"):
+        CountingEnv(reward_weights={"charm": 1.0})
+    Judged.process_terms = frozenset({"trun"})
+    with pytest.raises(ConfigError, match=r"Judged names \['trun'\].*known: turn, end, unpaid"):
+        Judged()
 
 
 def test_options_split_index_task() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import pytest
 from contract import encoder_of, every_id
+from toy_envs import TwoToolEnv
 
-from agent_gym import Reply, ToolEnv, tool
+from agent_gym import tool
 from agent_gym.testing import play, without_times
 from agent_gym.tools import HermesParser
 
@@ -62,51 +63,25 @@ def test_a_session_is_made_again_with_its_names() -> None:
     goes_on(env, [CALL("code_interpreter", {"code": "print(x)"})] * 2)
 
 
-# Environments of others, with tools made of functions.
-
-
-@tool
-def shout(word: str) -> str:
-    """Say a word loudly.
-
-    Args:
-        word: which.
-    """
-    return word.upper()
-
-
-class Talking(ToolEnv):
-    """Has a tool of each kind: a function, and a method with a state."""
-
-    reward_weights: ClassVar[dict[str, float]] = {}
+class Talking(TwoToolEnv):
+    """Has a tool that is a method with a state."""
 
     def __init__(self) -> None:
-        super().__init__({"train": ["q"]}, tools=[shout, tool(self.remember)])
+        super().__init__()
+        self.tools["remember"] = tool(self.remember)
         self.words: list[str] = []
 
-    def begin(self, task: Any) -> str:
-        self.words = []
-        return str(task)
-
     def remember(self, word: str) -> str:
-        """Remember a word.
-
-        Args:
-            word: which.
-        """
+        """Remember a word."""
         self.words.append(word)
         return " ".join(self.words)
-
-    def answer(self, text: str) -> Reply:
-        return Reply(terminated=True)
 
 
 def test_environments_with_tools_of_functions_go_on() -> None:
     env = Talking()
     env.reset(seed=0)
     env.step(CALL("remember", {"word": "a"}))
-    turns = [CALL("remember", {"word": "b"}), CALL("shout", {"word": "c"}), "end"]
     for other in copies(env):
-        observations = [other.step(action)[0] for action in turns]
-        assert observations == ["a b", "C", ""] and other.words == ["a", "b"]
+        turns = [CALL("remember", {"word": "b"}), CALL("add", {"a": 1}), "end"]
+        assert [other.step(action)[0] for action in turns] == ["a b", "2", ""] and other.words == ["a", "b"]
         assert env.words == ["a"]  # a method's tool works on the copy that it belongs to

@@ -27,15 +27,6 @@ from agent_gym.envs.gsm8k.env import MAX_LENGTH, calculate
         ("(10+10)%", "0.2"),
         ("−5×2÷4", "-2.5"),
         ("\n3\t+\u00a04\n", "7"),
-    ],
-)
-def test_arithmetic(expression: str, result: str) -> None:
-    assert calculate(expression) == result
-
-
-@pytest.mark.parametrize(
-    ("expression", "result"),
-    [
         ("0.1+0.2", "0.3"),
         ("1/3*3", "1"),
         ("100/3", "33.333333"),
@@ -44,7 +35,7 @@ def test_arithmetic(expression: str, result: str) -> None:
         ("0.99999999", "1"),
     ],
 )
-def test_results_are_exact_and_short(expression: str, result: str) -> None:
+def test_arithmetic(expression: str, result: str) -> None:
     assert calculate(expression) == result
 
 

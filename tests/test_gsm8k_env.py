@@ -83,11 +83,8 @@ def test_no_tool_version() -> None:
     observation, info = env.reset(seed=0, options={"task": ROW})
     assert info["tools"] == [] and "calculator" not in observation and env.max_turns == 1
     assert "<answer></answer>" in observation
-    assert {split: len(tasks) for split, tasks in env.tasks.items()} == {
-        "train": 20_000,
-        "validation": 1_000,
-        "test": 1_000,
-    }
+    sizes = {split: len(tasks) for split, tasks in env.tasks.items()}
+    assert sizes == {"train": 20_000, "validation": 1_000, "test": 1_000}
     # A call is an answer like any other there, and a wrong one.
     ((text, reward, terminated, _, info),) = play(env, call("48/2"))
     assert (text, reward, terminated, info["tool_calls"]) == ("", 0.0, True, [])

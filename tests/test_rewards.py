@@ -33,6 +33,7 @@ from agent_gym.rewards import (
 )
 def test_final_answer(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
+    assert tagged_answer(text) == (answer if "</answer>" in text else None)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,3 @@ def test_what_tells_the_matches_apart() -> None:
     for match in (exact_match, sub_exact_match):
         assert match(None, "") == 0.0
     assert f1_score(None, "") == (0.0, 0.0, 0.0)
-
-
-def test_tagged_answer_takes_no_other_mark() -> None:
-    assert tagged_answer("<answer>1</answer><answer> 2 </answer> #### 3") == "2"
-    assert tagged_answer("#### 3") is None and tagged_answer("<answer>3") is None

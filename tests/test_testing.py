@@ -71,10 +71,7 @@ def test_what_is_right_passes() -> None:
         (Restless, "(?i)different|deterministic"),
         (Greedy, "do not sum to the reward"),
         (Secretive, r"info.metrics.env is a Secretive"),
-        (
-            lambda: QuestionEnv([{"question": "?", "answer": 1}]),
-            "no expert; give it one, or check it with expert=False",
-        ),
+        (lambda: QuestionEnv([{"question": "?", "answer": 1}]), "no expert; give it one, or check it"),
     ],
 )
 def test_what_is_wrong_is_named(env, complaint: str) -> None:

@@ -152,18 +152,14 @@ def test_calls_of_a_turn_run_in_batches_and_answer_in_order() -> None:
     observation, reward, terminated, truncated, info = step(env, action)
     assert observation == "recorded a\n2\nrecorded b"
     assert env.recorder.batches == [["a", "b"]]  # one batch, not two calls
-    assert [(m["role"], m.get("name"), m["content"]) for m in info["messages"]] == [
-        ("assistant", None, action),
-        ("tool", "record", "recorded a"),
-        ("tool", "add", "2"),
-        ("tool", "record", "recorded b"),
+    names, texts = ["record", "add", "record"], ["recorded a", "2", "recorded b"]
+    assert info["messages"] == [
+        {"role": "assistant", "content": action},
+        *({"role": "tool", "name": name, "content": text} for name, text in zip(names, texts, strict=True)),
     ]
-    assert [(c["name"], c["arguments"], c["error"]) for c in info["tool_calls"]] == [
-        ("record", {"word": "a"}, False),
-        ("add", {"a": 1}, False),
-        ("record", {"word": "b"}, False),
-    ]
-    assert all(c["seconds"] >= 0 for c in info["tool_calls"])
+    made = zip(names, ({"word": "a"}, {"a": 1}, {"word": "b"}), strict=True)
+    assert [(c["name"], c["arguments"]) for c in info["tool_calls"]] == list(made)
+    assert all(c["seconds"] >= 0 and not c["error"] for c in info["tool_calls"])
     assert (reward, terminated, truncated, info["error"]) == (0.0, False, False, None)
 
 
