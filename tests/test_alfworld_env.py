@@ -65,8 +65,7 @@ def test_three_ends_are_kept_apart() -> None:
         assert (reward, info["is_success"], truncated) == (float(end == "won"), end == "won", end == "out_of_steps")
         assert terminated != truncated and info["ended"] == end
         assert [info["metrics"][name] for name in ENDS] == [float(name == end) for name in ENDS]
-    # A game that is won with the last turn is won.
-    assert play(make(max_turns=len(won)), index=0)[-1][2:4] == (True, False)
+    assert play(make(max_turns=len(won)), index=0)[-1][2:4] == (True, False), "won with the last turn"
 
 
 def test_wrong_commands_cost_a_turn_and_change_nothing() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from browser import CHROMIUM, SWITCHES
 from search_tools import running
 from serve_tools import ask
 
@@ -77,13 +77,12 @@ def test_requests_that_are_wrong_are_answered(address: str, path: str, body: Any
     assert answer == status and word in content["detail"]
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 def test_a_browser_shops_and_shows_the_reward(address: str, tmp_path: Path) -> None:
     def dom(actions: list[str]) -> str:
         query = "&".join(f"act={quote(action)}" for action in actions)
-        switches = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
         profile = f"--user-data-dir={tmp_path / 'profile'}"
-        command = ["chromium", *switches.split(), profile, "--virtual-time-budget=20000", "--dump-dom"]
+        command = [CHROMIUM, *SWITCHES.split(), profile, "--virtual-time-budget=20000", "--dump-dom"]
         page = f"{address}/?index=4&{query}"
         return subprocess.run([*command, page], capture_output=True, text=True, timeout=120).stdout
 

@@ -127,7 +127,7 @@ def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) ->
 
 def _find_root(data: str) -> Path:
     if data == OFFICIAL:
-        places = (os.environ.get("ALFWORLD_DATA"), "~/.cache/alfworld", cache_folder() / "alfworld")
+        places = (os.environ.get("ALFWORLD_DATA", ""), "~/.cache/alfworld", str(cache_folder() / "alfworld"))
         folders = [Path(place).expanduser() for place in places if place]
         roots = [folder / ROOT for folder in folders]
         missing = f"found no {ROOT} in {', '.join(map(str, folders))}"
