@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ pytest.importorskip("trl")
 from test_grpo_masks import rollout, row_of  # noqa: E402
 from test_over_sampling import Slow, watch  # noqa: E402
 from test_recipes import Moody  # noqa: E402
-from trainer_tools import ENV, LettersEnv, RandomPolicy, distance, logged, make_trainer, weights  # noqa: E402
+from trainer_tools import ENV, LettersEnv, RandomPolicy, distance, make_trainer, weights  # noqa: E402
 
 from agent_gym import Reply, TextEnv  # noqa: E402
 from agent_gym.policies import Generation, Request  # noqa: E402
@@ -121,46 +120,23 @@ def test_process_rewards_remain_beside_a_baseline_that_equals_the_outcome(tmp_pa
             assert found.tolist() == pytest.approx([to_go] * len(found), abs=1e-5)
 
 
-class Listening(Moody):
-    """Records in which thread it is polled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads: list[str] = []
-
-    def poll(self) -> Any:
-        self.threads.append(threading.current_thread().name)
-        return super().poll()
-
-
-REMAX: dict[str, Any] = {"advantage_estimator": "remax", "num_generations": 2, "max_steps": 3, "use_vllm": True}
-
-
-def test_greedy_episodes_are_played_within_the_rollout_that_overlaps(tmp_path: Path) -> None:
-    policy = Listening()
-    straight = make_trainer(tmp_path / "a", policy=Moody(), **REMAX)
-    ahead = make_trainer(tmp_path / "b", policy=policy, overlap=True, **REMAX)
-    straight.train()
-    ahead.train()
-    assert distance(weights(straight.model), weights(ahead.model)) < 1e-6
-    here = [name == "rollout-ahead" for name in policy.threads]
-    assert here == sorted(here) and any(here), "only the first rollout is played in the main thread"
-    assert logged(straight, "reward") == logged(ahead, "reward") and len(logged(ahead, "reward")) == 3
-
-
 class SlowMoody(Moody, Slow):
     """Says other things when it is greedy, and takes its time."""
 
 
-def test_greedy_episodes_and_over_sampling(tmp_path: Path) -> None:
-    options = {**REMAX, "train_dataset": task_dataset(ENV, split="train", tasks=16)}
+@pytest.mark.parametrize("way", [{"overlap": True}, {"over_sampling": 0.5}], ids=str)
+def test_greedy_episodes_are_played_ahead_with_their_groups(tmp_path: Path, way: dict[str, Any]) -> None:
+    data = task_dataset(ENV, split="train", tasks=16)
+    options = {"advantage_estimator": "remax", "num_generations": 2, "train_dataset": data, "use_vllm": True}
     plain = make_trainer(tmp_path / "a", policy=SlowMoody(), **options)
-    ahead = make_trainer(tmp_path / "b", policy=SlowMoody(), over_sampling=0.5, **options)
+    ahead = make_trainer(tmp_path / "b", policy=SlowMoody(), **options, **way)
     expected, seen = watch(plain), watch(ahead)
     plain.train()
     ahead.train()
     assert [len(batch) for batch in seen] == [12] * 3, "four groups of two and a greedy one each"
     assert Counter(e for batch in seen for e in batch) == Counter(e for batch in expected for e in batch)
+    if "overlap" in way:
+        assert seen == expected and distance(weights(plain.model), weights(ahead.model)) < 1e-6
 
 
 # Process rewards go to the tokens of the step that earned them, and stalling does not pay.
@@ -201,12 +177,3 @@ def test_each_step_gets_the_outcome_and_what_comes_after_it(tmp_path: Path) -> N
     for values, value in zip(found, returns, strict=True):
         assert values == pytest.approx([value - sum(returns) / 4] * len(values))
     assert found[1][0] > found[0][0]  # here stalling does pay: the reason for a norm, whichever it is
-
-
-@pytest.mark.parametrize(("norm", "estimator"), [("group", "rloo"), ("prime", "gigpo")])
-def test_no_process_reward_makes_stalling_better_than_answering(tmp_path: Path, norm: str, estimator: str) -> None:
-    found = credit(tmp_path, process_norm=norm, advantage_estimator=estimator)
-    for k, stalled in enumerate(found[1]):
-        assert stalled < found[0][min(k, 1)]
-        assert stalled <= found[3][min(k, 2)] + 1e-6
-    assert found[1][0] <= found[2][0] + 1e-6  # not even better than a wrong guess, in the state that both have seen

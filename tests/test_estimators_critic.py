@@ -136,15 +136,6 @@ def test_steps_by_hand(name: str, steps: tuple[Step, ...], credit: Credit, advan
     assert torch.equal(white.returns, estimate.returns), "returns are not whitened"
 
 
-def test_by_hand_where_the_task_ended_and_where_we_stopped_it() -> None:
-    steps = (Step(values=(0.5,)), Step(outcome=1.0, values=(0.25,)))
-    episodes = [Played(steps, terminated=True, last_value=8.0), Played(steps, terminated=False, last_value=8.0)]
-    estimate = get_estimator("gae").estimate(pack(episodes), Credit(gamma=0.5, lam=0.5, whiten=False))
-    # Ended: 1 - 0.25 = 0.75, then 0.5 x 0.25 - 0.5 + 0.25 x 0.75. Stopped: 0.5 x 8 more, a quarter of it before.
-    assert estimate.advantages.tolist() == [[-0.1875, 0.75], [0.8125, 4.75]]
-    assert estimate.returns.tolist() == [[0.3125, 1.0], [1.3125, 5.0]]
-
-
 # Process rewards on one scale.
 
 REWARDS = st.lists(st.just(0.0) | st.floats(-1e6, 1e6, width=32), max_size=4)

@@ -20,7 +20,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402
-from trainer_tools import ENV, batches_of, distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
+from trainer_tools import ENV, batches_of, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoTokenizer, TrainerCallback  # noqa: E402
 from transformers.integrations import TensorBoardCallback  # noqa: E402
 
@@ -65,18 +65,6 @@ def test_evaluation_is_the_library_s_own(tmp_path: Path) -> None:
         if name == "episode/seconds":  # the machine's, and different each time
             continue
         assert metrics[f"eval_{name}"] == pytest.approx(value)
-
-
-def test_evaluation_before_training_changes_nothing(tmp_path: Path) -> None:
-    straight = make_trainer(tmp_path / "a")
-    straight.train()
-    trainer = make_trainer(tmp_path / "b", eval_dataset=tasks(3))
-    before = weights(trainer.model)
-    metrics = trainer.evaluate()
-    assert metrics["eval_episodes"] == 3
-    assert distance(before, weights(trainer.model)) == 0.0
-    trainer.train()
-    assert distance(weights(straight.model), weights(trainer.model)) == 0.0
 
 
 def test_evaluation_while_training(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ that kept its old weights would be off by more than the tolerance; that is check
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
+from trainer_tools import ENV, batches_of, distance, in_ranks, lora, make_trainer, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.rollout import EpisodeSpec  # noqa: E402
@@ -30,14 +29,14 @@ ENGINES = [
 
 
 def parity_trainer(folder: Path, engine: str | None, **options: Any) -> Any:
-    if engine == "vllm" and find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
+    if engine == "vllm":
+        pytest.importorskip("vllm")
     options = {"max_steps": 4, "learning_rate": 5e-3, "max_num_seqs": 16, "micro_batch_size": 3, **options}
     return make_trainer(folder, policy=None, use_vllm=engine == "vllm", max_turns=3, **options)
 
 
 def watch(trainer: Any) -> list[tuple[float, float]]:
-    """Before each update, note how far engine and trainer are apart, and how far the engine is from the first weights.
+    """Before each update, record how far the engine is from the trainer, and how far from the first weights.
 
     The reference is a plain forward pass of the trainer's model, without any code of the trainer.
     """
@@ -65,8 +64,7 @@ def watch(trainer: Any) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(("tied", "temperature"), [(True, 1.0), (False, 0.7)], ids=["tied", "untied"])
 def test_engine_and_trainer_agree(tmp_path: Path, engine: str | None, tied: bool, temperature: float) -> None:
     trainer = parity_trainer(tmp_path, engine, model=model_folder(tied=tied), temperature=temperature)
     found = watch(trainer)
@@ -88,11 +86,13 @@ def test_engine_and_trainer_agree(tmp_path: Path, engine: str | None, tied: bool
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["down_proj", "embed_tokens"]], ids=",".join)
 def test_the_engine_sees_the_adapter(tmp_path: Path, engine: str | None, targets: list[str]) -> None:
-    from peft import LoraConfig
-
-    config = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.0, target_modules=targets)
     trainer = parity_trainer(
-        tmp_path, engine, model=model_folder(tied=False), peft_config=config, learning_rate=3e-2, max_steps=6
+        tmp_path,
+        engine,
+        model=model_folder(tied=False),
+        peft_config=lora(lora_alpha=16, lora_dropout=0.0, target_modules=targets),
+        learning_rate=3e-2,
+        max_steps=6,
     )
     before = weights(trainer.model)
     found = watch(trainer)
@@ -108,9 +108,7 @@ def test_the_engine_sees_the_adapter(tmp_path: Path, engine: str | None, targets
 @pytest.mark.vllm
 def test_several_updates_of_one_rollout_are_weighed_against_the_engine(tmp_path: Path) -> None:
     trainer = parity_trainer(tmp_path, "vllm", num_iterations=2)
-    batches: list[Any] = []
-    generate = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: batches.append(generate(inputs)) or batches[-1]
+    batches = batches_of(trainer)
     trainer.train()
     trainer.runner.policy.close()
     assert len(batches) == 2
@@ -157,8 +155,7 @@ def two_engines(folder: str, options: dict[str, Any]) -> Any:
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_an_engine_on_each_of_two_ranks(tmp_path: Path) -> None:
-    if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
+    pytest.importorskip("vllm")
     # One rank has fewer evaluation tasks than the other, and rows move between ranks before they are trained on.
     options = {"per_device_train_batch_size": 6, "num_generations": 4}
     (found, one, episodes), (_, other, _) = in_ranks(two_engines, 2, str(tmp_path), options)

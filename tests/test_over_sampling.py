@@ -12,7 +12,7 @@ pytest.importorskip("trl")
 
 from rollout_tools import scripted  # noqa: E402
 from toy_envs import SlowWriter  # noqa: E402
-from trainer_tools import ENV, RandomPolicy, distance, in_ranks, make_trainer, settings, weights  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, distance, in_ranks, logged, make_trainer, settings, weights  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Generation  # noqa: E402
@@ -82,9 +82,9 @@ def test_long_episodes_are_as_frequent_as_without_and_would_not_be_if_the_rest_w
     assert mean([episode for batch in batches for episode in batch]) == pytest.approx(all_of_them, abs=1e-12)
     # Dropping what is not done when a batch is full trains on the first batch of each rollout only.
     kept = []
-    for first in range(0, 40, 10):
+    for first in range(0, 80, 20):
         runner = Runner(SlowWriter(walk, scripted(tokenizer)._encode), tokenizer, workers=4)
-        kept += GroupsInPlay(runner).play(specs[2 * first : 2 * first + 20], [], 6, 1.0)
+        kept += GroupsInPlay(runner).play(specs[first : first + 20], [], 6, 1.0)
         runner.close()
     assert mean(kept) < 0.9 * sum(map(worth, specs[:80])) / 80
 
@@ -117,10 +117,9 @@ class Slow(RandomPolicy):
 OPTIONS: dict[str, Any] = {"per_device_train_batch_size": 16, "max_steps": 4}  # four groups of four
 
 
-def build(folder: Any, callbacks: Any = (), **options: Any) -> Any:
+def build(folder: Any, **options: Any) -> Any:
     data = task_dataset(ENV, split="train", tasks=16)
-    given = {**OPTIONS, **options}
-    return make_trainer(folder, policy=Slow(), train_dataset=data, callbacks=list(callbacks), **given)
+    return make_trainer(folder, policy=Slow(), train_dataset=data, **{**OPTIONS, **options})
 
 
 def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
@@ -137,29 +136,21 @@ def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
     return batches
 
 
-def test_a_run_trains_on_the_episodes_of_a_run_without(tmp_path: Path) -> None:
-    plain, ahead = build(tmp_path / "a"), build(tmp_path / "b", over_sampling=0.5)
+def test_a_run_trains_on_the_episodes_of_a_run_without_also_with_evaluations_between(tmp_path: Path) -> None:
+    evaluation = {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": task_dataset(ENV, split="test", tasks=3)}
+    plain, ahead = build(tmp_path / "a"), build(tmp_path / "b", over_sampling=0.5, **evaluation)
     seen, seen_ahead = watch(plain), watch(ahead)
     plain.train()
     ahead.train()
     assert [len(batch) for batch in seen] == [len(batch) for batch in seen_ahead] == [16] * 4
     assert sorted(e for batch in seen for e in batch) == sorted(e for batch in seen_ahead for e in batch)
+    assert logged(ahead, "eval_episodes") == [3] * 4
     # Which groups are complete first depends on the clock; how many are carried over does not.
-    logs = [log for log in ahead.state.log_history if "rollout/staleness" in log]
-    assert [log["rollout/carried_over"] for log in logs] == [0.0, 0.5, 0.5, 0.5]
-    assert logs[0]["rollout/staleness_max"] == 0 and max(log["rollout/staleness_max"] for log in logs) == 1
-    assert all(0 < log["rollout/staleness"] < 1 for log in logs[1:])
-    assert "sampling/ratio_mean" in logs[1], "older weights are corrected for"
-    assert all(log["rollout/staleness_max"] == 0 for log in plain.state.log_history if "rollout/staleness_max" in log)
-
-
-def test_evaluation_between_rollouts_leaves_what_is_in_play_alone(tmp_path: Path) -> None:
-    evaluation = {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": task_dataset(ENV, split="test", tasks=3)}
-    trainer = build(tmp_path, over_sampling=0.5, **evaluation)
-    seen = watch(trainer)
-    trainer.train()
-    assert sorted(Counter(e for batch in seen for e in batch).values()) == [1] * 64
-    assert [log["eval_episodes"] for log in trainer.state.log_history if "eval_episodes" in log] == [3] * 4
+    assert logged(ahead, "rollout/carried_over") == [0.0, 0.5, 0.5, 0.5]
+    age = logged(ahead, "rollout/staleness_max")
+    assert age[0] == 0 and max(age) == 1 and all(0 < mean < 1 for mean in logged(ahead, "rollout/staleness")[1:])
+    assert "sampling/ratio_mean" in ahead.state.log_history[2], "older weights are corrected for"
+    assert logged(plain, "rollout/staleness_max") == [0] * 4
 
 
 def test_a_resumed_run_counts_no_episode_twice(tmp_path: Path) -> None:
@@ -173,8 +164,7 @@ def test_a_resumed_run_counts_no_episode_twice(tmp_path: Path) -> None:
     everything = Counter(e for batch in [*seen[:2], *seen_again] for e in batch)
     assert len(seen_again) == 2 and everything == Counter(e for batch in seen for e in batch)
     assert set(everything.values()) == {1}
-    carried = {e for batch in (seen[2],) for e in batch} & {e for e in seen_again[0]}
-    assert len(carried) >= 8, "what was carried over is due at once"
+    assert len({*seen[2]} & {*seen_again[0]}) >= 8, "what was carried over is due at once"
     with pytest.raises(ConfigError, match="made with 4 tasks per rollout in 1 processes, this run has 2 in 1"):
         build(tmp_path, **saving, per_device_train_batch_size=8).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-2")

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from rollout_tools import RandomWriter, scripted  # noqa: E402
-from test_grpo_masks import gradients, rollout, row_of, worst  # noqa: E402
+from test_grpo_masks import rollout, row_of  # noqa: E402
 from trainer_tools import LettersEnv, make_trainer, model_folder  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
@@ -76,14 +76,10 @@ class WrongEnv(LettersEnv):
         if agent.step == 1 and env is not None:
             info["token_spans"] = {
                 "claim": [agent._replace(stop=agent.stop + 3), env._replace(start=env.start + 3)],
-                "all": [agent._replace(stop=env.stop)],
                 "answer": [agent._replace(source="env"), env._replace(source="agent")],
                 "gap": [agent._replace(stop=agent.stop - 1), env],
-                "overlap": [agent._replace(stop=agent.stop + 1), env],
                 "beyond": [agent, env._replace(stop=env.stop + 2)],
-                "short": [agent],
                 "none": [],
-                "backwards": [env, agent],
                 "source": [agent._replace(source="assistant"), env],
                 "shape": [tuple(agent)[:3], env],
             }.get(self.what, info["token_spans"])
@@ -119,11 +115,15 @@ def taken(episode: Episode, **kwargs: Any) -> set[tuple[int, int]]:
     return mine
 
 
-CASES: list[dict[str, Any]] = [{"first": 2}, {"last": 1}, {"first": 1, "last": 2}, {"turns": (1,)}, {"turns": (0,)}, {}]
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *[("append", case) for case in ({"first": 2}, {"last": 1}, {"first": 1, "last": 2}, {"turns": (0,)}, {})],
+    *[("window:1", case) for case in ({"first": 1, "last": 2}, {"turns": (1,)})],
+    ("budget:120", {"last": 1}),
+    ("template", {"first": 2}),
+]
 
 
-@pytest.mark.parametrize("context", ["append", "window:1", "budget:120", "template"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("context", "case"), CASES, ids=str)
 def test_every_reader_has_the_mask_that_the_environment_reported(
     tokenizer: Any, tmp_path: Path, context: str, case: dict[str, Any]
 ) -> None:
@@ -179,14 +179,10 @@ def test_a_turn_of_the_world_stays_context_where_the_context_is_condensed(tokeni
     ("what", "words"),
     [
         ("claim", r"gives tokens \d+ to \d+ of info\['token_ids'\] to the policy, which sampled only the first \d+"),
-        ("all", r"gives tokens \d+ to \d+ .*which sampled only the first"),
         ("answer", r"gives tokens \d+ to \d+ .*which sampled only the first"),
         ("gap", "do not tile"),
-        ("overlap", "do not tile"),
         ("beyond", "of .* positions"),
-        ("short", "of .* positions"),
         ("none", "cover 0 of"),
-        ("backwards", "do not tile"),
         ("source", "'assistant'.*known: system, user, agent, env"),
         ("shape", "expected 4"),
     ],
@@ -227,28 +223,24 @@ def test_the_trainer_refuses_an_episode_whose_spans_and_steps_disagree(tokenizer
         training_episode(episode, 0)
 
 
-ESTIMATORS = ["grpo", "reinforce_pp", "gigpo", "gae", "step_gae", "bilevel_gae"]
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("case", [{"first": 2}, {"last": 1}, {"turns": (1,)}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("reinforce_pp", {"first": 2}),
+        ("reinforce_pp", {"last": 1}),
+        ("reinforce_pp", {"turns": (1,)}),
+        ("gigpo", {"turns": (1,)}),
+        ("step_gae", {"first": 2}),
+        ("bilevel_gae", {"turns": (1,)}),
+    ],
+    ids=str,
+)
 def test_taken_tokens_are_context_in_the_loss_and_rewards_stand_beside_them(
     tmp_path: Path, name: str, case: dict[str, Any]
 ) -> None:
     critic = name.endswith("gae")
-    trainer = make_trainer(
-        tmp_path,
-        env=TAKEN,
-        env_kwargs={"patient": True, **case},
-        max_turns=3,
-        ppo=critic,
-        advantage_estimator=name,
-        num_generations=4,
-        process_norm=None,
-        whiten_advantages=False,
-        num_iterations=2,
-        use_vllm=True,
-    )
+    options = {"ppo": critic, "advantage_estimator": name, "num_generations": 4, "whiten_advantages": False}
+    trainer = make_trainer(tmp_path, env=TAKEN, env_kwargs={"patient": True, **case}, max_turns=3, **options)
     played, batch = rollout(trainer)
     for episode in played:
         i, n = row_of(batch, episode.rows[0].token_ids)
@@ -265,11 +257,6 @@ def test_taken_tokens_are_context_in_the_loss_and_rewards_stand_beside_them(
         if critic:
             asked = batch["value_mask"][i].nonzero().view(-1).tolist()
             assert set(asked) <= where and min(asked) == min(where)
-    usual, outside = gradients(trainer, batch), ~batch["action_mask"]
-    noise = torch.randn(outside.shape, generator=torch.Generator().manual_seed(0))
-    names = {"engine_logps", "old_logps", "advantages"} & set(batch)
-    other = {n: v + noise * outside if n in names else v for n, v in batch.items()}
-    assert worst(usual, gradients(trainer, other)) == 0.0
 
 
 def test_the_reward_of_a_turn_that_the_world_took_counts_in_the_return(tokenizer: Any) -> None:
@@ -297,14 +284,8 @@ def test_a_turn_of_the_world_is_compared_with_no_answer_of_the_policy(tokenizer:
 
 def test_a_critic_is_asked_behind_the_worlds_last_turn(tmp_path: Path) -> None:
     # The last turn is the world's and stands in a row of its own, in which nothing is trained.
-    trainer = make_trainer(
-        tmp_path,
-        env=TAKEN,
-        env_kwargs={"patient": True, "turns": (2,)},
-        max_turns=3,
-        context="window:1",
-        ppo=True,
-    )
+    kwargs = {"patient": True, "turns": (2,)}
+    trainer = make_trainer(tmp_path, env=TAKEN, env_kwargs=kwargs, max_turns=3, context="window:1", ppo=True)
     scored: list[dict[str, Any]] = []
     score = trainer._score_rows
     trainer._score_rows = lambda batch: (scored.append(dict(batch)), score(batch))

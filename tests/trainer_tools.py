@@ -21,15 +21,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import tiny
 import torch
+from transformers import AutoTokenizer, PrinterCallback, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agent_gym import EnvFailure, Reply, TextEnv
-from agent_gym.policies import Generation, Request
+from agent_gym.policies import Generation, Request, ScriptedPolicy
 
 # At this size of model two threads spend their time waiting for each other: ten times slower on a busy machine.
 torch.set_num_threads(1)
@@ -65,9 +66,9 @@ class LettersEnv(TextEnv):
             raise EnvFailure("the machinery broke")
         letters = sum(letter in "abcdefghijklm" for letter in action.lower()) / max(1, len(action))
         over = not self.patient and self.turn >= self.task % 3
-        said = f"turn {self.turn}, " + "good " * (digest % 4) if not over or self.goodbye else ""
+        answer = f"turn {self.turn}, " + "good " * (digest % 4) if not over or self.goodbye else ""
         return Reply(
-            said,
+            answer,
             terms={"letters": letters, "length": len(action) / 100},
             terminated=over,
             success=letters > 0.3,
@@ -78,48 +79,26 @@ class LettersEnv(TextEnv):
         return "abc"
 
 
-def register() -> None:
-    """Give the environment its id; calling it again changes nothing."""
-    if ENV not in gymnasium.registry:
-        gymnasium.register(ENV, entry_point=LettersEnv)
+if ENV not in gymnasium.registry:
+    gymnasium.register(ENV, entry_point=LettersEnv)
 
 
-register()
-
-
-class RandomPolicy:
+class RandomPolicy(ScriptedPolicy):
     """Uniformly random tokens, decided by the seed of each request and nothing else.
 
     Args:
         cut: share of the turns that run into `max_tokens` instead of ending with an end of turn.
     """
 
-    continuous = True
-
     def __init__(self, cut: float = 0.2) -> None:
+        super().__init__(lambda episode: "", lambda text: [])
         self.cut = cut
-        self._queue: dict[int, Request] = {}
         self.seen: list[Request] = []
         self.synced = 0
 
-    @property
-    def pending(self) -> int:
-        return len(self._queue)
-
     def submit(self, request: Request) -> None:
-        assert request.params.seed is not None
-        self._queue[request.id] = request
+        super().submit(request)
         self.seen.append(request)
-
-    def poll(self) -> list[Generation]:
-        requests, self._queue = list(self._queue.values()), {}
-        return [self._write(request) for request in requests]
-
-    def abort(self, request_id: int) -> None:
-        self._queue.pop(request_id, None)
-
-    def close(self) -> None:
-        self._queue.clear()
 
     def sync(self, named_weights: Any) -> None:
         self.synced += 1
@@ -129,6 +108,7 @@ class RandomPolicy:
     def sleep(self) -> None: ...
 
     def _write(self, request: Request) -> Generation:
+        assert request.params.seed is not None
         rng = np.random.default_rng(request.params.seed)
         most = request.params.max_tokens
         if rng.random() < self.cut:
@@ -151,8 +131,6 @@ def model_folder(tied: bool = True, seed: int = 0) -> str:
 
 def mixture_of_experts(folder: str | Path) -> str:
     """Make a tiny mixture of experts, whose experts transformers holds in one parameter, and return its folder."""
-    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
-
     config = Qwen3MoeConfig(
         hidden_size=64, num_hidden_layers=2, intermediate_size=64, moe_intermediate_size=32, num_experts=4,
         num_experts_per_tok=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32, vocab_size=VOCABULARY,
@@ -200,11 +178,8 @@ def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random
         folder: where the run writes.
         model: a model or its folder; by default a fresh tiny one, always the same.
         policy: "random" for a `RandomPolicy`, None for the engine of the settings, or a policy.
-        **options: `env`, `env_kwargs`, `train_dataset`, `eval_dataset`, `processing_class`, `peft_config`, `callbacks`
-            go to the trainer, the rest to `settings`; `ppo=True` makes an `AgentPPOTrainer`.
+        **options: arguments of the trainer, and settings; `ppo=True` makes an `AgentPPOTrainer`.
     """
-    from transformers import AutoTokenizer, PrinterCallback
-
     from agent_gym.trainers import AgentGRPOTrainer, AgentPPOTrainer
 
     ours = ("env", "env_kwargs", "train_dataset", "eval_dataset", "processing_class", "peft_config", "callbacks")
@@ -277,42 +252,32 @@ def in_ranks(function: Callable[..., Any], processes: int, *arguments: Any, time
     """Call a function of a test module in several gloo ranks at once, and return what each returned.
 
     The processes are forked from a server that has imported the trainers once, which takes longer than the tests. The
-    real launcher is used by the slow tests.
-
-    Raises:
-        AssertionError: with the traceback of a rank that failed, or if they do not end in time.
+    real launcher is used by the slow tests. Fails with the traceback of a rank that failed, or if they do not end.
     """
     with tempfile.TemporaryDirectory() as folder, _ranks(folder, processes, function, arguments) as ranks:
         # A rank that failed leaves the others waiting for it.
         _wait(lambda: any(p.exitcode for p in ranks) or not any(p.is_alive() for p in ranks), timeout_s)
+        assert not (failed := [path.read_text() for path in Path(folder).glob("*.failed")]), failed[0]
         results = [pickle.loads(path.read_bytes()) for path in sorted(Path(folder).glob("*.pkl"))]
-    failures = [result for result in results if isinstance(result, _Failure)]
-    assert not failures, failures[0].text
     assert len(results) == processes, f"only {len(results)} of {processes} ranks ended within {timeout_s} s"
     return results
 
 
 def kill_ranks(function: Callable[..., Any], processes: int, *arguments: Any, timeout_s: float = 300.0) -> None:
-    """Call a function in several ranks and kill them all once each has called `ready_to_die`.
-
-    Raises:
-        AssertionError: if a rank ended by itself.
-    """
+    """Call a function in several ranks and kill them all once each has called `ready_to_die`."""
     with tempfile.TemporaryDirectory() as folder, _ranks(folder, processes, function, arguments) as ranks:
         _wait(lambda: len(list(Path(folder).glob("*.*"))) == processes, timeout_s)
-        for result in Path(folder).glob("*.pkl"):
-            raise AssertionError(f"a rank ended before it was killed: {pickle.loads(result.read_bytes())}")
-        assert len(list(Path(folder).glob("*.ready"))) == processes, f"not ready to be killed in {timeout_s} s"
+        found = {path.name: path.read_bytes() for path in Path(folder).glob("*.*")}
+        assert set(found) == {f"{rank}.ready" for rank in range(processes)}, found
         for process in ranks:
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
+            process.kill()
         for process in ranks:
             process.join()
             assert process.exitcode == -signal.SIGKILL
 
 
 def ready_to_die() -> None:
-    """Wait, inside a rank, for the end that `kill_ranks` puts to it."""
+    """Wait, inside a rank, to be killed by `kill_ranks`."""
     Path(os.environ["AGENT_GYM_TEST_RANK"] + ".ready").touch()
     time.sleep(600)
 
@@ -342,10 +307,6 @@ def _wait(done: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-class _Failure(NamedTuple):
-    text: str
-
-
 def _rank(folder: str, rank: int, processes: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
     """Run one rank and leave its result in a file."""
     os.environ["AGENT_GYM_TEST_RANK"] = str(Path(folder, str(rank)))
@@ -356,14 +317,14 @@ def _rank(folder: str, rank: int, processes: int, port: int, function: Callable[
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
     try:
-        result = function(*arguments)
+        data, suffix = pickle.dumps(function(*arguments)), ".pkl"
     except BaseException:
-        result = _Failure(f"rank {rank}: {traceback.format_exc()}")
-    target = Path(folder, f"{rank}.pkl")
-    target.with_suffix(".part").write_bytes(pickle.dumps(result))
-    target.with_suffix(".part").replace(target)
+        data, suffix = f"rank {rank}: {traceback.format_exc()}".encode(), ".failed"
+    target = Path(folder, f"{rank}{suffix}")
+    Path(folder, f"part{rank}").write_bytes(data)
+    Path(folder, f"part{rank}").replace(target)
     # Neither gloo's threads nor the environments' workers are waited for.
-    os._exit(int(isinstance(result, _Failure)))
+    os._exit(int(suffix == ".failed"))
 
 
 def _free_port() -> int:
