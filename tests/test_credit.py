@@ -173,7 +173,7 @@ def trainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     made = make_trainer(tmp_path_factory.mktemp("run"), num_iterations=2, **SETTINGS[request.param])
     made.current_gradient_accumulation_steps = 1
     if hasattr(made.model, "critic"):
-        # A critic that says something, or nothing would depend on it.
+        # A critic that is not zero, or nothing would depend on it.
         torch.nn.init.normal_(made.model.critic.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
     return made
 

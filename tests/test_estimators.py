@@ -44,10 +44,6 @@ EXACT = CREDITS.map(lambda credit: replace(credit, gamma=0.5, lam=1.0, step_gamm
 SILENT = Step(penalties=(), values=())
 
 
-def tensor(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def parts(episodes: list[Played], estimate: Estimate) -> list[list[list[float]]]:
     tensors = (estimate.advantages, estimate.returns, estimate.value_mask)
     return [numbers(episodes, tensor) for tensor in tensors if tensor is not None]
@@ -206,15 +202,6 @@ def test_the_estimators_of_episodes_are_their_oracles(episodes: list[Played], cr
         # Returns that differ by rounding alone are blown up by the whitening to something still small.
         same(numbers(episodes, estimate.advantages), expected, 1e-6)
         assert estimate.returns is None and estimate.value_mask is None
-
-
-def test_grpo_by_hand_with_groups_of_different_sizes_in_any_order() -> None:
-    returns, groups = tensor(1.0, 3.0, 0.0, 0.0, 9.0), torch.tensor([4, 2, 4, 2, 7])
-    assert grpo(returns, groups, "none").tolist() == [0.5, 1.5, -0.5, -1.5, 0.0]
-    by_group = [0.5 / (0.5**0.5 + 1e-4), 1.5 / (4.5**0.5 + 1e-4)]
-    assert grpo(returns, groups).tolist() == pytest.approx([*by_group, -by_group[0], -by_group[1], 0.0])
-    by_batch = grpo(returns, groups, "batch")
-    assert torch.allclose(by_batch, tensor(0.5, 1.5, -0.5, -1.5, 0.0) / (returns.std() + 1e-4))
 
 
 @pytest.mark.parametrize("value", [0.7, 1e6 + 0.1])

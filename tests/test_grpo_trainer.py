@@ -117,7 +117,7 @@ def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
 
 
 class FailFirstGroup(RandomPolicy):
-    """Lets the first group of each rollout say what breaks the machinery."""
+    """Lets the first group of each rollout write what breaks the machinery."""
 
     def _write(self, request: Any) -> Any:
         generation = super()._write(request)

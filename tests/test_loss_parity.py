@@ -1,8 +1,8 @@
 """Where TRL knows the same algorithm, its trainer computes the same loss, gradient and advantages.
 
 The loss and the credit are written here and not taken from TRL, since TRL knows no steps and averages in ways that
-depend on how rows are cut. Where both mean the same, a stock `trl.GRPOTrainer` is asked: the same rows in its layout
-through its `_compute_loss`, the same rewards through its `_generate_and_score_completions`.
+depend on how rows are cut. Where both mean the same, a stock `trl.GRPOTrainer` gets the same rows in its layout through
+its `_compute_loss`, and the same rewards through its `_generate_and_score_completions`.
 """
 
 from __future__ import annotations

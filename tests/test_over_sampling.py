@@ -206,7 +206,6 @@ def test_two_ranks_carry_over_what_is_theirs(tmp_path: Path) -> None:
     [
         ({"over_sampling": 1.0}, r"over_sampling is 1\.0; it must be at least 0 and below 1"),
         ({"over_sampling": 0.5, "overlap": True}, "take one of them"),
-        ({"over_sampling": 0.5, "max_refills": 2}, "does not go with max_refills"),
         ({"over_sampling": 0.5, "vllm_importance_sampling_correction": False}, "needs vllm_importance_sampling"),
         ({"over_sampling": 0.2}, r"over_sampling is 0\.2, less than one of the 2 tasks"),
     ],

@@ -58,7 +58,7 @@ def test_policy_and_critic_both_learn(tmp_path: Path, kind: str) -> None:
     trainer.model(input_ids=torch.arange(3, 40)[None], critic=True)[1].sum().backward()
     reached = {name for name, p in trainer.model.named_parameters() if p.grad is not None and p.grad.any()}
     assert reached and all(name.startswith("critic.") for name in reached)
-    assert logged(trainer, "critic/value_mean")[0] == 0.0  # an untrained critic says nothing
+    assert logged(trainer, "critic/value_mean")[0] == 0.0  # an untrained critic has no opinion
     assert logged(trainer, "critic/value_mean")[1] != 0.0
 
 
@@ -119,8 +119,7 @@ def test_old_values_and_logprobs_are_made_once_per_rollout(tmp_path: Path) -> No
         ]
 
     first, second = rows(seen[:2]), rows(seen[2:])
-    assert sorted(first) == sorted(second)  # the same numbers in both epochs
-    assert first != second  # in another order
+    assert sorted(first) == sorted(second) and first != second  # the same in both epochs, in another order
     assert {row[0] for row in first} == set(range(16))
 
 

@@ -106,7 +106,7 @@ def play(tokenizer: Any, env_id: str, n: int = 6, context: str = "append", **kwa
 
 
 def taken(episode: Episode, **kwargs: Any) -> set[tuple[int, int]]:
-    """The (row, position) of the policy's tokens by what the environment was asked to take, from the steps alone."""
+    """The (row, position) of the policy's tokens by what the environment was to take, from the steps alone."""
     mine = set()
     for k, step in enumerate(episode.steps):
         if k not in kwargs.get("turns", ()):
@@ -235,7 +235,7 @@ def test_the_trainer_refuses_an_episode_whose_spans_and_steps_disagree(tokenizer
     ],
     ids=str,
 )
-def test_taken_tokens_are_context_in_the_loss_and_rewards_stand_beside_them(
+def test_taken_tokens_are_context_in_the_loss_and_rewards_stand_next_to_them(
     tmp_path: Path, name: str, case: dict[str, Any]
 ) -> None:
     critic = name.endswith("gae")
@@ -255,8 +255,8 @@ def test_taken_tokens_are_context_in_the_loss_and_rewards_stand_beside_them(
             to_go = list(accumulate(paid[t] for t in reversed(places)))[::-1]
             assert batch["advantages"][i, places].tolist() == pytest.approx(to_go, abs=1e-5)
         if critic:
-            asked = batch["value_mask"][i].nonzero().view(-1).tolist()
-            assert set(asked) <= where and min(asked) == min(where)
+            valued = batch["value_mask"][i].nonzero().view(-1).tolist()
+            assert set(valued) <= where and min(valued) == min(where)
 
 
 def test_the_reward_of_a_turn_that_the_world_took_counts_in_the_return(tokenizer: Any) -> None:
@@ -270,19 +270,11 @@ def test_the_reward_of_a_turn_that_the_world_took_counts_in_the_return(tokenizer
             # A process reward credits its step and those before it: before the policy's first there are none.
             assert made.process == ([0.0, 1.0, 1.0] if turns == (0,) else [1.0, 1.0, 1.0])
             assert made.outcome == ([4.0, 4.0, 5.0] if turns == (0,) else [3.0, 4.0, 5.0])
+            # Its state is compared with no other attempt at the task; the opening of a turn of the policy's is.
+            assert (made.anchors[0] == training_episode(episode, number + 1).anchors[0]) == (turns == (1,))
 
 
-def test_a_turn_of_the_world_is_compared_with_no_answer_of_the_policy(tokenizer: Any) -> None:
-    def anchors(**kwargs: Any) -> set[int]:
-        """The states of the first turns of two attempts at one task."""
-        (episode,) = play(tokenizer, TAKEN, n=1, patient=True, **kwargs)
-        return {training_episode(episode, number).anchors[0] for number in (0, 1)}
-
-    assert len(anchors()) == 1
-    assert len(anchors(turns=(0,))) == 2
-
-
-def test_a_critic_is_asked_behind_the_worlds_last_turn(tmp_path: Path) -> None:
+def test_a_critic_values_the_state_behind_the_worlds_last_turn(tmp_path: Path) -> None:
     # The last turn is the world's and stands in a row of its own, in which nothing is trained.
     kwargs = {"patient": True, "turns": (2,)}
     trainer = make_trainer(tmp_path, env=TAKEN, env_kwargs=kwargs, max_turns=3, context="window:1", ppo=True)
@@ -291,7 +283,7 @@ def test_a_critic_is_asked_behind_the_worlds_last_turn(tmp_path: Path) -> None:
     trainer._score_rows = lambda batch: (scored.append(dict(batch)), score(batch))
     played, trained = rollout(trainer)
     (batch,) = scored
-    assert len(trained["weights"]) == len(batch["weights"]) - len(played)  # the critic is asked, and nothing is trained
+    assert len(trained["weights"]) == len(batch["weights"]) - len(played)  # it is scored and not trained
     for episode in played:
         i, n = row_of(batch, episode.rows[-1].token_ids)
         assert n == len(episode.rows[-1].token_ids) and not batch["action_mask"][i].any()

@@ -1,7 +1,7 @@
 """What the trainer tests share: a policy of seeded random tokens, an environment whose rewards differ, small settings.
 
 Most questions about a trainer (do micro-batches, processes, restarts change the weights?) do not depend on what the
-policy says, only on that it says the same thing again. `RandomPolicy` answers from the seed of the request alone, so
+policy writes, only on that it writes the same again. `RandomPolicy` answers from the seed of the request alone, so
 those tests are exact and spend their time in the trainer. Tests that need the true engine use it.
 """
 
@@ -44,7 +44,7 @@ class LettersEnv(TextEnv):
     """Pays for letters from the first half of the alphabet; a task lasts one to three turns, answers differ in length.
 
     Args:
-        fail: every `fail`-th distinct action breaks the machinery, whoever plays it; 0 never, 1 always.
+        fail: every `fail`-th distinct action breaks the machinery, 0 never, 1 always.
         goodbye: whether the world has the last word of an episode that terminates.
         patient: whether the task never ends by itself, so that a budget has to end it.
     """

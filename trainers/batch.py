@@ -1,19 +1,15 @@
 """From episodes to tensors: what is kept of an episode for training, its share per process, padding, and passes.
 
 Rows are padded on the right only, and every tensor of a batch is (B, T) over the same tokens: the first column is the
-first token of a row, which nothing predicted and nothing is trained on.
-
-The loss is a weighted sum over tokens, so that rows may be cut into passes anywhere. Memory and time follow tokens: a
-pass takes rows of about equal length, as many as a budget of tokens holds, padding included. With `packing` rows stand
-behind each other in one sequence, instead of below each other with padding:
+first token of a row, which nothing predicted and nothing is trained on. The loss is a weighted sum over tokens, so that
+rows may be cut into passes anywhere. With `packing` rows stand behind each other in one sequence:
 
     padded   a a a a a a        packed   a a a a a a b b c c c
              b b . . . .                 0 1 2 3 4 5 0 1 0 1 2   position_ids
              c c c . . .
 
 A row begins where positions start anew, and its attention ends there: transformers reads that off `position_ids` when
-there is no attention mask. Flash attention then computes each row by itself. `sdpa` and `eager` get a mask over the
-whole sequence, which is right, too, but grows with the square of the tokens of a pass.
+there is no attention mask.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
 from agent_gym.chat import described
 from agent_gym.errors import ConfigError, EnvFailure
@@ -41,7 +36,7 @@ WORLD = -1
 
 
 class RowImages:
-    """The images of each row of a batch. They are selected with their rows, and so can never come to others.
+    """The images of each row of a batch, selected with their rows.
 
     A model wants the pixels of all images behind each other, with no sign of where a row ends. So they are put together
     only for a forward pass, when it is settled which rows it has.
@@ -97,11 +92,7 @@ class TrainingEpisode:
 
 
 def training_episode(episode: Episode, number: int) -> TrainingEpisode:
-    """Keep what training needs.
-
-    Args:
-        episode: a finished episode that did not fail.
-        number: its position in the rollout over all processes.
+    """Keep what training needs of a finished episode that did not fail.
 
     Raises:
         EnvFailure: if its spans give the policy a token that it did not sample.
@@ -180,8 +171,7 @@ def _hash(text: str) -> int:
 def balance(episodes: Sequence[TrainingEpisode], n_shares: int) -> list[list[TrainingEpisode]]:
     """Divide episodes into shares of about equal token count, keeping each episode whole.
 
-    The longest first, each to the lightest share (LPT scheduling, R. L. Graham, 1969). Deterministic, so that every
-    process computes the same division.
+    The longest first, each to the lightest share (LPT scheduling, R. L. Graham, 1969): every process computes the same.
     """
     shares: list[list[TrainingEpisode]] = [[] for _ in range(n_shares)]
     loads = [0] * n_shares
@@ -203,9 +193,8 @@ def collate(
 
     Args:
         episodes: the episodes of this process.
-        n_rows: B, more than there are rows. Every process must run the same number of passes, or collectives inside a
-            sharded model wait forever, so that missing rows are filled with dummies: two attended tokens, none of them
-            trained. The last row is always one, and serves wherever a piece of the batch needs another row.
+        n_rows: B, more than there are rows. Every process must run the same number of passes, so that missing rows are
+            filled with dummies: two attended tokens, none of them trained. The last row is always one.
         pad_token_id: fills what is not attended.
         device: where the tensors go.
         vision: of a model that reads images.
@@ -253,9 +242,8 @@ def micro_batches(
     Args:
         lengths: tokens of each row.
         max_rows: most rows of a pass.
-        max_tokens: most tokens of a pass. A row that is longer has a pass of its own: rows are not cut.
-        packed: whether rows stand one behind the other, so that a pass has no padding. Then a short row may fill the
-            gap that long ones leave.
+        max_tokens: most tokens of a pass. A longer row has a pass of its own.
+        packed: whether rows stand one behind the other, so that a pass has no padding.
 
     Returns:
         The positions of the rows of each pass, each row once, the longest rows first.
@@ -282,12 +270,8 @@ def micro_batches(
 def pack(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
     """Put the N attended tokens of rows behind each other.
 
-    Args:
-        inputs: `input_ids`, `labels` and `attention_mask`, (B, T). The first label of a row must be -100, because the
-            row before it would have to predict it.
-
-    Returns:
-        `input_ids`, `labels`, `position_ids` (1, N); no mask.
+    Takes `input_ids`, `labels` and `attention_mask`, (B, T); returns `input_ids`, `labels`, `position_ids` (1, N), no
+    mask. The first label of a row must be -100, because the row before it would have to predict it.
     """
     kept = inputs["attention_mask"].bool()
     return {
@@ -303,51 +287,43 @@ def unpack(numbers: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     return numbers.new_zeros(attention_mask.shape).masked_scatter(attention_mask.bool(), numbers)
 
 
-class PackingCheck(TrainerCallback):
-    """Refuses, before the first rollout of a `RowTrainer`, a model that does not keep packed rows apart.
+def check_packing(trainer: Any) -> None:
+    """Raise `ConfigError` if the model of a `RowTrainer` does not keep packed rows apart, or takes no positions.
 
-    Models that carry something from token to token that no mask holds back (the state of a state-space layer, a
-    convolution) would let rows read each other.
+    A row is scored behind two different ones. A state-space layer or a convolution carries something from token to
+    token that no mask holds back.
     """
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Score a row behind two different ones; raise `ConfigError` if it notices, or the model takes no positions."""
-        model = self._trainer.model_wrapped
-        config = self._trainer.accelerator.unwrap_model(model).config
-        training = model.training
-        model.eval()
-        try:
+    model, accelerator = trainer.model_wrapped, trainer.accelerator
+    config, training = accelerator.unwrap_model(model).config, model.training
+    lengths = torch.tensor([48, 16])  # the first is long enough to reach the second, if anything does
+    attended = torch.arange(48) < lengths[:, None]
+    seen = []
+    model.eval()
+    try:
+        for first in (0, 1):
+            generators = (torch.Generator().manual_seed(seed) for seed in (first, 2))
+            vocabulary = config.get_text_config().vocab_size
+            batch = {
+                "input_ids": torch.stack([torch.randint(vocabulary, (48,), generator=g) for g in generators]),
+                "attention_mask": attended.long(),
+                "action_mask": attended & (torch.arange(48) > 0),
+            }
             with torch.no_grad():
-                one, other = (self._second_row(model, seed) for seed in (0, 1))
-            moved = (one - other).abs().max().item()
-            # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
-            exact = self._trainer.model.dtype == torch.float32 and not self._trainer.accelerator.native_amp
-            if moved <= (1e-4 if exact else 0.02):
-                return
-            why = f"another first row moves the logprobs of the second by {moved:.2g}"
-        except (TypeError, ValueError, NotImplementedError) as error:
-            why = f"it fails with {type(error).__name__}: {error}"
-        finally:
-            model.train(training)
-        raise ConfigError(
-            f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
-            "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
-            "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
-        )
-
-    def _second_row(self, model: Any, seed: int) -> torch.Tensor:
-        """Score two rows of random tokens, of which only the first depends on the seed; return the second's."""
-        vocabulary = self._trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
-        lengths = torch.tensor([48, 16])  # the first is long enough to reach the second, if anything does
-        generators = [torch.Generator().manual_seed(row_seed) for row_seed in (seed, 2)]
-        ids = [torch.randint(vocabulary, (48,), generator=generator) for generator in generators]
-        attended = torch.arange(48) < lengths[:, None]
-        sampled = attended & (torch.arange(48) > 0)
-        batch = {"input_ids": torch.stack(ids), "attention_mask": attended.long(), "action_mask": sampled}
-        device = self._trainer.accelerator.device
-        scores = self._trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
-        parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
-        return torch.cat([part[1, :16] for part in parts])
+                scores = trainer._forward(model, {name: value.to(accelerator.device) for name, value in batch.items()})
+            parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
+            seen.append(torch.cat([part[1, :16] for part in parts]))
+        moved = (seen[0] - seen[1]).abs().max().item()
+        # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
+        exact = trainer.model.dtype == torch.float32 and not accelerator.native_amp
+        if moved <= (1e-4 if exact else 0.02):
+            return
+        why = f"another first row moves the logprobs of the second by {moved:.2g}"
+    except (TypeError, ValueError, NotImplementedError) as error:
+        why = f"it fails with {type(error).__name__}: {error}"
+    finally:
+        model.train(training)
+    raise ConfigError(
+        f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
+        "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
+        "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
+    )

@@ -3,12 +3,9 @@
     TrainingEpisode (rewards, flags) + batch (values, KL)  ->  Experience of this process
       -> merged over processes  ->  process rewards normalised  ->  estimator  ->  this process's rows
 
-Every process computes the credit of all episodes: a few numbers per token are cheap to send, and what an estimator
-computes then cannot depend on which process holds what.
-
-An estimator sees an `Experience`: episodes as lists of steps, and steps as lists of the policy's own tokens. Tokens of
-the environment, padding and rows matter to the forward pass and not to credit; an estimator that never sees them cannot
-get them wrong. The tokens of an episode stand in the order of sampling, over however many rows its context was spread.
+Every process computes the credit of all episodes, so that it cannot depend on which process holds what. An estimator
+sees an `Experience`, without rows, padding and the environment's tokens. The tokens of an episode stand in the order of
+sampling, over however many rows its context was spread.
 
 Shapes: N episodes, K steps of the longest, L sampled tokens of the longest; (B, T) is a batch of rows. The tensors of
 an `Experience` are padded on the right, live on the CPU and are float64: they are small, and a recursion over thousands
@@ -82,9 +79,8 @@ class Experience:
     def token_rewards(self) -> torch.Tensor:
         """(N, L) the same per token: what a step earned stands on its last token.
 
-        A step without tokens cannot carry a reward, and a reward that is put on a masked token vanishes. So the reward
-        of such a step goes to the last token before it, or to the first one if there is none before. An episode without
-        any token teaches nothing, whatever it earned.
+        A reward on a masked token would vanish. So the reward of a step without tokens goes to the last token before
+        it, or to the first one if there is none before.
         """
         # (N, K) number of tokens sampled up to the end of each step.
         ends = torch.zeros_like(self.outcome).scatter_add(1, self.step_of, self.token_mask.double()).cumsum(1).long()
@@ -140,12 +136,9 @@ def required(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Estimate:
-    """What an estimator returns.
+    """What an estimator returns: (N, L) advantages, 0 in padding.
 
-    Attributes:
-        advantages: (N, L) of each token, 0 in padding.
-        returns: (N, L) targets of the critic, None for estimators without one.
-        value_mask: (N, L) True at the tokens whose values are trained.
+    With a critic also (N, L) its targets, `returns`, and where its values are trained, `value_mask`.
     """
 
     advantages: torch.Tensor
@@ -186,8 +179,7 @@ class Credit:
 class Timeline:
     """The sampled tokens of N episodes, in the order in which they were sampled: the bridge between rows and episodes.
 
-    The forward pass works on rows (B, T), estimators on episodes (N, L) of the policy's own tokens. `read` goes from
-    the first to the second and `write` back. Both only move numbers, so that no token can get a number of another.
+    `read` goes from rows (B, T) to the policy's own tokens (N, L), and `write` back.
 
     Args:
         batch: what `collate` made of the episodes.
@@ -258,10 +250,7 @@ def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known:
 
 
 def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int], Experience]:
-    """Put the experience of all processes together.
-
-    Args:
-        parts: per process the numbers of its episodes and what is known of them.
+    """Put the experience of all processes together: per process the numbers of its episodes, and what is known of them.
 
     Returns:
         All numbers, rising, and the experience in that order, so that sums round the same however it was shared.
@@ -286,11 +275,8 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
 def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: float, step_gamma: float) -> Experience:
     """Decide how outcome and process rewards add up.
 
-    Args:
-        found: with process rewards as the environment gave them.
-        process_norm: see `normalize_process`; None takes them for rewards like any other.
-        outcome_weight: factor of the outcome where process rewards are normalised.
-        step_gamma: discount of the process rewards.
+    Without `process_norm` process rewards are rewards like any other. With one, `normalize_process` scales them
+    (discount `step_gamma`), and `outcome_weight` is the factor of the outcome.
     """
     if process_norm is None:
         return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
@@ -303,11 +289,9 @@ def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: f
 
 
 def with_baselines(found: Experience, greedy: torch.Tensor) -> Experience:
-    """Give each episode the return of the greedy episode of its task, of rewards that were shaped alike.
+    """Give each episode the return of the greedy episode of its task, after `shape_rewards`.
 
-    Args:
-        found: all episodes, after `shape_rewards`.
-        greedy: (N,) True for the greedy episodes, of which each group has one.
+    `greedy` (N,) is True for the greedy episodes, of which each group has one.
     """
     tasks, task_of = found.groups.unique(return_inverse=True)
     returns = found.episode_returns

@@ -1,13 +1,9 @@
 """The critic: what the rest of an episode is worth, read off the hidden state after each token.
 
 It lives inside the policy as the submodule `critic`, so that there is one model to wrap (DDP, FSDP, ZeRO), one
-optimizer, one gradient clip and one checkpoint. Saved folders, engines and PEFT see the policy alone (`policy_only`),
-and a forward pass without `critic=` is the policy's own.
+optimizer and one checkpoint. Saved folders, engines and PEFT see the policy alone (`policy_only`).
 
-Two kinds:
-
-    model   a backbone of its own, starting as a copy of the policy's. Twice the memory; what the critic learns cannot
-            disturb the policy. The default.
+    model   a backbone of its own, starting as a copy of the policy's: twice the memory. The default.
     head    one linear layer on the policy's last hidden state. Nearly free; the trunk does not learn from the value
             loss, since values and words would pull at the same weights.
 """
@@ -29,7 +25,6 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from agent_gym.errors import ConfigError
 
-KINDS = ("model", "head")
 READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
 """The arguments of a forward pass that are its input; the others are for the policy's output."""
 PREFIX = "critic."
@@ -38,12 +33,7 @@ FILE = "critic/model.safetensors"
 
 
 class Critic(nn.Module):
-    """A value for the state after each token.
-
-    Args:
-        hidden_size: width of the hidden states.
-        backbone: a transformer without output layer, or None for a head on the policy's.
-    """
+    """A value for the state after each token, by a head on a `backbone` or, if None, on the policy's hidden states."""
 
     def __init__(self, hidden_size: int, backbone: nn.Module | None = None) -> None:
         """Start at zero everywhere: an untrained critic has no opinion rather than a random one."""
@@ -61,18 +51,16 @@ class Critic(nn.Module):
 
 
 def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
-    """Build the critic of a policy.
+    """Build the critic of a policy, "model" or "head".
 
     Args:
         model: the policy, or the id or folder it is loaded from.
-        kind: one of `KINDS`.
+        kind: as above.
         **init: arguments of `from_pretrained`.
 
     Raises:
-        ConfigError: for an unknown kind, or a policy that already has an adapter.
+        ConfigError: for a policy that already has an adapter.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"critic is {kind!r}; allowed: {', '.join(KINDS)}")
     if hasattr(model, "peft_config"):
         raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")
     if kind == "head":

@@ -1,7 +1,7 @@
 """`AgentGRPOTrainer`: TRL's GRPO trainer on multi-turn episodes.
 
-What is TRL's stays TRL's: model loading, LoRA, the reference model, logging, checkpoints, the loop. Six seams are
-replaced, each as a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures held by a test):
+Model loading, LoRA, the reference model, logging, checkpoints and the loop stay TRL's. Six seams are replaced, each as
+a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures held by a test):
 
     _generate_and_score_completions   play -> share out -> score -> credit                 here
     _get_train_sampler                an order that survives a restart                     here, tasks.py
@@ -9,13 +9,11 @@ replaced, each as a whole (line numbers of trl 1.16.0 in docs/trainer.md, signat
     _prepare_inputs                   a variable number of rows, shuffled for each pass    rows.py
     training_step                     inner micro-batches, so that many rows fit           rows.py
     _compute_loss                     a weighted sum over the policy's tokens              rows.py
-
-TRL's own multi-turn path steps environments one after the other, waits for the slowest at every turn, and knows one
-scalar reward per episode. None of it is used.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections import Counter
@@ -99,7 +97,13 @@ class AgentGRPOTrainer(RowTrainer):
         if args is None:
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
-        self.check_settings(args)
+        if args.estimator.needs_critic and not self.has_critic:
+            raise ConfigError(f"advantage_estimator {args.advantage_estimator!r} needs a critic: use AgentPPOTrainer")
+        if self.has_critic and not args.estimator.needs_critic:
+            raise ConfigError(
+                f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
+                "one of gae, step_gae, bilevel_gae"
+            )
         args.check_over_sampling()
         if args.overlap and args.layout != "server" and policy is None:
             raise ConfigError("overlap needs layout='server': an engine in the training process shares its device")
@@ -144,11 +148,6 @@ class AgentGRPOTrainer(RowTrainer):
         self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)
 
-    def check_settings(self, args: AgentGRPOConfig) -> None:
-        """Raise `ConfigError` if this trainer cannot serve the estimator."""
-        if args.estimator.needs_critic:
-            raise ConfigError(f"advantage_estimator {args.advantage_estimator!r} needs a critic: use AgentPPOTrainer")
-
     # Rollouts.
 
     @property
@@ -173,7 +172,9 @@ class AgentGRPOTrainer(RowTrainer):
         started = time.perf_counter()
         # An episode that failed, or in which the policy took no part, does not count for its task.
         counting = [e for e in episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
-        mine = self._share_out([self._training_episode(e) for e in counting if e.spec.group in groups])
+        kept = [self._training_episode(e) for e in counting if e.spec.group in groups]
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        mine = balance(gather_object(kept) if processes > 1 else kept, processes)[rank]
         batch = self._lay_out(mine)
         self._score_rows(batch)
         credit = self._assign_credit(batch, mine)
@@ -211,18 +212,7 @@ class AgentGRPOTrainer(RowTrainer):
             kept.rows = kept.rows if self._kl_in_reward else []
         return kept
 
-    @property
-    def _kl_in_reward(self) -> bool:
-        return self.beta != 0.0 and self.args.kl_in == "reward"
-
-    def _share_out(self, episodes: list[TrainingEpisode]) -> list[TrainingEpisode]:
-        """Give each process about the same number of tokens; whole episodes stay together."""
-        if self.accelerator.num_processes > 1:
-            episodes = gather_object(episodes)
-        return balance(episodes, self.accelerator.num_processes)[self.accelerator.process_index]
-
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
-        """Make tensors of the rows, of equal shape on all processes, and weigh their tokens."""
         count = torch.tensor([sum(len(e.rows) for e in episodes)], device=self.accelerator.device)
         n_rows = int(self.accelerator.gather(count).max()) + 1
         batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
@@ -231,12 +221,8 @@ class AgentGRPOTrainer(RowTrainer):
         return batch
 
     def _weigh(self, batch: Batch, mask: torch.Tensor) -> torch.Tensor:
-        by = self.args.loss_normalization
-        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, self._total, self._rollout_tokens)
-
-    def _total(self, count: torch.Tensor) -> torch.Tensor:
-        """Sum over processes."""
-        return self.accelerator.reduce(count, reduction="sum")
+        by, total = self.args.loss_normalization, functools.partial(self.accelerator.reduce, reduction="sum")
+        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self._rollout_tokens)
 
     # Credit.
 
@@ -266,7 +252,6 @@ class AgentGRPOTrainer(RowTrainer):
         }
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
-        """Return what the forward passes know that credit depends on."""
         if not self._kl_in_reward:
             return {}
         # The plain log-ratio (k1): its expectation is the KL, and as a reward it needs no gradient of its own.
@@ -340,7 +325,6 @@ class AgentGRPOTrainer(RowTrainer):
                 target.extend(values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and show tensorboard the episodes of which the other trackers get a table."""
         of_a_step = "loss" in logs  # and not of an evaluation or of the whole run
         super().log(logs, start_time)
         if of_a_step and self.log_completions and self.accelerator.is_main_process:
@@ -382,15 +366,8 @@ def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 def repeated_share(sequences: Sequence[Sequence[int]], n: int = 4) -> float:
     """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
 
-    It grows with the number of tokens even where the text does not change, so that only rollouts of the same size are
-    comparable.
-
-    Args:
-        sequences: sampled token ids, one sequence per turn: n-grams do not reach over the environment's words.
-        n: length of the n-grams.
-
-    Returns:
-        In [0, 1); 0 where no sequence has n tokens.
+    N-grams do not reach over the environment's words: there is one sequence of sampled ids per turn. The share grows
+    with the number of tokens, so that only rollouts of the same size are comparable; 0 where no sequence has n tokens.
     """
     # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
     factors = np.random.default_rng(0).integers(2**63, size=n, dtype=np.uint64) * np.uint64(2) + np.uint64(1)

@@ -3,12 +3,7 @@
     loss of a batch = sum over all tokens of  weight x loss per token
 
 Shapes: B rows, T tokens. A row may hold several steps of an episode, and tokens of the environment between them. Every
-loss here is (B, T) without averaging, and `loss_weights` gives the weights. A sum can be cut into micro-batches
-anywhere, a mean of means cannot.
-
-vLLM and the trainer compute the same logprob with different kernels and often in another precision, which biases the
-policy gradient a little. `engine_ratio` weights each token by trainer/engine, which removes the bias; bounding the
-weight keeps one odd token from ruling the batch.
+loss here is (B, T) without averaging: a sum can be cut into micro-batches anywhere, a mean of means cannot.
 """
 
 from __future__ import annotations
@@ -24,12 +19,10 @@ has an exp() that overflows, and a single inf makes every weight NaN."""
 
 
 class PolicyLoss(NamedTuple):
-    """The policy's loss and what was clipped.
+    """The loss (B, T) to be minimised, and where (B, T, bool) it was clipped.
 
-    Attributes:
-        loss: (B, T) to be minimised.
-        low: (B, T) True where a bad action had become so much less likely that the gradient was cut off.
-        high: (B, T) True where a good action had become so much more likely, or (dual clip) a bad one far too likely.
+    `low`: a bad action had become so much less likely that the gradient was cut off. `high`: a good action had become
+    so much more likely, or (dual clip) a bad one far too likely.
     """
 
     loss: torch.Tensor
@@ -48,8 +41,6 @@ def probability_ratio(
         step_of: (B, T) step that sampled the token, -1 where the environment wrote it.
         level: "token" gives each token its own ratio (PPO). "step" and "sequence" give all tokens of a step, or all
             sampled tokens of a row, the geometric mean of theirs: s = exp(mean log-ratio) (GSPO, arXiv:2507.18071).
-            A single token then cannot push a whole action out of the trust region, nor be clipped alone. With step GAE
-            this is StepPO: step-level advantages and step-level ratios.
 
     Returns:
         (B, T), with gradient; 1 on the environment's tokens.
@@ -77,18 +68,14 @@ def clipped_loss(
 ) -> PolicyLoss:
     """PPO's clipped objective (arXiv:1707.06347): -min(ratio A, clip(ratio, 1 - low, 1 + high) A).
 
-    The minimum is pessimistic: once an action is better by more than the clip, there is nothing more to gain from it in
-    this batch, but a move in the wrong direction can always be taken back.
-
     Args:
         ratio: (B, T) from `probability_ratio`.
         advantages: (B, T).
         low: how far a bad action may fall.
         high: how far a good action may rise. More than `low` ("clip-higher", DAPO, arXiv:2503.14476) leaves room for
             rare tokens: one of probability 0.01 can otherwise not get beyond 0.012 in one batch, one of 0.9 is free.
-        dual: for A < 0 the minimum has no floor: an action that has become far *more* likely although it is bad would
-            rule the batch. The loss is then cut at -dual A (dual clip, arXiv:1912.09729, which uses 3; TRL calls it
-            `delta`). None leaves it out.
+        dual: for A < 0 the minimum has no floor: a bad action that has become far more likely would rule the batch. The
+            loss is then cut at -dual A (dual clip, arXiv:1912.09729, which uses 3; TRL's `delta`). None leaves it out.
     """
     pulled = ratio if dual is None else ratio.clamp(max=dual)
     loss = -torch.minimum(pulled * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
@@ -101,8 +88,8 @@ def clipped_loss(
 def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor, cap: float = 5.0) -> PolicyLoss:
     """REINFORCE with a capped importance weight (CISPO, arXiv:2506.13585): -min(ratio, cap) A log p.
 
-    PPO's clip silences a token, and the first to leave the trust region are the rare ones that turn a chain of thought
-    around ("wait", "however"). Here only the weight is cut off, so that every token keeps a gradient.
+    PPO's clip silences a token, first of all the rare ones that turn a chain of thought around. Here only the weight is
+    cut off, so that every token keeps a gradient.
 
     Args:
         ratio: (B, T) importance weights; their gradient is not used.
@@ -130,9 +117,7 @@ def value_loss(
 ) -> torch.Tensor:
     """Squared error of the critic, clipped like the policy: 0.5 max((v - R)^2, (clip(v, v_old +- c) - R)^2).
 
-    Without the clip a few minibatches with large errors can move a critic that shares nothing else with the policy's
-    trust region (PPO's implementation, openai/baselines; its use is debated: "What Matters in On-Policy RL",
-    arXiv:2006.05990).
+    The clip is that of PPO's implementation (openai/baselines); its use is debated (arXiv:2006.05990).
 
     Args:
         values: (B, T) with gradient.
@@ -160,19 +145,14 @@ def loss_weights(
 ) -> torch.Tensor:
     """Weigh tokens so that all units count the same and all weights sum to 1, or by a constant.
 
-    The weights are fixed when the rollout is laid out, over all processes. So the gradient of a rollout does not depend
-    on how its rows are shuffled, cut into micro-batches or shared between processes, and each minibatch is an unbiased
-    sample of it. The choice decides what counts more:
+    The weights are fixed when the rollout is laid out, over all processes, so that its gradient does not depend on how
+    its rows are shuffled, cut or shared.
 
         token     every token alike: long episodes and long steps count more (DAPO, arXiv:2503.14476)
         sequence  every row alike: an episode whose context was rewritten has as many votes as rows
         step      every step alike, however many tokens it took: the unit of the step-level MDP
         episode   every episode alike, however many steps it took (GRPO's original form, arXiv:2402.03300)
-        constant  every token 1 / (episodes of a rollout x tokens that an episode may have), both from the settings
-                  (Dr. GRPO, arXiv:2503.20783; TRL's `dr_grpo` divides by rows x `max_completion_length`)
-
-    With "constant" the weight of a token does not depend on the other episodes. The weights then do not sum to 1
-    but to the share of the budget that was used: the loss grows with the length of the episodes.
+        constant  every token 1 / constant (Dr. GRPO, arXiv:2503.20783): the weights do not sum to 1
 
     Args:
         mask: (B, T) True for tokens that are trained on.
@@ -180,7 +160,7 @@ def loss_weights(
         episode_of: (B,) number of the row's episode, from 0 on; whole episodes stay on one process.
         by: the choice above.
         total: sums a count over all processes.
-        constant: what "constant" divides by, tokens of a rollout over all processes.
+        constant: tokens that a rollout may have, over all processes.
 
     Returns:
         (B, T) float32, 0 outside the mask; all 0 if nothing is trained on.
@@ -214,6 +194,10 @@ def engine_ratio(
 ) -> torch.Tensor:
     """Return the importance weight of each token under bounded importance sampling.
 
+    An engine computes the logprob of a token with other kernels, in another precision or with older weights, which
+    biases the policy gradient. The weight trainer/engine removes the bias, and its bounds keep one odd token from
+    ruling the batch.
+
     Args:
         logps: (B, T) logprobs under the trainer's weights before the update, detached.
         engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none, which counts as no
@@ -221,8 +205,7 @@ def engine_ratio(
         action_mask: (B, T) 1 where the policy sampled the token.
         mode: "token_truncate" clamps exp(logps - engine_logps) to [low, high] (truncated importance sampling, Yao et
             al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" gives
-            tokens outside a weight of 0; "sequence_truncate" and "sequence_mask" do the same to the ratio of the whole
-            row.
+            tokens outside a weight of 0; "sequence_..." do the same to the ratio of the whole row.
         low: lower bound, None for none.
         high: upper bound, None for none.
 
@@ -250,11 +233,9 @@ def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: to
 
 
 def overlong_penalty(length: int, limit: int, buffer: int) -> float:
-    """Return what to add to the reward of a step of this many tokens (DAPO, arXiv:2503.14476, section 3.4, eq. 13).
+    """Return what to add to the reward of a step of this many tokens (DAPO, arXiv:2503.14476, eq. 13).
 
-    A step that is cut off at the limit and scored 0 teaches the policy that its reasoning was wrong, when it was only
-    long. Leaving it out of the update teaches nothing. This is 0 up to `limit - buffer` tokens, falls linearly to -1 at
-    `limit`, and stays there.
+    0 up to `limit - buffer` tokens; falls linearly to -1 at `limit` and stays there.
     """
     return min(0.0, max(-1.0, (limit - buffer - length) / buffer))
 
@@ -262,8 +243,7 @@ def overlong_penalty(length: int, limit: int, buffer: int) -> float:
 class RunningMeans:
     """Means and maxima over tokens that are collected piece by piece, and exchanged between processes once.
 
-    A mean of the pieces' means would depend on how the batch was cut, and an exchange per piece costs more than the
-    numbers are worth.
+    A mean of the pieces' means would depend on how the batch was cut.
     """
 
     def __init__(self) -> None:

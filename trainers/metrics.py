@@ -38,13 +38,9 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 def write_episodes(
     trainer: Any, kind: str, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None] | None = None
 ) -> None:
-    """Write episodes as a trajectory file of a trainer's present step.
+    """Write episodes as the trajectory file `kind` of a trainer's present step.
 
-    Args:
-        trainer: an `AgentGRPOTrainer`.
-        kind: what the name of the file begins with.
-        episodes: what to write.
-        credit: of each episode, None where it was not trained on; the viewer colours the policy's tokens by it.
+    `credit` of each episode is None where it was not trained on; the viewer colours the policy's tokens by it.
 
     Raises:
         RolloutError: if the file cannot be written, for example because the disk is full.
@@ -94,13 +90,9 @@ def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit |
 def show_on_tensorboard(
     callbacks: Iterable[TrainerCallback], table: Mapping[str, Any], *, step: int, limit: int
 ) -> None:
-    """Give tensorboard, which has no tables, the episodes of TRL's table of completions as texts.
+    """Give tensorboard, which has no tables, up to `limit` episodes of TRL's table of completions as texts.
 
-    Args:
-        callbacks: of the trainer; without one of tensorboard's nothing happens.
-        table: the columns "prompt" and "completion" (messages), "advantages", and "rewards" with "reward".
-        step: the training step.
-        limit: most episodes.
+    The columns of the table are "prompt" and "completion" (messages), "advantages", and "rewards" with "reward".
     """
     columns = (table["prompt"], table["completion"], table["rewards"]["reward"], table["advantages"])
     shown = list(zip(*columns, strict=True))[:limit]

@@ -5,14 +5,12 @@
     ...
     the last     begin n - m more               train all
 
-What is not done when a batch is full is interrupted, in the middle of a turn if need be, and goes on in the next
-rollout, under the next weights (Kimi k1.5, arXiv:2501.12599, calls it partial rollouts; APRIL, arXiv:2509.18521,
-over-samples with them). Each token keeps the logprob and the version of the weights that sampled it, and the importance
-sampling of `losses.engine_ratio` evens out the difference.
+What is not done when a batch is full is interrupted and goes on in the next rollout, under the next weights (Kimi k1.5,
+arXiv:2501.12599; APRIL, arXiv:2509.18521). Each token keeps the logprob and the version of the weights that sampled it,
+and `losses.engine_ratio` evens out the difference.
 
-The rule: every group that was begun is trained on once, and those that were begun in the rollout before come first. So
-the episodes of a run are those of the sampler's tasks, all of them, and none is more than one rollout older than the
-weights that learn from it. To drop what is not done, as is usual, would be biased: what is not done is long.
+Every group that was begun is trained on once, and those that were begun in the rollout before come first: none is more
+than one rollout older than the weights that learn from it. To drop what is not done would be biased: it is long.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class GroupsInPlay:
             temperature: of the policy's sampling.
 
         Returns:
-            The episodes of the groups that are due, and of the first others that are done: `wanted` groups, or all.
+            The episodes of `wanted` groups, or of all: those that are due, and the first others that are done.
         """
         for episode in self._rollout.add(specs):
             self._groups.setdefault(episode.spec.group, []).append(episode)
@@ -82,10 +80,9 @@ class GroupsInPlay:
 class PartialRollouts:
     """Chooses what each rollout begins, and keeps in the trainer's state what it left unfinished.
 
-    Each process does this for its own share of the tasks. Groups are numbered through the run, in the order of the
-    sampler; processes take equal shares of each batch. A run that is resumed plays what was in play when the checkpoint
-    was made anew, from its tasks, and no group twice. A checkpoint made between two updates on the same rollout plays
-    that rollout's groups again, as a run without over-sampling does.
+    Groups are numbered through the run, in the order of the sampler; processes take equal shares of each batch. A run
+    that is resumed plays what was in play when the checkpoint was made anew, and no group twice. A checkpoint made
+    between two updates on the same rollout plays that rollout's groups again, as a run without over-sampling does.
     """
 
     def __init__(self, scheduler: RolloutScheduler) -> None:

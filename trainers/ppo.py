@@ -1,13 +1,10 @@
 """`AgentPPOTrainer`: the same episodes, rows and losses, with a critic.
 
-The critic predicts at every token what the rest of an episode is worth. Credit then needs no other episode of the same
-task: a step is good if the value rose by more than expected. What is added to AgentGRPOTrainer:
-
     one scoring pass before any update    old logprobs and old values, the same for all epochs
-    credit                                a GAE estimator (estimators/gae.py)
-    loss                                  policy loss + vf_coef x clipped value loss, one forward and backward pass
-    optimizer                             a learning rate and a gradient clip of its own for the critic
-    checkpoints                           the policy's folder is a plain Hugging Face model, with the critic in critic/
+credit                                a GAE estimator (estimators/gae.py)
+loss                                  policy loss + vf_coef x clipped value loss, one forward and backward pass
+optimizer                             a learning rate and a gradient clip of its own for the critic
+checkpoints                           the policy's folder is a plain Hugging Face model, with the critic in critic/
 """
 
 from __future__ import annotations
@@ -22,16 +19,9 @@ from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch
-from agent_gym.trainers.config import AgentGRPOConfig, AgentPPOConfig
+from agent_gym.trainers.config import AgentPPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline
-from agent_gym.trainers.critic import (
-    PREFIX,
-    attach,
-    load_critic,
-    make_critic,
-    policy_only,
-    save_critic,
-)
+from agent_gym.trainers.critic import PREFIX, attach, load_critic, make_critic, policy_only, save_critic
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.losses import value_loss
 from agent_gym.trainers.rows import Scores
@@ -40,14 +30,7 @@ from agent_gym.trainers.rows import Scores
 class AgentPPOTrainer(AgentGRPOTrainer):
     """Train a language model on an environment by PPO (arXiv:1707.06347) with a critic.
 
-    Args:
-        model: a model id, a folder, or a loaded model.
-        env: the Gymnasium id to train on; may be left out when the data sets name their environments.
-        args: the settings.
-        **kwargs: as for `AgentGRPOTrainer`.
-
-    Raises:
-        ConfigError: for settings, data sets, models or environments that cannot work.
+    Arguments and errors are those of `AgentGRPOTrainer`; `args` is an `AgentPPOConfig`.
     """
 
     _tag_names = ["trl", "agent-gym", "ppo"]
@@ -73,14 +56,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             critic.backbone.float()
         attach(self.model, critic.to(self.accelerator.device))
         self.add_callback(_FreezePolicy(self))
-
-    def check_settings(self, args: AgentGRPOConfig) -> None:
-        """Raise `ConfigError` for an estimator that would leave the critic unused."""
-        if not args.estimator.needs_critic:
-            raise ConfigError(
-                f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
-                "one of gae, step_gae, bilevel_gae"
-            )
 
     @property
     def warming_up(self) -> bool:
@@ -124,7 +99,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         returns, errors = batch["returns"][mask], (batch["returns"] - batch["old_values"])[mask]
         sums = [torch.tensor(float(len(returns)), device=returns.device)]
         sums += [part for values in (returns, errors) for part in (values.sum(), (values**2).sum())]
-        count, r, rr, e, ee = self._total(torch.stack(sums).float()).tolist()
+        count, r, rr, e, ee = self.accelerator.reduce(torch.stack(sums).float(), reduction="sum").tolist()
         if not count:
             return
         spread, missed = rr / count - (r / count) ** 2, ee / count - (e / count) ** 2
@@ -213,8 +188,7 @@ class _FreezePolicy(TrainerCallback):
     """Keeps the policy where it is while the critic warms up, by dropping its gradients.
 
     A gradient of zero is not enough: AdamW would still decay the weights, and count steps that make the first real one
-    three times too long (its averages start from zero, and the correction for that would be over). A parameter without
-    gradient is left alone.
+    three times too long. A parameter without gradient is left alone.
     """
 
     def __init__(self, trainer: AgentPPOTrainer) -> None:

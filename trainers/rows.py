@@ -1,9 +1,7 @@
 """`RowTrainer`: a variable number of rows through TRL's fixed number of steps.
 
-TRL's trainer knows one row per prompt and one forward pass per micro-step. Episodes give as many rows as they must, of
-very different lengths. This class holds what lies between a batch of rows and an optimizer step: which tokens are
-scored, the loss, how rows are shuffled and cut, and when processes exchange gradients. The rows come from the subclass
-(`_generate_and_score_completions`).
+TRL's trainer knows one row per prompt and one forward pass per micro-step; episodes give as many rows as they must.
+This class holds what lies between a batch of rows and an optimizer step. The rows come from the subclass.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import derive_seed
-from agent_gym.trainers.batch import Batch, PackingCheck, micro_batches, pack, take, unpack
+from agent_gym.trainers.batch import Batch, check_packing, micro_batches, pack, take, unpack
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.losses import (
@@ -72,12 +70,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
-        if self.args.packing:
-            self.add_callback(PackingCheck(self))
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What checkpoints keep apart from the fields of the trainer's state: a dictionary, in spite of its type."""
+        """What checkpoints keep apart from the fields of the trainer's state."""
         return cast(dict[str, Any], self.state.stateful_callbacks)
 
     @property
@@ -105,7 +101,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return "train" if self.model.training else "eval"
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Make the accelerator, and let FSDP2 compute in bf16 without rounding what comes out of it.
+        """Let FSDP2 compute in bf16 without rounding what comes out of it.
 
         accelerate would cast the outputs to bf16, which are logprobs and values here, and sum gradients in bf16.
         """
@@ -129,8 +125,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
         """Run the policy over rows and score the sampled tokens only; with `critic` value them in the same pass.
 
-        The environment's tokens are context and nothing else: they have no label, so that no logprob of theirs exists
-        that a loss could pick up by mistake, and on a GPU the output layer skips them.
+        The environment's tokens have no label, so that no logprob of theirs exists that a loss could pick up by
+        mistake, and on a GPU the output layer skips them.
         """
         inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
         inputs["labels"] = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
@@ -168,7 +164,6 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return Scores(logps, values=values[0] if values else None)
 
     def _score_rows(self, batch: Batch) -> None:
-        """Score the rows before any update, as far as credit and loss will need it."""
         if self._scores_first:
             self._take_scores(batch, self._score(self.model, batch))
         if self.beta != 0.0 and self.ref_model is not None:
@@ -184,9 +179,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
-        args = self.args
-        single = args.gradient_accumulation_steps % self._uses == 0
-        return not single or (self.beta != 0.0 and args.kl_in == "reward")
+        return self._kl_in_reward or self.args.gradient_accumulation_steps % self._uses != 0
+
+    @property
+    def _kl_in_reward(self) -> bool:
+        return self.beta != 0.0 and self.args.kl_in == "reward"
 
     def _take_scores(self, batch: Batch, scores: Scores) -> None:
         batch["old_logps"] = scores.logps
@@ -217,8 +214,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _loss_scale(self) -> float:
         """What the weighted sum is multiplied by.
 
-        The weights of a rollout sum to 1 over all processes. An optimizer step sees a part of the rollout, and
-        processes average their gradients instead of adding them.
+        The weights of a rollout sum to 1 over all processes; an optimizer step sees a part of it, and processes
+        average.
         """
         share = self._chunks / self.current_gradient_accumulation_steps
         return self.accelerator.num_processes * share
@@ -264,6 +261,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self._chunks
+        if self.args.packing and self._generated_in < 0:
+            check_packing(self)
         if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
             self._generated = self._generate_and_score_completions(generation_batch)
             self._generated_in = self._rollout_number
@@ -294,8 +293,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _pieces(self, batch: Batch) -> list[torch.Tensor]:
         """Divide rows into the micro-batches of one forward pass each, equally many on all processes.
 
-        A budget of rows does that by itself, because all processes have equally many. Filled by tokens, a process that
-        needs fewer gets micro-batches of the dummy row, which stands last.
+        Filled by tokens, a process that needs fewer gets micro-batches of the dummy row, which stands last.
         """
         args, lengths = self.args, batch["attention_mask"].sum(1).tolist()
         if args.micro_batch_tokens is None:
@@ -322,11 +320,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return norm
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run one optimizer micro-step: all rows of the minibatch, one micro-batch after the other.
-
-        Returns:
-            The summed loss, detached.
-        """
+        """Run all rows of a minibatch, one micro-batch after the other, and return the summed loss, detached."""
         started = time.perf_counter()
         model.train()
         chunk = self._prepare_inputs(inputs)

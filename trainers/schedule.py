@@ -10,13 +10,10 @@ When to play:
                            | update 0 |           | update 1 |
     partial    as sync, but a rollout ends when its batch is full             partial.py, with `over_sampling`
 
-Ahead: weights are handed over between rollouts only, so that all tokens of a rollout have the same author, one rollout
-of updates behind the trainer and never more. Each token's logprob under its author is known, and the correction of the
-engine's rounding (`losses.engine_ratio`) corrects this difference, too: truncated importance sampling (IMPALA,
-arXiv:1802.01561; one step behind costs next to nothing: Noukhovitch et al., arXiv:2410.18252).
+Ahead: all tokens of a rollout have the same author, which is one rollout of updates behind the trainer and never more.
+`losses.engine_ratio` corrects this difference, too (IMPALA, arXiv:1802.01561; Noukhovitch et al., arXiv:2410.18252).
 
-Nothing is logged of the chosen episodes alone, or a filter could make a policy look better than it is: rewards and
-their spread are those of the sampler's tasks, and the numbers about episodes those of all that were played.
+Rewards and their spread are logged of the sampler's tasks, before a filter could make a policy look better than it is.
 """
 
 from __future__ import annotations
@@ -51,13 +48,11 @@ class RolloutScheduler:
     def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
         self.trainer, self.policy = trainer, policy
         self._budget, self._curriculum = trainer.args.budget, trainer.args.curriculum
+        self._partial = PartialRollouts(self)
         self._begun_ahead: tuple[list[EpisodeSpec], Future[list[Episode]]] | None = None
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
-        """Play one rollout.
-
-        Args:
-            rows: this process's rows of the data set, each task repeated for its group.
+        """Play one rollout of this process's rows of the data set, each task repeated for its group.
 
         Returns:
             All episodes of this process, also greedy ones, and the groups, of all processes, that are trained on.
@@ -87,8 +82,7 @@ class RolloutScheduler:
     def _refill(self, seed: int, returns: dict[int, list[float]], source_of: dict[int, int]) -> list[Episode]:
         """Play further tasks in place of those that agree (DAPO), each process its share of every round.
 
-        Adds the new groups to `returns` and `source_of`. Too few groups after the last round are not made up for: a
-        batch that is filled with groups that agree has the same gradient and costs more.
+        Adds the new groups to `returns` and `source_of`. Too few groups after the last round are not made up for.
         """
         trainer, args, size = self.trainer, self.trainer.args, self.trainer.num_generations
         rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
@@ -115,7 +109,6 @@ class RolloutScheduler:
 
     @functools.cached_property
     def runner(self) -> Runner:
-        """The rollout loop with the trainer's engine."""
         trainer, args = self.trainer, self.trainer.args
         if self.policy is None:
             model = trainer.accelerator.unwrap_model(trainer.model)
@@ -183,10 +176,6 @@ class RolloutScheduler:
         # A daemon, so that an interrupted run does not wait for it.
         threading.Thread(target=play, name="rollout-ahead", daemon=True).start()
 
-    @functools.cached_property
-    def _partial(self) -> PartialRollouts:
-        return PartialRollouts(self)
-
     def _wait(self) -> None:
         """Let the rollout that was begun ahead end: an engine serves one at a time. `_take_ahead` raises its error."""
         if self._begun_ahead is not None:
@@ -195,11 +184,7 @@ class RolloutScheduler:
             self._log({"time/rollout_awaited": time.perf_counter() - started})
 
     def _take_ahead(self, specs: Sequence[EpisodeSpec]) -> list[Episode] | None:
-        """Return the episodes, or None if these were not played ahead; warns if others were.
-
-        Raises:
-            RolloutError: what the rollout failed with.
-        """
+        """Return the episodes, or None with a warning if others were played; raises what the rollout failed with."""
         if self._begun_ahead is None:
             return None
         self._wait()
@@ -286,9 +271,13 @@ class RolloutScheduler:
             for group, values in returns.items():
                 compared[source_of[group]] += values
         spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in compared.values()]
+        # How many optimizer steps came after the weights that sampled a token.
+        runs = gather_object([run for e in sampled(episodes) for made in e.steps for run in made.versions])
+        ages = [(self.trainer.state.global_step - version, count) for version, count in runs]
         self._log(
-            staleness(sampled(episodes), self.trainer.state.global_step)
-            | {
+            {
+                "rollout/staleness": sum(age * count for age, count in ages) / max(1, sum(count for _, count in ages)),
+                "rollout/staleness_max": max((age for age, _ in ages), default=0),
                 "reward": sum(scored) / max(1, len(scored)),
                 "reward_std": sum(spreads) / len(spreads),
                 "frac_reward_zero_std": sum(spread < 1e-6 for spread in spreads) / len(spreads),
@@ -301,17 +290,14 @@ class RolloutScheduler:
 def group_specs(
     rows: Sequence[Mapping[str, Any]], *, first: int, group_size: int, sampling_seed: int
 ) -> list[EpisodeSpec]:
-    """Turn rows that a sampler repeated `group_size` times into episodes.
+    """Turn rows that a sampler repeated `group_size` times into one spec each, members of a group side by side.
 
     Args:
-        rows: one row per episode; the members of a group stand next to each other.
-        first: global position of the first row among all processes.
-        group_size: episodes per task, G.
+        rows: one row per episode.
+        first: global position of the first row among all processes. Seeds depend on the global position alone, so that
+            one process and four sample the same episodes.
+        group_size: episodes per task, G. Members share task and environment seed and differ in sampling only.
         sampling_seed: base of the sampling seeds of this rollout.
-
-    Returns:
-        One spec per row. Members of a group share task and environment seed and differ in sampling only. The seeds
-        depend on the global position alone, so that one process and four sample the same episodes.
     """
     return [
         EpisodeSpec(
@@ -343,10 +329,3 @@ def _returns(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[
         if reward == reward:  # an episode whose machinery broke has NaN
             returns[group].append(reward)
     return returns, {group: source for group, _, _, source in played}, len(played)
-
-
-def staleness(episodes: Sequence[Episode], step: int) -> dict[str, float]:
-    """How many of the `step` optimizer steps came after the weights that sampled a token: mean over tokens and most."""
-    runs = gather_object([run for episode in episodes for made in episode.steps for run in made.versions])
-    age = sum((step - version) * count for version, count in runs) / max(1, sum(count for _, count in runs))
-    return {"rollout/staleness": age, "rollout/staleness_max": max((step - version for version, _ in runs), default=0)}

@@ -1,20 +1,19 @@
 """Which groups of episodes are trained on, and how long they may be.
 
-A group whose members all earned the same teaches nothing: its advantages are zero, or noise where a
-critic or a normaliser makes them something else. Two papers act on it. RAGEN ranks the groups of a rollout by the
-spread of their returns and trains on the top (`keep_groups`). DAPO drops the groups that agree and plays further tasks
-until the batch is full again (`informative_groups`, `tasks_to_draw`, `fresh_tasks`).
+A group whose members all earned the same teaches nothing. RAGEN ranks the groups of a rollout by the spread of their
+returns and trains on the top (`keep_groups`). DAPO drops the groups that agree and plays further tasks until the batch
+is full again (`informative_groups`, `tasks_to_draw`, `fresh_tasks`).
 
-Everything here is a pure function of numbers that all processes share, so that they agree without talking. The returns
-of a rollout are those of its scored episodes, by group; an episode whose machinery broke has none.
+Everything here is a pure function of numbers that all processes share, so that they agree without talking. An episode
+whose machinery broke has no return.
 """
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,19 +27,15 @@ Returns = Mapping[int, Sequence[float]]
 def keep_groups(returns: Returns, fraction: float, source_of: Mapping[int, int]) -> list[int]:
     """Choose the groups with the largest spread of returns: StarPO-S's uncertainty filter (RAGEN, arXiv:2504.20073).
 
-    Which groups those are depends on the returns of this rollout, so that the choice biases the gradient towards tasks
-    of middling difficulty. That is the point, as in prioritised replay.
-
     Args:
         returns: of the groups to choose from.
         fraction: in (0, 1], the share of groups to keep, rounded down as in RAGEN (0.25 of 8 are 2, and of 7 it is 1),
             but never fewer than one.
-        source_of: environment of each group. The groups of each are ranked among themselves: spreads are in units of
-            reward, so that in one ranking the environment of larger rewards would take all places.
+        source_of: environment of each group. The groups of each are ranked among themselves: in one ranking the
+            environment of larger rewards would take all places.
 
     Returns:
-        The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower group
-        number. Where no group has a spread, it is a group that agrees: training on it is training on zeros.
+        The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower number.
     """
     # `stdev` is exact, so that neither rounding nor the order of members makes a difference where there is none.
     spreads = {group: statistics.stdev(values) if len(values) > 1 else 0.0 for group, values in returns.items()}
@@ -60,79 +55,56 @@ def informative_groups(returns: Returns) -> list[int]:
 def tasks_to_draw(wanted: int, informative: int, drawn: int) -> int:
     """Return how many tasks the next round of DAPO's dynamic sampling plays (arXiv:2503.14476, section 3.2).
 
-    As many as should fill the batch at the rate seen so far. More would mostly be thrown away, fewer would cost another
-    round, and a round takes as long as its slowest episode; a full batch is the most at a time.
+    As many as should fill the batch at the rate seen so far, at most a full batch, 0 when it is full.
 
     Args:
         wanted: groups of a full batch.
         informative: groups found so far.
         drawn: tasks played for them, at least 1.
-
-    Returns:
-        0 when the batch is full.
     """
     if not informative:
         return wanted
     return min(wanted, math.ceil(max(0, wanted - informative) * drawn / informative))
 
 
-def fresh_tasks(pool: Sequence[int], taken: Iterable[int], count: int, seed: int) -> list[int]:
-    """Draw tasks that the batch does not have yet.
-
-    Args:
-        pool: the tasks to draw from, for example `range(len(dataset))`.
-        taken: tasks of the batch so far.
-        count: how many to draw.
-        seed: decides the draw; the same on every process, another one for every round.
-
-    Returns:
-        Distinct tasks, fewer than `count` where the pool has no more.
-    """
-    known: Collection[int] = set(taken)
-    order = np.random.default_rng(seed).permutation(len(pool))
-    return [pool[int(i)] for i in order if pool[int(i)] not in known][:count]
+def fresh_tasks(pool: Sequence[int], taken: Collection[int], count: int, seed: int) -> list[int]:
+    """Draw up to `count` distinct tasks of the pool that are not in `taken`; the same seed gives the same draw."""
+    known, order = set(taken), np.random.default_rng(seed).permutation(len(pool)).tolist()
+    return [pool[i] for i in order if pool[i] not in known][:count]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCurriculum:
     """A turn budget that grows while training: ScalingInter (AgentGym-RL, arXiv:2509.08755).
 
-    Few turns first: the policy learns to use what it knows, on short episodes that are cheap and whose credit is easy
-    to assign. More turns later: it learns to explore. With all of them from the start, long and aimless episodes drown
-    what there is to learn.
-
-    Attributes:
-        starts: optimizer step at which each stage begins; the first is 0.
-        budgets: turns of each stage.
+    `stages` holds the optimizer step at which each begins, the first at 0, and its turns.
     """
 
-    starts: tuple[int, ...]
-    budgets: tuple[int, ...]
+    stages: tuple[tuple[int, int], ...]
 
     @classmethod
     def parse(cls, text: str) -> TurnCurriculum:
         """Read the text form, for example "0:2,100:4,200:8": 2 turns from step 0 on, 4 from step 100 on, and so on.
 
         Raises:
-            ConfigError: for text of another form, steps or budgets that do not grow, a first step other than 0, or a
-                budget below 1.
+            ConfigError: for text of another form, steps or turns that do not grow, a first step other than 0, or no
+                turns.
         """
         name = f"the turn curriculum is {text!r}"
         try:
-            stages = [tuple(int(number) for number in stage.split(":")) for stage in text.split(",")]
-            starts, budgets = (tuple(column) for column in zip(*stages, strict=True))
+            stages = [(int(step), int(turns)) for step, turns in (stage.split(":") for stage in text.split(","))]
         except ValueError as error:
             raise ConfigError(f"{name}; it must be step:turns pairs like '0:2,100:4,200:8'") from error
-        if starts[0] != 0:
-            raise ConfigError(f"{name}; its first step must be 0 and not {starts[0]}, or that stage has no budget")
-        if budgets[0] < 1:
-            raise ConfigError(f"{name}; an episode needs at least 1 turn, not {budgets[0]}")
-        for what, values in (("steps", starts), ("turns", budgets)):
-            for before, after in zip(values, values[1:], strict=False):
+        if stages[0][0] != 0:
+            raise ConfigError(f"{name}; its first step must be 0 and not {stages[0][0]}, or that stage has no budget")
+        if stages[0][1] < 1:
+            raise ConfigError(f"{name}; an episode needs at least 1 turn, not {stages[0][1]}")
+        for stage, following in itertools.pairwise(stages):
+            for what, before, after in zip(("steps", "turns"), stage, following, strict=True):
                 if after <= before:
                     raise ConfigError(f"{name}; its {what} must grow, but {after} follows {before}")
-        return cls(starts, budgets)
+        return cls(tuple(stages))
 
     def turns(self, step: int) -> int:
         """Return the turn budget at an optimizer step, counted from 0."""
-        return self.budgets[bisect.bisect_right(self.starts, step) - 1]
+        return max(turns for start, turns in self.stages if start <= step)

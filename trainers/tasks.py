@@ -2,8 +2,7 @@
 
 TRL's loop wants a data set. A row only names a task (environment, split, index, seed); the task itself stays in the
 environment. `mix_datasets` joins task lists, and `Mixture` is the order in which their tasks come. The proportions are
-those of groups played; no loss is weighted. Sources drawn at random would keep them on average only, and give batches
-without any task of a small source.
+those of groups played; no loss is weighted.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Datas
         `weight` (its share; the shares of the sources sum to 1).
 
     Raises:
-        ConfigError: for a source without tasks, bad weights, or a task that is in the mixture twice: both copies could
-            come into one batch, whose tasks must differ.
+        ConfigError: for a source without tasks, bad weights, or a task that is in the mixture twice.
     """
     if not datasets or len(datasets) != len(weights):
         raise ConfigError(f"{len(datasets)} data sets and {len(weights)} weights; give one weight for each, at least 1")
@@ -166,10 +164,10 @@ class Mixture:
     def batches(self, batch_tasks: int, seed: int, shuffle: bool = True) -> Iterator[list[int]]:
         """Yield the batches of a run, without end; the same arguments give the same batches.
 
-        Each task comes from the source that is furthest behind its share: no source is ever ahead of its share by a
-        whole task. A source runs through all its tasks before it begins anew, in another order. The tasks of a batch
-        differ: where a source begins anew in the middle of one, tasks that are in it already wait, and where it has no
-        other, the next source takes the turn and gives it back later.
+        Each task comes from the source that is furthest behind its share. A source runs through all its tasks before it
+        begins anew, in another order. The tasks of a batch differ: where a source begins anew in the middle of one,
+        tasks that are in it already wait, and where it has no other, the next source takes the turn and gives it back
+        later.
         """
         passes = [itertools.count() for _ in self.sources]
         queues: list[list[int]] = [[] for _ in self.sources]
@@ -197,7 +195,7 @@ class Mixture:
     def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
         """Draw up to `count` tasks that are not in `taken`, each from a source that is drawn by its share.
 
-        Drawn, because refills are small: rounding every one of them the same way would starve a source.
+        Rounding every small draw the same way would starve a source.
         """
         draws = np.random.default_rng(seed).multinomial(count, self.shares)
         parts = (
@@ -210,11 +208,9 @@ class Mixture:
 class GroupSampler(Sampler[int]):
     """Repeat each task for its group, and each batch of tasks for the steps that reuse it.
 
-    TRL's `RepeatSampler` draws the order of every epoch from one running generator. A resumed run starts that
-    generator anew, so that after the first epoch it trains on other tasks than the run it continues. Here the order
-    is a function of (seed, epoch).
-
-    The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN, arXiv:2504.20073).
+    TRL's `RepeatSampler` draws from one running generator, which a resumed run starts anew. Here the order is a
+    function of (seed, epoch). The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN,
+    arXiv:2504.20073).
 
     Args:
         size: number of tasks.
@@ -295,8 +291,7 @@ class GroupSampler(Sampler[int]):
 class EpochCallback(TrainerCallback):
     """Tells the sampler which epoch begins.
 
-    transformers does so, too, but not through the loader that skips batches after a restart on several processes: the
-    run would go on in the order of epoch 0.
+    transformers does not do so through the loader that skips batches after a restart on several processes.
     """
 
     sampler: GroupSampler | None = None

@@ -7,65 +7,38 @@ with one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.credit import Credit, Estimate, Experience
 from agent_gym.trainers.estimators import gae, groups
-from agent_gym.trainers.estimators.groups import PROCESS_NORMS, SCALES, normalize_process
+from agent_gym.trainers.estimators.groups import SCALES
 
-__all__ = [
-    "ESTIMATORS",
-    "PROCESS_NORMS",
-    "SCALES",
-    "Credit",
-    "Estimate",
-    "Estimator",
-    "Experience",
-    "get_estimator",
-    "normalize_process",
-]
+__all__ = ["ESTIMATORS", "SCALES", "Credit", "Estimate", "Estimator", "Experience", "get_estimator"]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimator:
-    """An estimator and what it needs.
+class Estimator(NamedTuple):
+    """An estimator, and whether it needs a critic, several episodes of a task, or a greedy episode of each task."""
 
-    Attributes:
-        name: its name in the settings.
-        estimate: from episodes to advantages.
-        summary: one line on what it does.
-        needs_critic: whether it reads `Experience.values` and `last_values`.
-        needs_groups: whether it learns only from tasks that were played several times.
-        needs_baseline: whether it reads `Experience.baselines`, from a greedy episode of each task.
-    """
-
-    name: str
     estimate: Callable[[Experience, Credit], Estimate]
-    summary: str
     needs_critic: bool = False
     needs_groups: bool = False
     needs_baseline: bool = False
 
 
-_ALL = (
-    Estimator("grpo", groups.estimate_grpo, "return against the group's mean, by its spread", needs_groups=True),
-    Estimator("dr_grpo", groups.dr_grpo, "return against the group's mean", needs_groups=True),
-    Estimator("rloo", groups.rloo, "return against the mean of the others", needs_groups=True),
-    Estimator("remax", groups.remax, "return against that of a greedy episode", needs_baseline=True),
-    Estimator("reinforce_pp", groups.reinforce_pp, "discounted return of each token, whitened"),
-    Estimator(
-        "reinforce_pp_baseline",
-        groups.reinforce_pp_baseline,
-        "return against the group's mean, whitened over the batch",
-        needs_groups=True,
-    ),
-    Estimator("gigpo", groups.gigpo, "grpo, plus steps against others from the same state", needs_groups=True),
-    Estimator("gae", gae.estimate_gae, "critic; credit by tokens", needs_critic=True),
-    Estimator("step_gae", gae.estimate_step_gae, "critic; credit by steps", needs_critic=True),
-    Estimator("bilevel_gae", gae.bilevel_gae, "critic; credit by steps, then by tokens", needs_critic=True),
-)
-ESTIMATORS: dict[str, Estimator] = {estimator.name: estimator for estimator in _ALL}
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": Estimator(groups.estimate_grpo, needs_groups=True),
+    "dr_grpo": Estimator(groups.dr_grpo, needs_groups=True),
+    "rloo": Estimator(groups.rloo, needs_groups=True),
+    "remax": Estimator(groups.remax, needs_baseline=True),
+    "reinforce_pp": Estimator(groups.reinforce_pp),
+    "reinforce_pp_baseline": Estimator(groups.reinforce_pp_baseline, needs_groups=True),
+    "gigpo": Estimator(groups.gigpo, needs_groups=True),
+    "gae": Estimator(gae.estimate_gae, needs_critic=True),
+    "step_gae": Estimator(gae.estimate_step_gae, needs_critic=True),
+    "bilevel_gae": Estimator(gae.bilevel_gae, needs_critic=True),
+}
+"""By the name in the settings."""
 
 
 def get_estimator(name: str) -> Estimator:

@@ -30,17 +30,15 @@ def gae(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the recursion above from the end to the beginning over the moments in the mask.
 
-    PPO, arXiv:1707.06347; GAE, arXiv:1506.02438. What is masked out is jumped over: the next value and the
-    next advantage are carried along until the mask is True again. So tokens of the environment cost no discount, and
-    the last token before a tool's answer looks to the value of the first token after it.
+    PPO, arXiv:1707.06347; GAE, arXiv:1506.02438. What is masked out is jumped over: tokens of the environment cost no
+    discount, and the last token before a tool's answer looks to the value of the first token after it.
 
     Args:
         rewards: (N, T).
         values: (N, T) V of the state before each moment.
         mask: (N, T) True where the policy acted, in any pattern.
-        last_values: (N,) V of the state after the last masked moment: 0 where the task ended, since nothing comes any
-            more, and the critic's value where we stopped the episode, since something would have come. A time limit
-            treated as an end would teach that late states are worthless.
+        last_values: (N,) V of the state after the last masked moment: 0 where the task ended, the critic's value where
+            we stopped the episode. A time limit treated as an end would teach that late states are worthless.
         gamma: discount, or one for each moment (N, T). A discount of 0 is a wall: nothing behind it counts.
         lam: lambda.
 
@@ -60,11 +58,7 @@ def gae(
 
 
 def _over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, K) advantages and returns of the steps that sampled tokens; the value of a step is that of its first token.
-
-    A step without tokens has no value and no place to put credit. It is masked out, and its reward was moved to its
-    neighbour on the way to `acting_rewards`.
-    """
+    """(N, K) advantages and returns of the steps that sampled tokens; a step has the value of its first token."""
     values = experience.to_steps(required(experience.values, "values"))
     rewards, mask = experience.acting_rewards, experience.acting_steps
     return gae(rewards, values, mask, _bootstrap(experience), credit.step_gamma, credit.step_lam)
@@ -99,13 +93,10 @@ def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
 def bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
     """`gae` over steps, then over the tokens of each step by itself, with what comes after the step as a last reward.
 
-    VAGEN's bi-level GAE, arXiv:2510.16907, which RAGEN's code has, too. The target of a step from the upper level,
-    R_k = A_k + V_k, becomes the return of the step's last token, and no value crosses the border of a step: discounts
-    can be mild between steps and strong between tokens, or the other way round. Whitened over tokens.
-
-    R_k is made of what the step earned and of a future. What it earned stays where it was earned, so a token's own KL
-    penalty charges it and the tokens before it, not those after, and counts once; only the future,
-    R_k - (rewards of the step), is added on the last token.
+    VAGEN's bi-level GAE, arXiv:2510.16907. The target of a step from the upper level, R_k = A_k + V_k, becomes the
+    return of the step's last token, and no value crosses the border of a step. What a step earned stays where it was
+    earned, so that a token's own KL penalty counts once; only the future, R_k - (rewards of the step), is added on the
+    last token. Whitened over tokens.
 
     RAGEN's code differs: it takes the value of a step at its last token, where most of the step is already decided, and
     finds the ends of steps by looking for rewards that are not 0, so steps without a reward melt into the next one.

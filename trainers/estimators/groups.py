@@ -1,10 +1,7 @@
 """Advantages without a critic: what an episode earned, compared with other episodes.
 
-The policy gradient stays unbiased if a baseline is subtracted from the return that does not depend on the actions, and
-it becomes less noisy the better that baseline predicts the return. How the policy does on this very task when it tries
-again is a good prediction, and it costs nothing but more episodes. That is the idea of `grpo`, `dr_grpo`, `rloo` and
-`remax`; they differ in who is compared with whom, and in what they divide by. `gigpo` compares steps, too. REINFORCE++
-normalises over the whole batch instead of within a task.
+`grpo`, `dr_grpo`, `rloo` and `remax` take other attempts at the same task for the baseline; they differ in who is
+compared with whom, and in what they divide by. `gigpo` compares steps, too. REINFORCE++ normalises over the batch.
 
 Shapes: N episodes, K steps, L tokens. Groups may have any size, and their members may stand in any order. What cannot
 be computed in a small case (a group of one, a batch that agrees, an episode without tokens) is 0, which for an
@@ -19,7 +16,6 @@ from agent_gym.errors import ConfigError
 from agent_gym.trainers.credit import Credit, Estimate, Experience, required
 
 SCALES = ("group", "batch", "none")
-PROCESS_NORMS = ("none", "trajectory", "group", "batch", "prime")
 EPSILON = 1e-4
 """What `grpo` adds to the deviation; TRL's number."""
 TINY = 1e-8
@@ -57,9 +53,6 @@ def group_std(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
 def whiten(numbers: torch.Tensor, mask: torch.Tensor, sources: torch.Tensor | None = None) -> torch.Tensor:
     """Shift and scale the masked numbers of the whole batch to mean 0 and standard deviation 1.
 
-    It takes no part in the theory: subtracting the mean is a crude baseline, and dividing by the deviation makes one
-    learning rate and one clip range fit rewards of any size.
-
     Args:
         numbers: any shape.
         mask: the same shape, True where a number counts; each has one vote.
@@ -96,10 +89,9 @@ def grpo(
     Args:
         returns: (N,) R, what each episode earned.
         groups: (N,) which episodes answer the same task.
-        scale: "group" divides by the standard deviation of the group, "batch" by that of all episodes
-            (arXiv:2508.08221), "none" by nothing.
-        sources: (N,) environment of each episode: "batch" then takes the episodes of the same environment, since one of
-            rewards up to 100 would leave nothing of another of rewards up to 1. None for one environment.
+        scale: "group" divides by the standard deviation of the group, "batch" by that of all episodes of the same
+            environment (arXiv:2508.08221), "none" by nothing.
+        sources: (N,) environment of each episode. None for one environment.
 
     Returns:
         (N,) exactly 0 in groups that agree, of which a group of one is a case.
@@ -121,9 +113,8 @@ def grpo(
 def with_process_rewards(experience: Experience, credit: Credit, advantages: torch.Tensor) -> Estimate:
     """Hand advantages to the tokens and add the process rewards that followed: A_token = A + sum_j g^(j-k) p_j, j >= k.
 
-    The number of an episode goes to all its tokens: it does not show which of them earned it. A process reward is known
-    to the step, so it credits this step and those before it, which made it possible, and never those after it. Inside R
-    it would credit them too. PRIME (arXiv:2502.01456) adds the two returns in the same way.
+    A process reward credits its step k and those before it, which made it possible, and never those after it. PRIME
+    (arXiv:2502.01456) adds the two returns in the same way.
 
     Args:
         experience: the episodes.
@@ -144,8 +135,7 @@ def dr_grpo(experience: Experience, credit: Credit) -> Estimate:
     """Compare with the mean of the group and leave the units alone: A_i = R_i - mean(R), plus the process rewards.
 
     Dr. GRPO, arXiv:2503.20783: dividing by the spread of the group lets the tasks that are almost always or almost
-    never solved steer the update. (The paper's other half, not dividing the loss by the length, is
-    `loss_normalization="constant"`.)
+    never solved steer the update. The paper's other half is `loss_normalization="constant"`.
     """
     return with_process_rewards(experience, credit, centre(experience.episode_returns, experience.groups))
 
@@ -153,9 +143,8 @@ def dr_grpo(experience: Experience, credit: Credit) -> Estimate:
 def rloo(experience: Experience, credit: Credit) -> Estimate:
     """Compare with the mean of the others: A_i = R_i - mean of R_j over j != i, plus the process rewards.
 
-    REINFORCE leave-one-out, arXiv:2402.14740. GRPO's mean contains the episode itself, so its baseline does depend on
-    the actions that it judges, and its gradient is biased. This one's is not, and the bias turns out to be a factor: in
-    a group of n episodes
+    REINFORCE leave-one-out, arXiv:2402.14740. GRPO's mean contains the episode itself, which biases its gradient, and
+    the bias is a factor: in a group of n episodes
 
         R_i - mean of R_j over j != i  =  n / (n - 1) (R_i - mean(R)).
 
@@ -169,8 +158,7 @@ def rloo(experience: Experience, credit: Credit) -> Estimate:
 def remax(experience: Experience, credit: Credit) -> Estimate:
     """Compare with the greedy episode of the same task: A_i = R_i - R_greedy, plus the process rewards.
 
-    ReMax, arXiv:2310.10505. One extra episode per task, played without sampling, is the baseline, and a single sampled
-    episode is enough to learn from.
+    ReMax, arXiv:2310.10505.
     """
     advantages = experience.episode_returns - required(experience.baselines, "baselines")
     return with_process_rewards(experience, credit, advantages)
@@ -179,17 +167,13 @@ def remax(experience: Experience, credit: Credit) -> Estimate:
 def gigpo(experience: Experience, credit: Credit) -> Estimate:
     """Compare episodes of a task, and steps from a state: A_ik = grpo(R)_i + w grpo(G)_ik (GiGPO, arXiv:2505.10978).
 
-    Episodes of the same task start in the same state and often come back to states that others have seen. Two steps
-    taken in the same state are two answers to the same question, just as two episodes are two answers to the same task.
-
-    G_ik = r_ik + step_gamma G_i,k+1 is what episode i earned from its step k on. The second comparison runs over all
-    steps with the same anchor in the same group of episodes, those of one episode included: an episode that walks in a
-    circle comes back to a state, and the step that walked into the circle is further from the reward than the one that
-    left it. A state that was met once gives 0, so without common states this is GRPO.
+    G_ik = r_ik + step_gamma G_i,k+1 is what episode i earned from its step k on, process rewards included. It is
+    compared over all steps with the same anchor in the same group of episodes, those of one episode included: the step
+    that walked into a circle is further from the reward than the one that left it. A state that was met once gives 0,
+    so without common states this is GRPO.
 
     Reads `scale` (the paper has "group" and "none"), `step_gamma` (below 1 it prefers the shorter way; with 1 a circle
-    costs nothing) and `step_weight`, w. Process rewards count like the outcome in both comparisons: left to the step
-    groups alone they would vanish wherever a state is met once.
+    costs nothing) and `step_weight`, w.
     """
     anchors, mask = required(experience.anchors, "anchors"), experience.step_mask
     scores = returns_to_go(experience.step_rewards, credit.step_gamma)
@@ -204,12 +188,8 @@ def gigpo(experience: Experience, credit: Credit) -> Estimate:
 def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:
     """Score each token by what came after it: A_t = r_t + gamma A_{t+1}, then whitened over all tokens of the batch.
 
-    REINFORCE++, arXiv:2501.03262. A mean and a deviation over hundreds of numbers are better estimates than those over
-    a group of eight, and no task counts more because its group happened to agree.
-
-    Only later rewards count, since a token cannot have caused earlier ones. There is no baseline but the batch's mean,
-    so one episode per task is enough, and a hard task looks like bad play. Process rewards stand at the tokens that
-    earned them.
+    REINFORCE++, arXiv:2501.03262. There is no baseline but the batch's mean, so one episode per task is enough, and a
+    hard task looks like bad play. Process rewards stand at the tokens that earned them.
     """
     returns = returns_to_go(experience.token_rewards, credit.gamma)
     return Estimate(whiten(returns, experience.token_mask, experience.sources) if credit.whiten else returns)
@@ -218,9 +198,8 @@ def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:
 def reinforce_pp_baseline(experience: Experience, credit: Credit) -> Estimate:
     """Compare with the mean of the group, in units of the whole batch: whiten(R - mean(R)), plus the process rewards.
 
-    The group makes up for hard tasks, as in GRPO, but it does not give the unit. Against `grpo` with the scale "batch":
-    here the spread is measured after the difficulty of the tasks was taken out. One vote per episode; an average over
-    tokens would let long episodes set the unit.
+    Against `grpo` with the scale "batch": here the spread is measured after the difficulty of the tasks was taken out.
+    One vote per episode; an average over tokens would let long episodes set the unit.
     """
     advantages = centre(experience.episode_returns, experience.groups)
     if credit.whiten:
@@ -239,12 +218,9 @@ def normalize_process(
 ) -> torch.Tensor:
     """Bring process rewards to one scale: take back what stalling earned, then divide by a size.
 
-    What a tool or a step pays may be 0.01 in one environment and 10 in another; divided by a size, one weight balances
-    process and outcome everywhere. A mean is never subtracted: it would charge or pay every step for merely being
-    there, and a lone process reward would turn into nothing, or into its opposite.
-
-    An episode that we had to stop keeps no positive process reward; negative ones stay. Otherwise one more paid tool
-    call would always beat an answer that may be wrong, up to the limit of steps. Then, with p what is left:
+    A mean is never subtracted: it would charge or pay every step for merely being there. An episode that we had to stop
+    keeps no positive process reward; negative ones stay. Otherwise one more paid tool call would always beat an answer
+    that may be wrong, up to the limit of steps. Then, with p what is left:
 
         none        p
         trajectory  p / root mean square of the trajectory's process rewards
@@ -252,28 +228,21 @@ def normalize_process(
         batch       p / the same over all episodes of the environment
         prime       p / max_k |p_k + step_gamma p_{k+1} + ...| of the trajectory (after PRIME, arXiv:2502.01456)
 
-    The mean runs over the steps that have a process reward. Over all steps, each step that earns nothing would lower it
-    and so raise the worth of the others: the number of steps would pay again. "prime" bounds what process rewards add
-    to an advantage to [-1, 1], however many there are. Agent-R1 divides by the maximum of the whole batch instead, so
-    there the scale of an episode depends on who else is in the batch.
+    The mean runs over the steps that have a process reward: over all steps, the number of steps would pay again.
+    "prime" bounds what process rewards add to an advantage to [-1, 1], however many there are.
 
     Args:
         process: (N, K) process reward of each step.
         step_mask: (N, K) True where there is a step.
         groups: (N,) which episodes answer the same task.
         truncated: (N,) True where we stopped the episode.
-        norm: one of `PROCESS_NORMS`.
+        norm: the choice above.
         step_gamma: discount per step.
         sources: (N,) environment of each episode, None for one environment.
 
     Returns:
         (N, K) of the same sign as what is left after the first rule, 0 in padding.
-
-    Raises:
-        ConfigError: for an unknown norm.
     """
-    if norm not in PROCESS_NORMS:
-        raise ConfigError(f"process_norm is {norm!r}; allowed: {', '.join(PROCESS_NORMS)}")
     left = torch.where(step_mask, process, 0.0)
     left = torch.where(truncated[:, None], left.clamp(max=0.0), left)
     if norm == "none" or not left.numel():
