@@ -59,21 +59,9 @@ def test_scripted_policy_acts_on_the_live_episode() -> None:
     assert finished[0].token_ids == encode("turn of three")
     assert finished[0].logprobs == [0.0] * len(finished[0].token_ids)
     assert finished[0].finish_reason == "stop"
-
-
-@pytest.mark.parametrize(
-    ("params", "ids", "reason"),
-    [
-        (SamplingParams(5), [*b"hello"], "length"),
-        (SamplingParams(50, stop=("o", "ll")), [*b"hell"], "stop_string"),
-        (SamplingParams(3, stop=("ll",)), [*b"hel"], "length"),
-    ],
-)
-def test_scripted_turns_end_as_sampled_ones_do(params: SamplingParams, ids: list[int], reason: str) -> None:
-    policy = ScriptedPolicy(lambda episode: "hello", encode)
-    policy.submit(Request(0, [0], params))
-    (generation,) = policy.poll()
-    assert (generation.token_ids, generation.finish_reason) == (ids, reason)
+    policy.submit(Request(0, [0], SamplingParams(50, stop=("th", "rn")), episode="three"))
+    (stopped,) = policy.poll()
+    assert (stopped.token_ids, stopped.finish_reason) == ([*b"turn"], "stop_string")
 
 
 def test_neither_the_package_nor_its_environment_imports_an_engine_and_the_users_values_stay() -> None:

@@ -139,18 +139,6 @@ def test_requests_without_a_seed_differ_and_leave_the_global_generators_alone(su
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
 
 
-def test_an_end_of_turn_is_sampled_kept_and_scored(subject: Subject) -> None:
-    requests = make_requests(100, max_tokens=40)
-    finished = run(subject.policy, requests)
-    stopped = [generation for generation in finished.values() if generation.finish_reason == "stop"]
-    assert stopped, "no request sampled an end of turn; make the test longer"
-    for generation in finished.values():
-        ends = [position for position, token in enumerate(generation.token_ids) if token == EOS]
-        assert ends == ([len(generation.token_ids) - 1] if generation.finish_reason == "stop" else [])
-    ended = [requests[generation.id] for generation in stopped]
-    assert largest_difference(subject.model, ended, finished) <= TOLERANCE
-
-
 def test_impossible_requests_are_refused_and_the_context_ends_a_turn(subject: Subject) -> None:
     with pytest.raises(ConfigError, match=f"context of {CONTEXT}"):
         subject.policy.submit(Request(0, [3] * CONTEXT, SamplingParams(5)))
@@ -190,7 +178,8 @@ def test_a_stop_string_ends_the_turn_with_the_token_that_completes_it(subject: S
 
 def test_a_stop_string_may_be_a_special_token_and_the_end_of_turn_wins(subject: Subject) -> None:
     requests = make_requests(100, max_tokens=40, stop=("<|im_start|>", "<|im_end|>"))
-    finished = run(subject.policy, requests).values()
+    finished = list(run(subject.policy, requests).values())
+    assert not any(EOS in generation.token_ids[:-1] for generation in finished)
     im_start = subject.tokenizer.convert_tokens_to_ids("<|im_start|>")
     by_last = {
         reason: {g.token_ids[-1] for g in finished if g.finish_reason == reason} for reason in ("stop", "stop_string")
@@ -294,17 +283,6 @@ def test_modules_get_their_training_flags_back_and_train_on(model: Any) -> None:
     model.gradient_checkpointing_disable()
     model.zero_grad()
     model.eval()
-
-
-def test_a_model_wrapped_by_peft_is_sampled_with_its_adapter(model: Any) -> None:
-    peft = pytest.importorskip("peft")
-    wrapped = peft.get_peft_model(
-        AutoModelForCausalLM.from_config(model.config),
-        peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False),
-    ).eval()
-    requests = make_requests(4)
-    finished = run(TransformersPolicy(wrapped, [EOS], PAD), requests)
-    assert largest_difference(wrapped, requests, finished) <= 1e-5
 
 
 def test_wrong_set_ups_are_refused(model: Any) -> None:

@@ -282,7 +282,7 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert card["max_model_len"] == 1024
         tokenizer = AutoTokenizer.from_pretrained(model)
         (episode,) = play(url, tokenizer, make_specs(GSM8K, split="test", episodes=1), model=card["id"])
-        assert len(episode.steps) >= 1 and episode.failure is None
+        assert episode.steps and episode.failure is None
         heard, found = watch(url, tokenizer, model=card["id"], token_ids=True)
         assert heard == found.token_ids and len(found.logprobs) == len(heard) > 1
         heard, found = watch(url, tokenizer, model=card["id"])
@@ -292,7 +292,7 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         {(r["spec"]["index"], r["spec"]["member"]): r["rows"][0] for r in read_trajectories(path)}
         for path in played.values()
     )
-    assert {key: row["token_ids"] for key, row in ids.items()} == {key: row["token_ids"] for key, row in again.items()}
+    assert [row["token_ids"] for row in ids.values()] == [row["token_ids"] for row in again.values()]
     # Seeds mean something else to each engine, prompts do not.
     assert {key: row["spans"][0] for key, row in ids.items()} == {key: row["spans"][0] for key, row in here.items()}
     assert all(any(logprob < 0 for logprob in row["logprobs"]) for row in ids.values())

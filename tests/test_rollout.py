@@ -14,8 +14,7 @@ from toy_envs import GatedEnv, SlowWriter
 
 from agent_gym import ConfigError, RolloutError
 from agent_gym.policies import ScriptedPolicy
-from agent_gym.rollout import Budget, EpisodeSpec, Row, Runner, derive_seed
-from agent_gym.transcript import Span
+from agent_gym.rollout import Budget, EpisodeSpec, Runner, derive_seed
 
 
 def test_results_come_in_the_order_of_the_specs(tokenizer: Any) -> None:
@@ -247,21 +246,3 @@ def test_budgets_are_positive_and_derived_seeds_differ() -> None:
     seeds = {derive_seed(*parts) for parts in ((0,), (0, 0), (1,), (1, 0), (0, 1), (1, 0, 0), (2**40,), (-1,))}
     assert len(seeds) == 8, "different parts give different seeds, zeros at the end included"
     assert all(0 <= seed < 2**31 for seed in seeds)
-
-
-def test_row_moves_spans_and_cuts() -> None:
-    row = Row()
-    row.extend([1, 2, 3], [Span(0, 3, "user", -1)])
-    row.extend([4, 5, 6], [Span(0, 2, "agent", 0), Span(2, 3, "env", 0)], [-0.1, -0.2])
-    assert row.spans == [Span(0, 3, "user", -1), Span(3, 5, "agent", 0), Span(5, 6, "env", 0)]
-    assert row.logprobs == [0.0, 0.0, 0.0, -0.1, -0.2, 0.0]
-    assert row.action_mask == [False, False, False, True, True, False]
-    assert row.prompt_length == 3
-    row.cut(5)
-    assert (row.token_ids, row.logprobs) == ([1, 2, 3, 4, 5], [0.0, 0.0, 0.0, -0.1, -0.2])
-    row.cut(4)
-    assert row.spans == [Span(0, 3, "user", -1), Span(3, 4, "agent", 0)] and row.action_mask[-1]
-    row.cut(9)
-    assert len(row.token_ids) == 4
-    row.cut(2)
-    assert row.prompt_length == 2 and row.action_mask == [False, False]

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("trl")
 
 from test_over_sampling import Slow, watch  # noqa: E402
-from trainer_tools import ENV, RandomPolicy, distance, make_trainer, weights  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, make_trainer  # noqa: E402
 
 from agent_gym.rollout import derive_seed  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
@@ -55,41 +55,23 @@ def test_seeds_and_tasks_follow_the_number_of_the_rollout(tmp_path: Path, extra:
     assert trainer.scheduler.rollouts == len(seen)
 
 
-def test_overlap_plays_every_rollout_once(tmp_path: Path) -> None:
-    straight, ahead = build(tmp_path / "a"), build(tmp_path / "b", overlap=True)
-    assert run(straight) == run(ahead)
-    assert distance(weights(straight.model), weights(ahead.model)) < 1e-6
-    played = [len({id(request.episode) for request in t.scheduler.policy.seen}) for t in (straight, ahead)]
-    assert played == [16 * ROLLOUTS] * 2, "nothing is played for nothing, also not behind the last step"
-
-
-def test_over_sampling_drops_no_group(tmp_path: Path) -> None:
-    plain, ahead = build(tmp_path / "a"), build(tmp_path / "b", over_sampling=0.5)
-    expected, seen = run(plain), run(ahead)
-    assert [len(batch) for batch in seen] == [16] * ROLLOUTS
-    assert Counter(e for batch in seen for e in batch) == Counter(e for batch in expected for e in batch)
-
-
 @pytest.mark.parametrize("way", [{}, {"overlap": True}, {"over_sampling": 0.5}], ids=str)
-def test_a_resumed_run_counts_on(tmp_path: Path, way: dict[str, Any]) -> None:
+def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_path: Path, way: dict[str, Any]) -> None:
+    plain = run(build(tmp_path / "plain"))
     saving = {"save_strategy": "steps", "save_steps": 3}
-    whole = run(build(tmp_path, **saving, **way))
+    trainer = build(tmp_path, **saving, **way)
+    whole = run(trainer)
+    played = len({id(request.episode) for request in trainer.scheduler.policy.seen})
+    assert played == 16 * ROLLOUTS, "nothing is played for nothing, also not behind the last step"
     resumed = build(tmp_path, **saving, **way)
     rest = run(resumed, str(tmp_path / "checkpoint-3"))
     assert len(rest) == 3, "the checkpoint stands behind five rollouts"
     if "over_sampling" in way:
+        assert Counter(e for batch in whole for e in batch) == Counter(e for batch in plain for e in batch)
         assert Counter(e for batch in rest for e in batch) == Counter(e for batch in whole[5:] for e in batch)
     else:
-        assert rest == whole[5:]
-
-
-def test_a_checkpoint_within_a_rollout_trains_on_what_is_left_of_it(tmp_path: Path) -> None:
-    options = {"gradient_accumulation_steps": 1, "num_iterations": 3, "save_strategy": "steps", "save_steps": 4}
-    whole = run(build(tmp_path, **options))
-    resumed = build(tmp_path, **options)
-    rest = run(resumed, str(tmp_path / "checkpoint-4"))
-    assert len(whole) == 2 and rest == whole[1:]
-    assert run(resumed) == whole, "training again begins anew"
+        assert whole == plain and rest == whole[5:]
+        assert run(resumed) == whole, "training again begins anew"
 
 
 def test_a_warning_counts_what_is_discarded(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Life:
 
     Attributes:
         wish: what it waits for.
+        number: of its last request to the policy.
         since, reminder, deadline: times of `perf_counter`: it waits from then on; a line is printed if it still waits;
             its time is over.
     """
@@ -69,6 +70,7 @@ class Life:
         limit = rollout.budget.max_seconds
         self.deadline = float("inf") if limit is None else self.began + limit
         self.wish: Call | Ask | None = None
+        self.number = 0
         self.coroutine: Coroutine[Call | Ask, Any, None] = self.play()
         episode.in_thread = thread.run
 
@@ -142,7 +144,8 @@ class Life:
             raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
         return limit - length
 
-    def request(self, number: int, begun: Sequence[int]) -> Request:
+    def request(self, begun: Sequence[int]) -> Request:
+        """Return the request for a turn, or for the rest of one; its id is `number`."""
         episode, rollout = self.episode, self.rollout
         seed = episode.spec.sampling_seed
         # The rest of a turn needs random numbers of its own: those of its beginning are used.
@@ -156,13 +159,13 @@ class Life:
         row, vision = episode.rows[-1], rollout.renderer.vision
         ids = [*row.token_ids, *begun]
         if vision is None:
-            return Request(number, ids, params, episode)
+            return Request(self.number, ids, params, episode)
         if row.images and not isinstance(rollout.context, AppendContext):
             # Where images stand is known of whole rows, and not of turns that are quoted in another.
             raise ConfigError(
                 f"{episode.spec.env_id} shows images, which only the context 'append' carries along: leave context out"
             )
-        return Request(number, vision.readable(ids, row.images), params, episode, images=[*row.images])
+        return Request(self.number, vision.readable(ids, row.images), params, episode, images=[*row.images])
 
     def truncate(self, reason: str) -> None:
         self.episode.truncated, self.episode.truncation = True, reason

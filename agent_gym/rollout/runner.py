@@ -166,7 +166,6 @@ class Rollout:
         self._lives: dict[Life, None] = {}  # started and not over; the oldest first, whose time is up first
         self._calls: dict[Life, None] = {}  # those that wait for their threads
         self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
-        self._paused: list[Life] = []  # those that waited for the policy when playing ended
         self._numbers = itertools.count(1)
         self._most = sys.maxsize  # as many threads as the system has
         self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]]] = queue.SimpleQueue()
@@ -245,15 +244,13 @@ class Rollout:
             life.reminder = life.since + SILENCE_S
             self._calls[life] = None
             life.thread.call(wish.function, lambda *answer: self._answers.put((life, answer)))
-        elif self._pausing:
-            self._paused.append(life)
-        else:
+        elif not self._pausing:
             self._ask(life, wish)
 
     def _ask(self, life: Life, ask: Ask) -> None:
-        number = next(self._numbers)
-        self._asks[number] = life
-        self._engine(self.policy.submit, life.request(number, ask.begun))
+        life.number = next(self._numbers)
+        self._asks[life.number] = life
+        self._engine(self.policy.submit, life.request(ask.begun))
 
     def _resume_answered(self) -> None:
         """Resume the episodes whose threads have answered, and wait for an answer if the engine has nothing to do."""
@@ -307,9 +304,8 @@ class Rollout:
         if life in self._calls:
             del self._calls[life]
             life.thread.give_up()
-        for number in [number for number, one in self._asks.items() if one is life]:
-            del self._asks[number]
-            self.policy.abort(number)
+        if self._asks.pop(life.number, None):
+            self.policy.abort(life.number)
 
     def _remind(self) -> None:
         """Print a line if environments have not answered for long; one line, however many there are."""
@@ -350,10 +346,8 @@ class Rollout:
         lost = time.perf_counter() - self._stopped
         for life in self._lives:
             life.began, life.deadline = life.began + lost, life.deadline + lost
-        paused, self._paused = self._paused, []
-        for life in paused:
-            assert isinstance(life.wish, Ask)
-            self._ask(life, life.wish)
+            if isinstance(life.wish, Ask):
+                self._ask(life, life.wish)
 
     def _abandon(self) -> None:
         """Leave nothing in the engine, and let the environments close. These episodes never go on."""
@@ -368,4 +362,4 @@ class Rollout:
                 life.episode.release()
                 life.thread.hangs = False  # it may still end, and close its environment
                 self.runner.threads.retire(life.thread)
-            self._calls, self._asks, self._paused = {}, {}, []
+            self._calls, self._asks = {}, {}

@@ -76,8 +76,12 @@ def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequenc
     }
 
 
-def finish_reason(token_ids: Sequence[int], eos_token_ids: Collection[int], *, stopped: bool) -> FinishReason:
-    """Return why a turn ended; `stopped` if vLLM stopped before it ran out of tokens."""
+def finish_reason(
+    token_ids: Sequence[int], eos_token_ids: Collection[int], reason: str, *, stopped: bool
+) -> FinishReason:
+    """Return why a turn ended, from vLLM's own reason; `stopped` if that was a stop string or an end of turn."""
+    if reason == "abort":
+        return "abort"
     # The end of turn first: vLLM names the stop string where the end of turn spells one.
     if token_ids[-1] in eos_token_ids:
         return "stop"

@@ -6,6 +6,7 @@ submit the same requests in the same order. A model that needs it is served by s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agent_gym.errors import ConfigError, RolloutError, require
-from agent_gym.policies.base import FinishReason, Generation, Request, check_request
+from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
 from agent_gym.policies.vllm.weights import replace_weights
@@ -88,9 +89,8 @@ class VLLMPolicy:
         self._asleep = self._stale = False
         self._eos_token_ids = sorted(eos_token_ids)
         self._seeds = torch.Generator().manual_seed(seed)
-        self._pending: set[int] = set()
-        self._shown: dict[int, list[int]] = {}  # prompts with images, until vLLM has answered what it made of them
-        self._watched: dict[int, tuple[Callable[[int], None], int]] = {}  # and how many tokens were passed on
+        self._pending: dict[int, Request] = {}
+        self._heard: Counter[int] = Counter()  # how many tokens were passed on, by request
         self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
@@ -137,21 +137,16 @@ class VLLMPolicy:
         check_request(request, self._pending, self.context, sees=self.vision is not None)
         if self._stale:
             raise RolloutError("the engine's weights are gone or only half replaced; call sync before submit")
-        kind = self._cumulative if request.on_token else self._final_only
         sampling = self._sampling_params(
             **sampling_arguments(request.params, seed_of(request.params, self._seeds), self._eos_token_ids),
             flat_logprobs=True,
-            output_kind=kind,
+            output_kind=self._cumulative if request.on_token else self._final_only,
         )
         try:
             self._engine.add_request(str(request.id), self._prompt(request), sampling)
         except ValueError as error:
             raise ConfigError(f"vLLM refuses request {request.id}: {error}") from error
-        self._pending.add(request.id)
-        if request.images:
-            self._shown[request.id] = request.prompt_ids
-        if request.on_token:
-            self._watched[request.id] = request.on_token, 0
+        self._pending[request.id] = request
 
     def poll(self) -> list[Generation]:
         """Decode one token of every running request; `RolloutError` when the engine fails, which is its end."""
@@ -164,27 +159,27 @@ class VLLMPolicy:
             raise RolloutError(f"vLLM failed while decoding: {error}") from error
         finished = []
         for output in outputs:
-            request_id = int(output.request_id)
-            if request_id in self._watched:
-                (on_token, count), token_ids = self._watched[request_id], output.outputs[0].token_ids
-                self._watched[request_id] = on_token, len(token_ids)
-                for token in token_ids[count:]:
-                    on_token(token)
-            if output.finished and request_id in self._pending:
-                if self._shown.pop(request_id, None) not in (None, output.prompt_token_ids):
+            request = self._pending.get(int(output.request_id))
+            if request is None:
+                continue
+            sampled = output.outputs[0]
+            if request.on_token:
+                news = sampled.token_ids[self._heard[request.id] :]
+                self._heard[request.id] += len(news)
+                for token in news:
+                    request.on_token(token)
+            if output.finished:
+                if request.images and output.prompt_token_ids != request.prompt_ids:
                     raise RolloutError(
                         "vLLM reads an image as other tokens than its processor says: versions or settings differ"
                     )
-                self._pending.remove(request_id)
-                self._watched.pop(request_id, None)
-                finished.append(_generation(request_id, output.outputs[0], self._eos_token_ids))
+                del self._pending[request.id], self._heard[request.id]
+                finished.append(self._generation(request.id, sampled))
         return finished
 
     def abort(self, request_id: int) -> None:
-        if request_id in self._pending:
-            self._pending.remove(request_id)
-            self._watched.pop(request_id, None)
-            self._shown.pop(request_id, None)
+        if self._pending.pop(request_id, None):
+            del self._heard[request_id]
             self._engine.abort_request([str(request_id)])
 
     def interrupt(self) -> list[Generation]:
@@ -198,9 +193,14 @@ class VLLMPolicy:
             state = processor.request_states[key]
             if state.detokenizer.num_output_tokens():
                 output = state.make_request_output([], None, Reason.ABORT, None)
-                begun.append(_generation(request_id, output.outputs[0], self._eos_token_ids))
+                begun.append(self._generation(request_id, output.outputs[0]))
             self.abort(request_id)
         return begun
+
+    def _generation(self, request_id: int, sampled: Any) -> Generation:
+        ids, stopped = list(sampled.token_ids), isinstance(sampled.stop_reason, str)
+        reason = finish_reason(ids, self._eos_token_ids, sampled.finish_reason, stopped=stopped)
+        return Generation(request_id, ids, sampled.logprobs.logprobs[: len(ids)], reason)
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         if self.vision is None or not request.images:
@@ -255,12 +255,3 @@ class VLLMPolicy:
         self._pending.clear()
         if engine is not None:
             process.stop_engine(engine)
-
-
-def _generation(request_id: int, completion: Any, eos_token_ids: Collection[int]) -> Generation:
-    token_ids = list(completion.token_ids)
-    if completion.finish_reason == "abort":
-        reason: FinishReason = "abort"
-    else:
-        reason = finish_reason(token_ids, eos_token_ids, stopped=isinstance(completion.stop_reason, str))
-    return Generation(request_id, token_ids, completion.logprobs.logprobs[: len(token_ids)], reason)

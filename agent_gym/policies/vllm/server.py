@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from agent_gym.errors import ConfigError, RolloutError, require
-from agent_gym.policies.base import FinishReason, Generation, Request, barrier_on_error, check_request
+from agent_gym.policies.base import Generation, Request, barrier_on_error, check_request
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
@@ -138,10 +138,8 @@ class VLLMServerPolicy(ServedPolicy):
             choice = (await self._post(url, "/inference/v1/generate", content))["choices"][0]
             token_ids = choice["token_ids"]
             logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
-            reason: FinishReason = "abort"
-            if choice["finish_reason"] != "abort":
-                stopped = bool(request.params.stop) and choice["finish_reason"] == "stop"
-                reason = finish_reason(token_ids, self._eos_token_ids, stopped=stopped)
+            stopped = bool(request.params.stop) and choice["finish_reason"] == "stop"
+            reason = finish_reason(token_ids, self._eos_token_ids, choice["finish_reason"], stopped=stopped)
             return Generation(request.id, token_ids, logprobs, reason)
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise RolloutError(f"{url} answered strangely: {error!r}") from error
