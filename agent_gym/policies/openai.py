@@ -36,15 +36,11 @@ class OpenAIPolicy(ServedPolicy):
 
     Args:
         url: the address up to the version, such as "http://127.0.0.1:8000/v1".
-        model: the model's name there.
         renderer: encodes the server's texts, or knows the tokens that end a turn.
         token_ids: whether to talk in token ids; `gives_token_ids` finds out.
-        context: longest sequence in tokens, None if the server says.
+        context: longest sequence in tokens, None if the server decides.
         concurrency: most requests at the same time.
         retries: how often a request is sent again when the connection breaks or the server is busy or fails.
-
-    Raises:
-        ConfigError: for an address that is none, or without the package openai.
     """
 
     def __init__(

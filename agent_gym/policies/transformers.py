@@ -71,7 +71,6 @@ class TransformersPolicy:
     Args:
         model: shared and not copied. Its weights must be whole on this process: a model sharded by FSDP or ZeRO-3
             gathers them anew for each token, and hangs when the ranks sample unequal numbers of tokens.
-        eos_token_ids: tokens that end a turn.
         pad_token_id: any valid token; it fills the left edge of shorter prompts and is masked.
         decode: ids to text with special tokens kept; needed only for requests with stop strings.
         vision: of the processor's `ChatRenderer`; needed only for requests that show images.
@@ -79,9 +78,6 @@ class TransformersPolicy:
             key/value cache. A request larger than that is decoded alone.
         seed: of the stream that serves requests without a seed of their own.
         autocast: makes the context in which the model computes, for one that is trained under autocast.
-
-    Raises:
-        ConfigError: when there is no token to end a turn with.
     """
 
     continuous = False
@@ -105,8 +101,7 @@ class TransformersPolicy:
         self.max_batch_tokens, self.vision = max_batch_tokens, vision
         config: Any = model.config
         self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-        self._decode_text = decode
-        self._autocast = autocast
+        self._decode_text, self._autocast = decode, autocast
         self._seeds = torch.Generator().manual_seed(seed)
         self._queue: dict[int, Request] = {}
 

@@ -126,8 +126,8 @@ class SummaryContext:
     """Appends until the context is nearly full, then lets the policy replace it by its own summary.
 
     The world's last answer gets a request appended, and the next turn is a step of kind "summary", sampled and trained
-    like any other, with a reward of 0. Then a new row begins: the opening, with the summary and the world's last answer
-    added to the user's message, because every template has a user. `tokens` is as in `BudgetContext`.
+    like any other, with a reward of 0. Then a new row begins: the opening, with the summary and the last answer added
+    to the user's message, because every template has a user. `tokens` is as in `BudgetContext`.
     """
 
     tokens: int | None = None

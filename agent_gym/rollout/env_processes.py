@@ -54,12 +54,7 @@ class EnvProcesses:
         self._starting = threading.Lock()
 
     def make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> RemoteEnv:
-        """Make an environment in the process that has the fewest.
-
-        Raises:
-            ConfigError: if it cannot be made, or not in another process.
-            EnvFailure: if the process died.
-        """
+        """Make an environment in the process that has the fewest; `ConfigError` if it cannot be made there."""
         check_env_id(env_id)
         facts = self._renderer.observation_role, self._renderer.prefill, self._renderer.renders_tools
         request = gymnasium.registry[env_id.rpartition(":")[2]], env_id, dict(env_kwargs), facts
@@ -155,11 +150,7 @@ class _Process:
             return self._process.is_alive()
 
     def ask(self, number: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call something of an environment over there, and render for it meanwhile.
-
-        Raises:
-            EnvFailure: if the process died or does not answer; and whatever the call raised.
-        """
+        """Call something of an environment over there, and render for it meanwhile."""
         with self._calling:
             try:
                 self._connection.send((number, name, args, kwargs))

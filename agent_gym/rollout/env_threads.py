@@ -70,7 +70,7 @@ def close_env(env: Env) -> None:
 
 
 def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bool:
-    """Whether an environment shows images (`TextEnv.shows_images`), and so needs a model that reads them."""
+    """Whether an environment shows images (`TextEnv.shows_images`)."""
     env = make_env(env_id, env_kwargs)
     shown = bool(env.get_wrapper_attr("shows_images"))
     close_env(env)

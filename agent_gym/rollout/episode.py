@@ -42,7 +42,7 @@ class EpisodeSpec:
         group, member: episodes of one group answer the same task and are compared; the place within the group.
         sampling_seed: seeds the policy's sampling, turn by turn; None leaves it to the engine.
         source: the number of the task's source in a mixture of data sets.
-        greedy: the policy takes its most likely token in this episode, whatever the temperature of the rollout.
+        greedy: the policy takes its most likely token, whatever the temperature of the rollout.
     """
 
     env_id: str
@@ -64,13 +64,9 @@ class EpisodeSpec:
 
 @dataclass(slots=True)
 class Row:
-    """One token sequence as the model saw it.
+    """One token sequence as the model saw it: (T,) ids and images, with spans that tile `[0, T)`.
 
-    Attributes:
-        token_ids: (T,) ids.
-        spans: token spans that tile `[0, T)`.
-        logprobs: (T,) logprob of each token of the policy under the weights that sampled it, 0.0 elsewhere.
-        images: those that the row shows, in their order.
+    `logprobs` (T,) are those of the policy's tokens under the weights that sampled them, 0.0 elsewhere.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -81,10 +77,7 @@ class Row:
     def extend(
         self, ids: Sequence[int], spans: Sequence[Span], logprobs: Sequence[float] = (), images: Sequence[Shown] = ()
     ) -> None:
-        """Append n ids with spans that tile `[0, n)` and the images that they show.
-
-        `logprobs` are those of the first ids; those of tokens outside the policy's spans are dropped.
-        """
+        """Append n ids with spans that tile `[0, n)`; logprobs of tokens outside the policy's spans are dropped."""
         length, mask = len(self.token_ids), action_mask(spans, len(ids))
         known = [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
         self.token_ids += ids

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from agent_gym.rollout.episode import Episode
 
 _NOT_THE_USERS = {"agent_gym", "gymnasium", *sys.stdlib_module_names}
-_MAX_CHARS = 300
-"""How much of a message a line of a summary quotes."""
+_MAX_CHARS = 300  # of a message in a summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Failure:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Failure | None:
-        """Read the entries again; files of older versions have the first only."""
+        # Files of older versions have no details.
         if record["failure"] is None:
             return None
         kind, _, message = record["failure"].partition(": ")

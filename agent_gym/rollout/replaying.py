@@ -20,13 +20,7 @@ from agent_gym.rollout.trajectories import recorded_messages
 
 @dataclass(slots=True)
 class Replay:
-    """What came of playing a record again.
-
-    Attributes:
-        record: the record with the scores of today: rewards and their terms, success, metrics, how it ended.
-        world: where the world answered otherwise than then.
-        scores: where it scored otherwise.
-    """
+    """The record with the scores of today, and where the world answered or scored otherwise than then."""
 
     record: dict[str, Any]
     world: list[str] = field(default_factory=list)

@@ -68,11 +68,10 @@ class Channel:
     def send(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Send weights to all other members; `RuntimeError` if one of them is gone."""
         try:
-            for bucket in _buckets(named_weights):
-                header = json.dumps([[n, str(w.dtype).removeprefix("torch."), list(w.shape)] for n, w in bucket])
-                self._send_header(header.encode())
-                parts = [weight.contiguous().view(-1).view(torch.uint8).to(self.device) for _, weight in bucket]
-                self._broadcast(torch.cat(parts))
+            for bucket in buckets(named_weights, _BUCKET_BYTES, self.device):
+                header = [[n, str(w.dtype).removeprefix("torch."), list(w.shape)] for n, w in bucket.items()]
+                self._send_header(json.dumps(header).encode())
+                self._broadcast(torch.cat([weight.view(-1).view(torch.uint8) for weight in bucket.values()]))
         finally:
             # Also where reading the weights has failed: the others would wait for the rest.
             self._send_header(b"")
@@ -126,15 +125,16 @@ def own_address(urls: Iterable[str]) -> str:
     return min(found, key=lambda address: address.startswith("127."))
 
 
-def _buckets(named_weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    bucket: list[tuple[str, torch.Tensor]] = []
-    size = 0
+def buckets(
+    named_weights: Iterable[tuple[str, torch.Tensor]], size: int, device: torch.device
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Copy weights to a device, and yield them as soon as there are so many bytes."""
+    bucket: dict[str, torch.Tensor] = {}
     for name, weight in named_weights:
         # Copied, because a gathered weight may be freed when the next is asked for.
-        bucket.append((name, weight.detach().clone()))
-        size += weight.nbytes
-        if size >= _BUCKET_BYTES:
+        bucket[name] = weight.detach().to(device, copy=True).contiguous()
+        if sum(copy.nbytes for copy in bucket.values()) >= size:
             yield bucket
-            bucket, size = [], 0
+            bucket = {}
     if bucket:
         yield bucket

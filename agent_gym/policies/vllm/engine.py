@@ -42,10 +42,7 @@ class VLLMPolicy:
         engine_args: further arguments of `vllm.EngineArgs`; they win over the above.
 
     In a distributed run every rank must construct the policy at the same point. The global random generators and the
-    process group are left as they were.
-
-    Raises:
-        ConfigError: when vLLM is not installed, or cannot serve this model on this machine.
+    process group are left as they were. `ConfigError` when vLLM is not installed or cannot serve this model here.
     """
 
     continuous = True

@@ -35,7 +35,6 @@ class VLLMServerPolicy(ServedPolicy):
 
     Args:
         urls: one server or several ("http://10.0.0.2:8010"). Ranks are spread over them.
-        eos_token_ids: tokens that end a turn.
         context: longest sequence in tokens; the servers must allow it.
         seed: of the stream that serves requests without a seed of their own, with the rank.
         transfer, folder: how weights get to the servers, see `WeightSender`.
@@ -43,9 +42,7 @@ class VLLMServerPolicy(ServedPolicy):
         start_timeout_s: seconds to wait for servers that are still loading.
 
     In a distributed run every rank must construct the policy, and call `sync`, at the same point.
-
-    Raises:
-        ConfigError: for addresses that are none, or servers that do not answer or allow shorter sequences only.
+    `ConfigError` for addresses that are none, or servers that do not answer or allow shorter sequences only.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ import torch
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.vllm import process
-from agent_gym.policies.vllm.broadcast import Channel, open_store, own_address, reach_store
+from agent_gym.policies.vllm.broadcast import Channel, buckets, open_store, own_address, reach_store
 
 if TYPE_CHECKING:
     from agent_gym.policies.vllm.server import VLLMServerPolicy
@@ -212,33 +212,21 @@ class WeightSender:
 @contextmanager
 def in_files(named_weights: Weights, folder: str | Path | None) -> Iterator[Path]:
     """Write weights to a new folder in `folder` or this machine's memory, and remove it afterwards."""
+    from safetensors.torch import save_file
+
     place = folder or (_MEMORY if _MEMORY.is_dir() else None)
     made: Path | None = None
     try:
         try:
             made = Path(tempfile.mkdtemp(prefix="agent-gym-weights-", dir=place))
-            _write(named_weights, made)
+            for number, shard in enumerate(buckets(named_weights, _SHARD_BYTES, torch.device("cpu"))):
+                save_file(shard, made / f"{number:05d}.safetensors")
         except Exception as error:  # a full disk has many classes
             raise RolloutError(f"the weights cannot be written to {place}: {error}") from error
         yield made
     finally:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
-
-
-def _write(weights: Weights, folder: Path) -> None:
-    from safetensors.torch import save_file
-
-    shard: dict[str, torch.Tensor] = {}
-    size = count = 0
-    for name, weight in weights:
-        shard[name] = weight.detach().to("cpu", copy=True).contiguous()
-        size += shard[name].nbytes
-        if size >= _SHARD_BYTES:
-            save_file(shard, folder / f"{count:05d}.safetensors")
-            shard, size, count = {}, 0, count + 1
-    if shard:
-        save_file(shard, folder / f"{count:05d}.safetensors")
 
 
 def _read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
