@@ -112,6 +112,8 @@ def test_weights_of_another_model_are_refused_and_the_server_lives_on(policy: VL
     policy.abort(0)
     with pytest.raises(RolloutError, match="did not take the weights: vLLM does not know the trainer's weights"):
         policy.sync([("transformer.wte.weight", torch.zeros(2, 2))])
+    with pytest.raises(RolloutError, match="sent no weights for .*model.embed"):
+        policy.sync(list(model.named_parameters())[1:])
     policy.sync(model.named_parameters())
     requests = make_requests(2)
     assert largest_difference(model, requests, run(policy, requests)) < TOLERANCE
