@@ -11,7 +11,7 @@ from pathlib import Path
 
 if __name__ != "agent_gym":
     raise ImportError("this folder is the package 'agent_gym' and no part of it")
-# In a checkout the rooms (envs, trainers, registry, examples) stand beside this package: agent_gym.envs.gsm8k.env is
+# In a checkout the rooms (envs, trainers, registry, examples) stand next to this package: agent_gym.envs.gsm8k.env is
 # envs/gsm8k/env.py, by that path. An installed agent_gym has them inside.
 _ROOT = Path(__file__).parents[1]
 if (_ROOT / "registry" / "specs.py").is_file():

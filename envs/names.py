@@ -12,7 +12,7 @@ from collections.abc import Callable
 SYLLABLES = tuple(consonant + vowel for consonant in "bdfglmnprstv" for vowel in "aeiou")
 MOST_WORLDS = 97  # a prime above the number of worlds, so that each gets an equal share of every kind of name
 _BASE = len(SYLLABLES)
-_AVOID = ("fag", "nig", "put")  # begin words that nobody wants to find in a data set
+_AVOID = ("fag", "nig", "put")  # begin words that do not belong into a data set
 
 
 class Namer:

@@ -1,4 +1,4 @@
-"""The ids that the conformance tests play, beside what `agent_gym.testing` has for everybody."""
+"""The ids that the conformance tests play, and what encodes for each."""
 
 from __future__ import annotations
 

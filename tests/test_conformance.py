@@ -62,7 +62,7 @@ def test_make_names_what_cannot_be_made() -> None:
 
 
 @every_id
-def test_the_checks_for_everybody_pass(env_id: str) -> None:
+def test_the_checks_of_environments_pass(env_id: str) -> None:
     """Gymnasium's own without a warning, the same episode for the same seed, an expert that solves its tasks."""
     check_text_env(lambda: gymnasium.make(env_id, render_mode="ansi"))
     with warnings.catch_warnings():
@@ -232,7 +232,7 @@ def test_parser_is_an_argument_of_every_environment_with_tools(env_id: str, toke
 
 CALL = HermesParser().render
 RAW = '<tool_call>{{"name": "calculator", "arguments": {}}}</tool_call>'.format  # for what no parser would write
-DEEP = "[" * 900 + "]" * 900  # json.loads still reads it; whoever walks it by recursion does not
+DEEP = "[" * 900 + "]" * 900  # json.loads still reads it; a walk by recursion does not
 HOSTILE = {
     "empty": "",
     "lone surrogate": "\ud800 <answer>\udfff</answer>",

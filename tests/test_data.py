@@ -125,7 +125,7 @@ class Draws(DistinctRows):
 def test_no_row_repeats_and_a_split_ends_where_there_are_no_more() -> None:
     rows = Draws(50, 1000)
     assert [row["word"] for row in rows] == list(map(str, range(50))) and len(rows) == 50
-    assert Draws(10**12, 10**9)[7] == rows[7], "at any size, and nobody draws to the end"
+    assert Draws(10**12, 10**9)[7] == rows[7], "at any size, not drawn to the end"
     few = Draws(50, 20)
     assert len(few) == 20 and few[-1] == few[19] and few[:2] == [few[0], few[1]]
     with pytest.raises(IndexError, match="row 20 of a split of 20"):

@@ -170,7 +170,7 @@ def test_an_answer_without_words_still_has_the_ids_of_the_template(tokenizer: An
     agent, answer = info["token_spans"]
     assert (agent.start, answer.stop, answer.source) == (start, start + len(info["token_ids"]), "env")
     assert tokenizer.decode(info["token_ids"]).endswith("<|im_start|>assistant\n")
-    info = env.step("b")[-1]  # the end, after which nobody speaks
+    info = env.step("b")[-1]  # the end, which nothing follows
     assert [span.source for span in info["token_spans"]] == ["agent"]
 
 

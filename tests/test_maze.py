@@ -1,4 +1,4 @@
-"""The maze: every setting that it allows ends, and whoever does not look does not find the way."""
+"""The maze: every setting that it allows ends, and a policy that does not look does not find the way."""
 
 from __future__ import annotations
 
