@@ -161,14 +161,6 @@ def test_programs_run_inside_the_turn_and_the_person_speaks_outside_of_it(tokeni
     )
 
 
-def test_searching_with_a_free_question(tokenizer: Any) -> None:
-    pytest.importorskip("bm25s")
-    call = '<tool_call>{"name": "search", "arguments": {"query": "the of in"}}</tool_call>'
-    chat = Chat(tokenizer, [call, "I do not know."], "AgentR1/PaperSearch-v0")
-    assert chat.say("Who founded it?") == "answer"
-    assert len(chat.results()) == 1 and not chat.results()[0].startswith("Error")
-
-
 def test_a_world_with_a_state_is_shown_and_can_end(tokenizer: Any) -> None:
     chat = Chat(tokenizer, lambda: act(), "AgentR1/ALFWorld-v0", Limits(turns=60), receptacles=4)
     act = chat.conversation._tools.expert_action

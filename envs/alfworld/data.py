@@ -36,7 +36,7 @@ _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 def game_names(
     data: str, task_types: Collection[str] | None = None, receptacles: int | None = None
 ) -> dict[str, list[str]]:
-    """Return the names of games by split, under ALFWorld's names and those of `ALIASES`; for the arguments see the env.
+    """Return the names of games by split, under ALFWorld's names and those of `ALIASES`; see `ALFWorldEnv`.
 
     `ConfigError` if there is no such folder, for a split without a game of the types, and for wrong arguments.
     """

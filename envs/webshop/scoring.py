@@ -145,7 +145,7 @@ _FUNCTION_WORDS = frozenset(
 
 
 def by_rule(title: str) -> tuple[str, ...]:
-    """Return the words of a title, but one letter, those with a digit, function words and frequent adjectives."""
+    """Return the words of a title without single letters, digits in them, function words and frequent adjectives."""
     words = (word.lower() for word in _WORD.findall(title))
     return tuple(word for word in words if word not in _FUNCTION_WORDS and len(word) > 1)
 
