@@ -52,12 +52,7 @@ class WholeCheckpoints(Trainer):
     _writing = False
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, see `transformers.Trainer.train`.
-
-        Raises:
-            ConfigError: if the output folder holds checkpoints of another run, and this one does not resume from any.
-            RolloutError: if a process of the run is gone, for example killed for want of memory.
-        """
+        """Train; raises `ConfigError` if the folder has another run, `RolloutError` if a process is lost."""
         if not args and not kwargs.get("resume_from_checkpoint") and not self.state.global_step:
             refuse_used(self.args.output_dir, marks=(f"{PREFIX_CHECKPOINT_DIR}-*",))
         try:

@@ -74,10 +74,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AgentSettings` have.
 
     `per_device_train_batch_size` counts episodes. Turns and episodes have budgets of their own instead of
-    `max_completion_length`.
-
-    Raises:
-        ConfigError: for settings that contradict each other or this trainer.
+    `max_completion_length`. Raises `ConfigError` for settings that contradict each other or this trainer.
     """
 
     def __post_init__(self) -> None:

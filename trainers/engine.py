@@ -53,10 +53,7 @@ def build_policy(
     """Make the engine of an unwrapped policy: vLLM, in this process or behind servers, or transformers on the model.
 
     Where `use_vllm` is None and vLLM cannot serve the policy, a warning gives the reason, and transformers samples, in
-    the precision of `autocast`. Of a model in shares (`sharded`) it cannot.
-
-    Raises:
-        ConfigError: if vLLM was set, or is the only way, and cannot serve the policy.
+    the precision of `autocast`. Raises `ConfigError` instead if vLLM was set, or the model is in shares (`sharded`).
     """
     if wants_vllm(args):
         made: Policy | None = None
@@ -132,8 +129,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     layer). Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a
     weight per expert again. With sharded parameters every process reads all weights.
 
-    Raises:
-        ConfigError: for weights that an engine cannot be given, see `check_servable`.
+    Raises `ConfigError` for weights that an engine cannot be given, see `check_servable`.
     """
     base = _base(model)
     stored = _stored_names(base, _parameters(base))

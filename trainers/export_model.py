@@ -47,11 +47,7 @@ class Checkpoint(NamedTuple):
 
 
 def find_checkpoint(path: str | Path) -> Checkpoint:
-    """Find the model in a folder: its own, or else that of its last checkpoint.
-
-    Raises:
-        ConfigError: if there is none, or only pieces that one process of several has written.
-    """
+    """Find the model in a folder: its own, or that of its last checkpoint; raises `ConfigError` if none is whole."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
@@ -226,8 +222,7 @@ def check_name(name: str) -> None:
 def push(folder: str | Path, name: str, *, kind: str = "model") -> str:
     """Upload a folder as `user/name`, a "model" or a "dataset", made if there is none, and return its address.
 
-    Raises:
-        ConfigError: if this machine is offline, has no token, or may not write there. The folder stays.
+    Raises `ConfigError` if this machine is offline, has no token, or may not write there. The folder stays.
     """
     api = HfApi()
     try:

@@ -70,10 +70,7 @@ def export_trajectories(
     """Write what `read_trajectories` yields as a data set that `datasets.load_dataset(out)` reads, and return it.
 
     `form` is a key of `FORMATS`. Kept are episodes with at least `min_reward`, and with `successful` only those that
-    solved their task.
-
-    Raises:
-        ConfigError: for another format, a folder with content, or if no episode is left.
+    solved their task. Raises `ConfigError` for another format, a folder with content, or if no episode is left.
     """
     if form not in FORMATS:
         raise ConfigError(f"format is {form!r}; allowed: {', '.join(FORMATS)}")
