@@ -97,7 +97,6 @@ def test_an_episode() -> None:
         (answer("p3", "p99"), 1 / 3, 1 / 2, 1),  # no such paper
         (answer("p3", "p6"), 1 / 3, 1 / 2, 1),  # never shown
         (answer("p3 p4"), 0, 0, 1),  # neither comma nor line break
-        (answer(""), 0, 0, 0),
         (answer("p1") + answer("p3"), 1 / 3, 1, 0),
         ("p3, p4, p5", 0, 0, 0),
     ],

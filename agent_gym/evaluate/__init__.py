@@ -48,10 +48,7 @@ def evaluate(
     """Play the specs, greedily (a temperature of 0) by default, and condense the outcome.
 
     Each episode is written into the trajectory file `output` as it ends; with `resume`, what it holds is not played
-    again.
-
-    Raises:
-        ConfigError: see `EpisodeFile`.
+    again. Raises `ConfigError` as `EpisodeFile` does.
     """
     if output is None:
         return summarize(runner.run(specs, temperature=temperature))

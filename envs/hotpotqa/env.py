@@ -128,8 +128,7 @@ class HotpotQAEnv(ToolEnv):
     - `tools`: ("search",), ("search", "lookup"), or () for none; `lookup(title)` reads the paragraph with this title.
     - `calls`: how calls are written, "hermes" (default) or "react". `parser` takes any other format, such as
       `TagParser({"search": "query"})` for Search-R1's `<search>`.
-    - `retrieve_question`: whether what a search for it finds stands before the question.
-    - `top_k`: paragraphs per search.
+    - `retrieve_question`: whether what a search for it finds stands before it. `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
       tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
     - `levels`: only questions of these levels ("easy", "medium", "hard").

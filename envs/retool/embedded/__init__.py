@@ -6,8 +6,7 @@ and their answers are in kinds.py, the sentences in wording.txt.
 A hash of a problem's kind and numbers, in any order, decides which splits may ask it: six tenths of all numbers are for
 training, two for development, two for tests.
 
-Left out on purpose: proofs, geometry, and what needs an idea before it needs a program. These problems are for
-learning to use an interpreter; how well a policy does at mathematics only real problems can show.
+Left out on purpose: proofs, geometry, and what needs an idea before it needs a program.
 """
 
 from __future__ import annotations
