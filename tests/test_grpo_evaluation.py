@@ -83,16 +83,6 @@ def test_evaluation_while_training(tmp_path: Path) -> None:
     assert not (tmp_path / "trajectories").exists()  # trajectories_per_step is 0 here
 
 
-def test_the_best_model_can_be_kept_by_its_success(tmp_path: Path) -> None:
-    trainer = make_trainer(
-        tmp_path, eval_dataset=tasks(5), eval_strategy="steps", eval_steps=1, save_strategy="best",
-        load_best_model_at_end=True, metric_for_best_model="eval_success", greater_is_better=True,
-    )  # fmt: skip
-    trainer.train()
-    evaluations = [log for log in trainer.state.log_history if "eval_success" in log]
-    assert trainer.state.best_metric == max(log["eval_success"] for log in evaluations)
-
-
 def test_several_attempts_and_several_sets(tmp_path: Path) -> None:
     data = {"few": tasks(2), "more": tasks(3)}
     trainer = make_trainer(
