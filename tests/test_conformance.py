@@ -15,10 +15,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from contract import IDS, encoder_of, every_id
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_envs import IDS, encoder_of, every_id
 
 import agent_gym
 from agent_gym import Sampled, TextEnv

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from contract import every_id
-from toy_envs import CountingEnv
+from toy_envs import CountingEnv, every_id
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, RolloutError, TextEnv
 from agent_gym.chat import ChatRenderer

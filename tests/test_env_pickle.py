@@ -8,8 +8,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from contract import encoder_of, every_id
-from toy_envs import TwoToolEnv
+from toy_envs import TwoToolEnv, encoder_of, every_id
 
 from agent_gym import tool
 from agent_gym.testing import play, without_times

@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from contract import every_id
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_envs import BrokenEnv, CountingEnv
+from toy_envs import BrokenEnv, CountingEnv, every_id
 
 from agent_gym import ConfigError, EnvFailure, Reply, Sampled
 from agent_gym.tools import HermesParser, ToolCall

@@ -10,9 +10,12 @@ import time
 from typing import Any, ClassVar
 
 import gymnasium
+import pytest
 
 from agent_gym import ConfigError, EnvFailure, Reply, TextEnv, Tool, ToolEnv, ToolResult, tool
+from agent_gym.images import images_of
 from agent_gym.policies import Generation, Request
+from agent_gym.registry import ENVS
 
 
 class CountingEnv(TextEnv):
@@ -238,3 +241,17 @@ def register() -> None:
     for env_id, cls in TOYS.items():
         if env_id not in gymnasium.registry:
             gymnasium.register(env_id, entry_point=cls)
+
+
+IDS = [entry.id for entry in ENVS if entry.needs is None]
+"""The ids that can be made without arguments."""
+every_id = pytest.mark.parametrize("env_id", IDS)
+
+
+def encoder_of(env_id: str, tokenizer: Any) -> Any:
+    """A tokenizer, or a processor for an environment that shows images."""
+    if not images_of(gymnasium.make(env_id).reset(seed=0)[1]["messages"]):
+        return tokenizer
+    from vision_tools import tiny_processor
+
+    return tiny_processor()
