@@ -56,7 +56,6 @@ def check_episode(episode: Episode, tokenizer: Any) -> None:
         text = tokenizer.decode(row.token_ids[step.start : step.stop])
         assert text.removesuffix("<|im_end|>") == step.action
         assert all(span.step == k for span in row.spans if span.start == step.start)
-    assert episode.reward == pytest.approx(sum(step.reward for step in episode.steps))
     assert episode.reward == pytest.approx(sum(episode.reward_terms.values()))
     assert episode.terminated != episode.truncated
     assert (episode.truncation is None) == episode.terminated

@@ -16,7 +16,6 @@ from agent_gym.cli.main import main
 from agent_gym.evaluate import summarize
 from agent_gym.rollout import Budget, Runner, read_trajectories, replay, to_record
 from agent_gym.rollout.contexts import NewContext
-from agent_gym.rollout.env_threads import EnvThread
 
 POLICIES = pytest.mark.parametrize("context", ["append", "window:1", "summarize:400"])
 
@@ -90,19 +89,6 @@ def test_a_late_context_changes_nothing(tokenizer: Any) -> None:
     assert used and context.env is not None and all(env is not context.env for env in used)
     assert to_record(late) == record and fine.success
     runner.close()
-
-
-def test_appending_costs_no_work_beside_the_environment(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def calls(context: str) -> int:
-        found: list[Any] = []
-        call = EnvThread.call
-        with monkeypatch.context() as patch:
-            patch.setattr(EnvThread, "call", lambda self, *args: (found.append(self), call(self, *args))[1])
-            assert all(episode.success for episode in roll(tokenizer, counting(5), context=context))
-        return len(found)
-
-    assert calls("append") == calls("budget") == calls("summarize") == 5 * (1 + 4)
-    assert calls("rebuild") == 5 * (1 + 4 + 3)
 
 
 class _Opening:

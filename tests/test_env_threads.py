@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import math
 import re
 import signal
 import sqlite3
@@ -193,7 +192,6 @@ def test_slow_and_hung_environments_hold_up_nobody(tokenizer: Any) -> None:
         assert all(episode.success for episode in episodes[3:])
         for episode in episodes[:3]:
             assert str(episode.failure) == "EnvFailure: no answer from the environment in 3.0 s"
-            assert math.isnan(episode.reward)
         assert max(episode.seconds for episode in episodes[3:]) < min(episode.seconds for episode in episodes[:3])
     runner.close()
 

@@ -71,12 +71,3 @@ def test_the_argument_goes_to_the_only_required_one_and_several_have_to_be_json(
     parameters = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
     with pytest.raises(ConfigError, match=r'write /add \{"a": "...", "b": "..."\}'):
         tool_call(env, {"add": {"name": "add", "parameters": parameters}}, "add", "1 2")
-
-
-def test_a_seed_is_one_game(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    screens = []
-    for _ in range(2):
-        monkeypatch.setattr("sys.stdin", io.StringIO("/expert\n" * 8))
-        assert main(["play", ENV_ID, "--seed", "3", "--split", "test"]) == 0
-        screens.append(capsys.readouterr().out)
-    assert "done: solved, reward +1.10" in screens[0] and screens[0] == screens[1]
