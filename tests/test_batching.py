@@ -188,7 +188,7 @@ SIZE: dict[str, Any] = {
     "num_key_value_heads": 1, "initializer_range": 0.1, "pad_token_id": 0, "eos_token_id": 2, "bos_token_id": None,
 }  # fmt: skip
 # In some layers each token sees the eight before it only, also where a row begins.
-SLIDING = {
+SLIDING: dict[str, Any] = {
     "use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ def advantages(
     parts, held = [], []
     for episodes in shares:
         batch = collate(episodes, sum(len(e.rows) for e in episodes) + extra_rows, 0, CPU)
-        timeline, known = Timeline(batch, len(episodes)), {}
+        timeline, known = Timeline(batch, len(episodes)), dict[str, Any]()
         if ESTIMATORS[name].needs_critic:
             known["values"] = timeline.read(value_of(batch["input_ids"]))
             known["last_values"] = torch.tensor([0.1 * e.number for e in episodes], dtype=torch.float64)
