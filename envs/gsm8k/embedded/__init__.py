@@ -13,10 +13,12 @@ within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import overload
 
-from agent_gym.data import GeneratedRows, Row
+from agent_gym.data import Row
 
 SPLITS = ("train", "validation", "test")
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
@@ -77,15 +79,24 @@ _FOLLOWING = {
 }
 
 
-class GeneratedProblems(GeneratedRows):
-    """Problems of a split, rows of `question` and `answer`."""
+class GeneratedProblems(Sequence[Row]):
+    """The first `size` problems of a split, rows of `question` and `answer`, each made when it is needed."""
 
     def __init__(self, split: str, size: int) -> None:
-        super().__init__(size)
-        self.split = split
+        self.split, self.size = split, size
 
-    def make(self, index: int) -> Row:
-        return problem(self.split, index)[0]
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        chosen = range(self.size)[index]
+        if isinstance(chosen, range):
+            return [problem(self.split, one)[0] for one in chosen]
+        return problem(self.split, chosen)[0]
 
 
 def problem(split: str, index: int) -> tuple[Row, list[str]]:
