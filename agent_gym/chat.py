@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Any
 
 from agent_gym.errors import ConfigError, shown
-from agent_gym.images import PLACEHOLDER, Content, Image, Vision, images_of, join, parts
+from agent_gym.images import PLACEHOLDER, Content, Image, Vision, join, parts
 
 Message = dict[str, Any]
 """A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str or parts (images.py), ...}."""
@@ -44,9 +44,10 @@ def text_of(content: Content) -> str:
 
 def described(messages: Iterable[Mapping[str, Any]]) -> str:
     """Return the words of messages and the digests of their images: equal where they say and show the same."""
-    messages = list(messages)
-    texts = " ".join(text_of(message["content"]) for message in messages)
-    return "\0".join([texts, *(image.digest for image in images_of(messages))])
+    contents = [message["content"] for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    digests = [part["image"].digest for part in parts if part["type"] == "image"]
+    return "\0".join([" ".join(map(text_of, contents)), *digests])
 
 
 def is_content(content: Any) -> bool:
@@ -275,7 +276,8 @@ class ChatRenderer:
     def _expand(self, text: str, messages: Sequence[Message]) -> str:
         if self.vision is not None:
             return self.vision.expand(text, messages)
-        if images_of(messages):
+        lists = [message["content"] for message in messages if isinstance(message["content"], list)]
+        if any(part["type"] == "image" for content in lists for part in content):
             raise ConfigError(
                 f"this environment shows images, and {type(self.source).__name__} does not say what stands for one: "
                 "hand over the processor of a vision-language model (agent_gym.policies.processors.load_processor); "

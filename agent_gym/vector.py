@@ -182,7 +182,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
         if self._over[slot]:
             text, info = self._start(slot)
             return text, math.nan if self._over[slot] else 0.0, False, self._over[slot], info
-        broken = "", math.nan, False, True, {}
+        broken: tuple[str, float, bool, bool, dict[str, Any]] = ("", math.nan, False, True, {})
         text, reward, terminated, truncated, info = self._try(slot, self.envs[slot].step, action) or broken
         self._over[slot] = terminated or truncated
         if self._over[slot] and self.autoreset_mode is AutoresetMode.SAME_STEP:
