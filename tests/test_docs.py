@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,35 @@ def test_every_logged_metric_is_explained() -> None:
     assert "reward" in logged and len(logged) > 25
     for metric in logged:
         assert any(pattern.fullmatch(metric) for pattern in patterns), f"{metric} is not in the table of metrics"
+
+
+@pytest.mark.slow
+def test_the_environment_of_the_page_passes_the_conformance_tests(tmp_path: Path) -> None:
+    """Follow docs/add_an_env.md to the letter in a copy of the repository."""
+    for name in ("agent_gym", "envs", "examples", "registry", "trainers", "tests", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    blocks = blocks_of(ROOT / "docs" / "add_an_env.md")
+    code = next(block.text for block in blocks if block.info == "python run")
+    _, entry = next(block.text for block in blocks if block.text.startswith("ENVS")).split("already\n")
+    folder = tmp_path / "envs" / "directory"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('"""A staff directory."""\n')
+    (folder / "env.py").write_text(code)
+    specs = tmp_path / "registry" / "specs.py"
+    head, closing, tail = specs.read_text().rpartition("\n)\n")
+    assert closing and not tail, "ENVS is no longer the last thing in registry/specs.py"
+    specs.write_text(f"{head}\n{entry}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-k", "Directory or registry", "tests/test_conformance.py"],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 10  # type: ignore[index]
 
 
 if __name__ == "__main__":

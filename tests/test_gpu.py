@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
+from model_server import model_server  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
-from trainer_tools import make_trainer  # noqa: E402
+from trainer_tools import make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 pytestmark = [
@@ -32,10 +35,17 @@ def test_logprobs_after_each_sync_are_the_trainers(tmp_path: Path, dtype: str, s
     from peft import LoraConfig
 
     trainer = make_trainer(
-        tmp_path, policy=None, peft_config=LoraConfig(r=4, target_modules="all-linear") if lora else None,
-        use_vllm=True, use_cpu=False, bf16=False, model_init_kwargs={"dtype": dtype}, learning_rate=1e-2,
-        vllm_enable_sleep_mode=sleep, vllm_gpu_memory_utilization=0.1,
-    )  # fmt: skip
+        tmp_path,
+        policy=None,
+        peft_config=LoraConfig(r=4, target_modules="all-linear") if lora else None,
+        use_vllm=True,
+        use_cpu=False,
+        bf16=False,
+        model_init_kwargs={"dtype": dtype},
+        vllm_enable_sleep_mode=sleep,
+        vllm_gpu_memory_utilization=0.1,
+        learning_rate=1e-2,
+    )
     trainer.train()
     trainer.runner.policy.close()
     logs = [log for log in trainer.state.log_history if "sampling/logp_difference_max" in log]
@@ -65,3 +75,49 @@ def test_a_preset_trains_on_one_card(tmp_path: Path, preset: str) -> None:
     logs = json.loads((out / "checkpoint-2" / "trainer_state.json").read_text())["log_history"]
     gaps = [log["sampling/logp_difference_max"] for log in logs if "sampling/logp_difference_max" in log]
     assert len(gaps) == 2 and max(gaps) < 0.3, "gathered weights are those that sampled"
+
+
+def synced(url: str, transfer: str, device: str) -> tuple[float, bool]:
+    """The largest difference of logprobs after two syncs, and whether weights were broadcast."""
+    from agent_gym.policies.vllm.server import VLLMServerPolicy
+
+    torch.cuda.set_device(device)
+    policy = VLLMServerPolicy([url], [EOS], context=CONTEXT, transfer=transfer)
+    model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.float32)
+    worst = 0.0
+    try:
+        for seed in range(2):
+            disturb(model, seed)
+            on_gpu = ((name, weight.to(device)) for name, weight in model.named_parameters())
+            policy.sync(on_gpu)
+            requests = make_requests(8)
+            worst = max(worst, largest_difference(model, requests, run(policy, requests)))
+        return worst, policy._sender._channel is not None
+    finally:
+        policy.close()
+
+
+def test_weights_are_broadcast_between_two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU: the server needs one of its own")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the server's; this process has counted its own already
+    with model_server(Path(model_folder()), tmp_path / "log.txt", context=CONTEXT) as (url, _):
+        worst, broadcast = synced(url, "auto", "cuda:1")
+    assert broadcast and worst < 0.3
+
+
+def test_on_a_shared_card_weights_go_through_files(tmp_path: Path) -> None:
+    # NCCL refuses two members on one GPU.
+    with model_server(Path(model_folder()), tmp_path / "log.txt", context=CONTEXT) as (url, _):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            worst, broadcast = synced(url, "auto", "cuda:0")
+    assert not broadcast and worst < 0.3
+    assert any("weights go through files" in str(warning.message) for warning in caught)
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
+    done = subprocess.run([sys.executable, script, "--quick"], capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "times TRL's" in done.stdout
