@@ -332,10 +332,7 @@ class SpecialTokens:
     decode to the same text. (`split_special_tokens=True` of transformers is a switch on the tokenizer that all threads
     share.) A text that goes through a chat template first gets a mark at each break, plain letters. Left as they are:
     what the policy wrote, the system prompt, and added tokens that are not special, such as Qwen's `<tool_call>`.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer.
-        ends: ids that end a turn; they count as special, whatever the tokenizer calls them.
+    `ends` are ids that end a turn; they count as special, whatever the tokenizer calls them.
     """
 
     def __init__(self, tokenizer: Any, ends: Collection[int] = ()) -> None:

@@ -35,11 +35,7 @@ _URL = "data:image/png;base64,"
 class Image:
     """An RGB image that never changes, equal to every image with the same pixels.
 
-    Args:
-        pixels: (H, W, 3) uint8; they are copied, so that an environment may go on drawing on its canvas.
-
-    Raises:
-        ConfigError: for anything else.
+    `pixels` are (H, W, 3) uint8, else `ConfigError`; they are copied, so that an environment may go on drawing on them.
     """
 
     def __init__(self, pixels: Any) -> None:
@@ -49,7 +45,6 @@ class Image:
             raise ConfigError(f"an image is of shape (height, width, 3) and type uint8, not {found}")
         array.setflags(write=False)
         self.pixels = array
-
         self.size: tuple[int, int] = array.shape[:2]  # height and width
 
     @functools.cached_property
@@ -148,11 +143,7 @@ class Vision:
         return cls(encoder) if sees else None
 
     def expand(self, text: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Write out the image tokens of the text that a template made of messages.
-
-        Raises:
-            ConfigError: if the template shows more or fewer images than there are.
-        """
+        """Write out the image tokens of a rendered text; `ConfigError` if it shows other images than the messages."""
         images = images_of(messages)
         first, *rest = text.split(self.token)
         if len(rest) != len(images):

@@ -195,8 +195,7 @@ def preset_weights(
 ) -> dict[str, float]:
     """Return the weights of a preset such as a published reward: 0 for all other terms, and `weights` over that.
 
-    Raises:
-        ConfigError: if there is no such preset.
+    `ConfigError` if there is no such preset.
     """
     if reward not in presets:
         raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(presets)}, refined by reward_weights")

@@ -35,23 +35,14 @@ _NOT_JSON = (ValueError, TypeError)  # TypeError: text that has no UTF-8
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call as the policy wrote it and, once it ran, its result.
+    """One call as the policy wrote it and, once it ran, its result."""
 
-    Attributes:
-        name: which tool.
-        arguments: by name.
-        error: why it cannot run, if it cannot.
-        answer: what the policy reads of it; an environment may shorten or extend the tool's text.
-        failed: whether it failed, through the policy's fault.
-        seconds: how long it took. Calls of one turn run together, and each is charged its share.
-    """
-
-    name: str
+    name: str  # of the tool
     arguments: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    answer: str = ""
-    failed: bool = False
-    seconds: float = 0.0
+    error: str | None = None  # why it cannot run, if it cannot
+    answer: str = ""  # what the policy reads of it; an environment may shorten or extend the tool's text
+    failed: bool = False  # whether it failed, through the policy's fault
+    seconds: float = 0.0  # how long it took; calls of one turn run together, and each is charged its share
 
     @property
     def record(self) -> dict[str, Any]:
@@ -137,28 +128,18 @@ class HermesParser:
 
 @dataclass(slots=True)
 class ToolResult:
-    """The result of one call.
+    """The result of one call."""
 
-    Attributes:
-        text: what the policy reads.
-        error: True when the call failed through the policy's fault (bad arguments, a division by zero).
-        reward: the tool's own judgement of this call, if it has one; the environment decides its weight.
-        metrics: numbers for the log, if there are any.
-    """
-
-    text: str
-    error: bool = False
-    reward: float | None = None
-    metrics: dict[str, float] | None = None
+    text: str  # what the policy reads
+    error: bool = False  # the call failed through the policy's fault (bad arguments, a division by zero)
+    reward: float | None = None  # the tool's own judgement of this call, if any; the environment decides its weight
+    metrics: dict[str, float] | None = None  # numbers for the log, if there are any
 
 
 class Tool:
     """A callable with a schema. Subclass it for a tool with a batch form; `tool` makes one from a function.
 
-    Args:
-        name: what the policy writes to call it.
-        description: what it does, for the policy.
-        parameters: JSON schema of the arguments, an object.
+    The policy reads the `description` and writes the `name`; `parameters` is a JSON schema of the arguments, an object.
     """
 
     def __init__(self, name: str, description: str, parameters: Mapping[str, Any]) -> None:
@@ -256,13 +237,9 @@ class FunctionTool(Tool):
 
 
 def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]) -> str | None:
-    """Describe the failure if more than half of an expert's tool calls failed: the tool is then broken.
+    """Describe the failure, in a line, if more than half of an expert's tool calls failed: the tool is then broken.
 
-    Args:
-        turns: `tool_calls` and `error` of each turn, as `info` and `Step` have them.
-
-    Returns:
-        One line with the first failed tool and its error, or None.
+    `turns` are `tool_calls` and `error` of each turn, as `info` and `Step` have them.
     """
     calls = [(call, error) for made, error in turns for call in made]
     failed = [(call["name"], error) for call, error in calls if call["error"]]

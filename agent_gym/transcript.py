@@ -39,22 +39,14 @@ class Span(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One uninterrupted piece of the transcript by one author.
-
-    Attributes:
-        source: who wrote it.
-        step: the turn it belongs to, -1 for the prompt.
-        text: the words, without any template around them.
-        token_ids: the ids as they stand in the context, template included for every source but `agent`.
-            Empty when the environment runs without a tokenizer.
-        logprobs: one per token of an `agent` segment when the policy reported them, else empty.
-    """
+    """One uninterrupted piece of the transcript by one author."""
 
     source: Source
-    step: int
-    text: str
+    step: int  # the turn it belongs to, -1 for the prompt
+    text: str  # the words, without any template around them
+    # As they stand in the context, template included for every source but `agent`; empty without a tokenizer.
     token_ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float, ...] = ()  # one per token of an `agent` segment when the policy reported them, else empty
 
 
 class Sampled(str):
@@ -102,8 +94,7 @@ class Transcript:
     ) -> tuple[Span, Span]:
         """Add a segment; return its span of characters and its span of tokens, either of which may be empty.
 
-        Raises:
-            ValueError: if there are logprobs that cannot be matched to ids.
+        `ValueError` if there are logprobs that cannot be matched to ids.
         """
         if logprobs and len(logprobs) != len(token_ids):
             raise ValueError(f"{len(logprobs)} logprobs for {len(token_ids)} token ids")
@@ -149,17 +140,9 @@ def _tile(sized: Iterable[tuple[int, Segment]]) -> list[Span]:
 
 
 def action_mask(spans: Sequence[Span], length: int) -> list[bool]:
-    """Mark the tokens that the policy sampled.
+    """Return (length,) flags, True where the policy sampled the token.
 
-    Args:
-        spans: token spans that tile `[0, length)`.
-        length: number of tokens, T.
-
-    Returns:
-        (T,) flags, True where the policy sampled the token.
-
-    Raises:
-        ValueError: if the spans leave a gap, overlap or do not cover the length.
+    `spans` are token spans; `ValueError` if they leave a gap, overlap or do not cover the length.
     """
     check_tiling(spans, length)
     mask: list[bool] = []

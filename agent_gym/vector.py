@@ -27,8 +27,6 @@ from agent_gym.transcript import plain_action
 
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 
-Env = gymnasium.Env[str, str]
-
 
 class SlotFailure(EnvFailure):
     """Environments of a vector environment broke: `slots` has the error of each.
@@ -64,7 +62,7 @@ class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], Env]],
+        env_fns: Sequence[Callable[[], gymnasium.Env[str, str]]],
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         workers: int = 0,
     ) -> None:

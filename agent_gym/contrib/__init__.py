@@ -22,8 +22,7 @@ SEED_SPLITS = {"train": range(100_000), "validation": range(100_000, 101_000), "
 def opening_messages(env: TextEnv, info: dict[str, Any]) -> list[Message]:
     """Return the messages of `reset`, with the tools described where a chat template would have shown them.
 
-    Raises:
-        ConfigError: if there are images, for which those libraries have no place here.
+    `ConfigError` if there are images, for which those libraries have no place here.
     """
     if images_of(info["messages"]):
         raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")

@@ -16,12 +16,9 @@ from agent_gym.errors import ConfigError, require
 
 
 def to_gem(env_id: str, **env_kwargs: Any) -> Any:
-    """Make an environment of agent_gym a `gem.Env`.
+    """Make an environment of agent_gym a `gem.Env`; `ConfigError` if GEM is not installed.
 
     Its first observation holds the system prompt and the tools as well, since GEM shows a policy nothing else.
-
-    Raises:
-        ConfigError: if GEM is not installed.
     """
     core = require("gem.core", "gem")
 

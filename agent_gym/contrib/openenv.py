@@ -18,8 +18,7 @@ from agent_gym.errors import EnvFailure, require
 def openenv_types() -> tuple[type, type]:
     """Return `TextAction(text)` and `TextObservation(text, truncated, reward_terms)`, which `to_openenv` speaks.
 
-    Raises:
-        ConfigError: if OpenEnv is not installed.
+    `ConfigError` if OpenEnv is not installed.
     """
     types = require("openenv.core.env_server.types", "openenv")
     from pydantic import create_model
@@ -32,13 +31,10 @@ def openenv_types() -> tuple[type, type]:
 
 
 def to_openenv(env_id: str, **env_kwargs: Any) -> Any:
-    """Make an environment of agent_gym an OpenEnv `Environment`.
+    """Make an environment of agent_gym an OpenEnv `Environment`; `ConfigError` if OpenEnv is not installed.
 
     `openenv.core.env_server.http_server.create_fastapi_app(lambda: to_openenv(env_id), *openenv_types())` serves it.
     `reset(split=..., index=...)` picks a task. The first observation holds the system prompt and the tools as well.
-
-    Raises:
-        ConfigError: if OpenEnv is not installed.
     """
     interfaces = require("openenv.core.env_server.interfaces", "openenv")
     types = require("openenv.core.env_server.types", "openenv")

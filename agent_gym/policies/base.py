@@ -29,19 +29,13 @@ MIN_TEMPERATURE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample one turn. There is no top-p and no top-k: the trainer scores the full distribution.
+    """How to sample one turn. There is no top-p and no top-k: the trainer scores the full distribution."""
 
-    Attributes:
-        max_tokens: most tokens to sample, at least 1. The policy's context may end the turn earlier.
-        temperature: divides the logits; 0 takes the most likely token. Otherwise at least `MIN_TEMPERATURE`.
-        stop: strings that end the turn once the text of the new tokens contains one of them.
-        seed: from 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs at the same time. None takes
-            the next seed of the policy's own stream, so the tokens depend on the order of the requests.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    stop: tuple[str, ...] = ()
+    max_tokens: int  # most tokens to sample, at least 1; the policy's context may end the turn earlier
+    temperature: float = 1.0  # divides the logits; 0 takes the most likely token, otherwise at least `MIN_TEMPERATURE`
+    stop: tuple[str, ...] = ()  # strings that end the turn once the text of the new tokens contains one of them
+    # From 0 to 2**63 - 1. Makes the sampled tokens reproducible, whatever runs at the same time. None takes the next
+    # seed of the policy's own stream, so the tokens depend on the order of the requests.
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -57,45 +51,31 @@ class SamplingParams:
 
 @dataclass(slots=True)
 class Request:
-    """One turn to sample.
+    """One turn to sample."""
 
-    Attributes:
-        id: the caller's name for the request, unique among those pending.
-        prompt_ids: everything the policy sees, as token ids; not empty.
-        params: how to sample.
-        episode: the live episode, for scripted policies.
-        on_token: called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. What it raises
-            goes through `poll`; the request is then to be aborted.
-        images: what the prompt shows, in order. No image token stands outside of them.
-    """
-
-    id: int
-    prompt_ids: list[int]
+    id: int  # the caller's name for the request, unique among those pending
+    prompt_ids: list[int]  # everything the policy sees, as token ids; not empty
     params: SamplingParams
-    episode: object | None = None
+    episode: object | None = None  # the live episode, for scripted policies
+    # Called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. What it raises goes through
+    # `poll`; the request is then to be aborted.
     on_token: Callable[[int], None] | None = None
-    images: Sequence[Shown] = ()
+    images: Sequence[Shown] = ()  # what the prompt shows, in order; no image token stands outside of them
 
 
 @dataclass(slots=True)
 class Generation:
-    """What a policy sampled for a request.
+    """What a policy sampled for a request."""
 
-    Attributes:
-        id: the id of the request.
-        token_ids: (n,) n >= 1. An end of turn that was sampled is the last of them, or the token that completed a stop
-            string, kept whole.
-        logprobs: (n,) natural logarithm of each token's probability under the distribution it was drawn from, that is
-            after the temperature; with greedy decoding, under the temperature of 1.
-        finish_reason: "stop" (an end of turn was sampled), "stop_string", or "length"; "abort" for the beginning of a
-            turn, see `Interruptible`.
-        versions: which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it.
-    """
-
-    id: int
+    id: int  # of the request
+    # (n,) n >= 1. An end of turn that was sampled is the last of them, or the token that completed a stop string, kept
+    # whole.
     token_ids: list[int]
+    # (n,) natural logarithm of each token's probability under the distribution it was drawn from, that is after the
+    # temperature; with greedy decoding, under the temperature of 1.
     logprobs: list[float]
-    finish_reason: FinishReason
+    finish_reason: FinishReason  # "stop": an end of turn was sampled; "abort": see `Interruptible`
+    # Which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it.
     versions: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -109,14 +89,11 @@ class Generation:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Something that writes the agent's turns. Not thread-safe: one thread submits, polls and aborts.
-
-    Attributes:
-        continuous: whether a request may join while others are being decoded. Where not, `poll` runs its batch to the
-            end, so that the caller should submit as many requests as it can first.
-    """
+    """Something that writes the agent's turns. Not thread-safe: one thread submits, polls and aborts."""
 
     continuous: bool
+    """Whether a request may join while others are being decoded. Where not, `poll` runs its batch to the end, so that
+    the caller should submit as many requests as it can first."""
 
     @property
     def pending(self) -> int:

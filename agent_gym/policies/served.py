@@ -35,8 +35,7 @@ class ServedPolicy:
     def poll(self) -> list[Generation]:
         """Return what has finished, after at most 2 ms.
 
-        Raises:
-            RolloutError: when a server cannot be reached any more, or refuses a request.
+        `RolloutError` when a server cannot be reached any more, or refuses a request.
         """
         found: list[Generation] = []
         while self._pending:

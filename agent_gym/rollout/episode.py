@@ -33,28 +33,18 @@ _BUG = "This is a mistake in the environment's code"
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """Everything that decides an episode before it starts.
+    """Everything that decides an episode before it starts."""
 
-    Attributes:
-        env_id, env_kwargs: what `gymnasium.make` gets.
-        seed: the environment's seed. Members of a group share it, so that they face the same start.
-        split, index: the task's split, None for the environment's default, and its place there, None for the seed's.
-        group, member: episodes of one group answer the same task and are compared; the place within the group.
-        sampling_seed: seeds the policy's sampling, turn by turn; None leaves it to the engine.
-        source: the number of the task's source in a mixture of data sets.
-        greedy: the policy takes its most likely token, whatever the temperature of the rollout.
-    """
-
-    env_id: str
+    env_id: str  # what `gymnasium.make` gets, as is the next
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    split: str | None = None
-    index: int | None = None
-    group: int = 0
-    member: int = 0
-    sampling_seed: int | None = None
-    source: int = 0
-    greedy: bool = False
+    seed: int = 0  # of the environment; members of a group share it, so that they face the same start
+    split: str | None = None  # of the task, None for the environment's default
+    index: int | None = None  # of the task in its split, None for the seed's
+    group: int = 0  # episodes of one group answer the same task and are compared
+    member: int = 0  # the place within the group
+    sampling_seed: int | None = None  # seeds the policy's sampling, turn by turn; None leaves it to the engine
+    source: int = 0  # the number of the task's source in a mixture of data sets
+    greedy: bool = False  # the policy takes its most likely token, whatever the temperature of the rollout
 
     @property
     def options(self) -> dict[str, Any]:
@@ -105,72 +95,49 @@ class Row:
 
 @dataclass(slots=True)
 class Step:
-    """One turn: what the policy did and what it got.
+    """One turn: what the policy did and what it got."""
 
-    Attributes:
-        row: index of the row that holds the action.
-        start, stop: where the turn stands in that row, as the engine sampled it.
-        action: the action as the environment saw it.
-        observation, reward, reward_terms, tool_calls, metrics, error: what the environment answered, see `Reply`.
-        finish_reason: why generation stopped: "stop", "stop_string" or "length".
-        env_seconds: time inside `env.step`.
-        process_reward: the part of `reward` that judges this step and not the outcome (`TextEnv.process_terms`).
-        versions: the optimizer step of the weights that sampled the policy's tokens, as runs of (version, number of
-            tokens): several where the turn was interrupted and went on under newer ones.
-        kind: "act", or "summary" where the policy condensed its own context, with a reward of 0.
-    """
-
-    row: int
-    start: int
+    row: int  # index of the row that holds the action
+    start: int  # where the turn begins and stops in that row, as the engine sampled it
     stop: int
-    action: str
-    observation: str = ""
+    action: str  # as the environment saw it
+    observation: str = ""  # what the environment answered, as are the next five; see `Reply`
     reward: float = 0.0
     reward_terms: dict[str, float] = field(default_factory=dict)
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
-    finish_reason: str = "stop"
-    env_seconds: float = 0.0
-    process_reward: float = 0.0
-    kind: StepKind = "act"
+    finish_reason: str = "stop"  # why generation stopped: "stop", "stop_string" or "length"
+    env_seconds: float = 0.0  # inside `env.step`
+    process_reward: float = 0.0  # the part of `reward` that judges the step, not the outcome (`TextEnv.process_terms`)
+    kind: StepKind = "act"  # or "summary" where the policy condensed its own context, with a reward of 0
+    # The optimizer step of the weights that sampled the policy's tokens, as runs of (version, number of tokens):
+    # several where the turn was interrupted and went on under newer ones.
     versions: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Episode:
-    """One episode, live or finished.
-
-    Attributes:
-        messages: the whole conversation, whatever the rows show of it.
-        tools, stop: function schemas the policy was shown, and strings at which a turn may stop.
-        task_id, categories: the task's name, and kinds that it is of, such as {"level": "hard"}.
-        terminated, truncated: the task ended, or a limit did it; `truncation` is "turns", "tokens" or "seconds".
-        success: whether the task was solved.
-        failure: the error of our machinery that ended it, if one did. Its reward is NaN and it is not trained on.
-        seconds: wall-clock time from reset to end.
-        env: the live environment, None once the episode is over.
-        in_thread: calls a function in the thread of the environment; while the episode is live, nothing else may.
-        asked: the kind of the next step, while the episode is live.
-    """
+    """One episode, live or finished."""
 
     spec: EpisodeSpec
     rows: list[Row] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    stop: tuple[str, ...] = ()
+    messages: list[dict[str, Any]] = field(default_factory=list)  # the whole conversation, whatever the rows show of it
+    tools: list[dict[str, Any]] = field(default_factory=list)  # function schemas that the policy was shown
+    stop: tuple[str, ...] = ()  # strings at which a turn may stop
     task_id: str = ""
-    categories: dict[str, str] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
-    truncation: str | None = None
-    success: bool = False
-    failure: Failure | None = None
-    seconds: float = 0.0
-    env: gymnasium.Env[str, str] | None = None
+    categories: dict[str, str] = field(default_factory=dict)  # kinds that the task is of, such as {"level": "hard"}
+    terminated: bool = False  # the task ended
+    truncated: bool = False  # a limit ended it
+    truncation: str | None = None  # which one: "turns", "tokens" or "seconds"
+    success: bool = False  # whether the task was solved
+    failure: Failure | None = None  # the error of our machinery that ended it: its reward is NaN, it is not trained on
+    seconds: float = 0.0  # wall-clock time from reset to end
+    env: gymnasium.Env[str, str] | None = None  # the live environment, None once the episode is over
+    # Calls a function in the thread of the environment; while the episode is live, nothing else may.
     in_thread: Callable[[Callable[[], Any]], Any] = call_here
-    asked: StepKind = "act"
+    asked: StepKind = "act"  # the kind of the next step, while the episode is live
 
     def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:
         """Begin the first row with what `env.reset` reported; `EnvFailure` if that cannot be read."""

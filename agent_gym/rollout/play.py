@@ -33,19 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of one episode. Reaching one truncates the episode; nothing is lost.
+    """Limits of one episode. Reaching one truncates the episode; nothing is lost."""
 
-    Attributes:
-        max_turn_tokens: tokens the policy may sample in one turn.
-        max_tokens: tokens of one context, prompt and answers of the world included: of each row, not of their sum.
-        max_turns: turns, besides the environment's own limit; summaries do not count.
-        max_seconds: wall-clock time from reset on.
-    """
-
-    max_turn_tokens: int = 512
-    max_tokens: int = 4096
-    max_turns: int | None = None
-    max_seconds: float | None = None
+    max_turn_tokens: int = 512  # that the policy may sample in one turn
+    max_tokens: int = 4096  # of one context, prompt and answers of the world included: of each row, not of their sum
+    max_turns: int | None = None  # besides the environment's own limit; summaries do not count
+    max_seconds: float | None = None  # wall-clock time from reset on
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -55,22 +48,17 @@ class Budget:
 
 
 class Life:
-    """A live episode, which is part of a rollout and has a thread that alone meets its environment.
-
-    Attributes:
-        wish: what it waits for.
-        number: of its last request to the policy.
-        since, reminder, deadline: times of `perf_counter`: it waits from then on; a line is printed if it still waits;
-            its time is over.
-    """
+    """A live episode, which is part of a rollout and has a thread that alone meets its environment."""
 
     def __init__(self, episode: Episode, rollout: Rollout, thread: EnvThread) -> None:
         self.episode, self.rollout, self.thread = episode, rollout, thread
+        # Times of `perf_counter`: it waits from `since` on; a line is printed at `reminder` if it still waits; its time
+        # is over at `deadline`.
         self.began = self.since = self.reminder = time.perf_counter()
         limit = rollout.budget.max_seconds
         self.deadline = float("inf") if limit is None else self.began + limit
-        self.wish: Call | Ask | None = None
-        self.number = 0
+        self.wish: Call | Ask | None = None  # what it waits for
+        self.number = 0  # of its last request to the policy
         self.coroutine: Coroutine[Call | Ask, Any, None] = self.play()
         episode.in_thread = thread.run
 
@@ -269,13 +257,11 @@ class Context(Protocol):
     """Decides what the policy sees next. It keeps no state: it may look at everything in the episode.
 
     Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
-
-    Attributes:
-        tokens: a bound on each context below the budget's `max_tokens`, None for the budget's own.
     """
 
     @property
-    def tokens(self) -> int | None: ...
+    def tokens(self) -> int | None:
+        """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
 
     def is_due(self, episode: Episode, budget: Budget) -> bool:
         """Whether the next turn may need another context than the row as it stands.

@@ -40,16 +40,11 @@ OnEnd = Callable[[Episode], None]
 
 @dataclass(slots=True)
 class RolloutStats:
-    """Where the time of one rollout went; seconds of the driving thread.
-
-    Attributes:
-        engine_seconds: inside the policy, that is its `submit` and `poll`.
-        wait_seconds: no generation was running and every environment was busy.
-    """
+    """Where the time of one rollout went; seconds of the driving thread."""
 
     wall_seconds: float = 0.0
-    engine_seconds: float = 0.0
-    wait_seconds: float = 0.0
+    engine_seconds: float = 0.0  # inside the policy, that is its `submit` and `poll`
+    wait_seconds: float = 0.0  # no generation was running and every environment was busy
     sampled_tokens: int = 0
 
     @property
@@ -83,11 +78,6 @@ class Runner:
             compute in Python or are not thread-safe.
         max_live: episodes alive at the same time, each with an environment in a thread of its own.
 
-    Attributes:
-        version: of the policy's weights, which every token it samples is marked with. A trainer sets it when it hands
-            over weights.
-        stats: where the time of the last rollout went.
-
     Raises:
         ConfigError: for a context policy that does not exist or wants more tokens than the budget has.
     """
@@ -107,7 +97,8 @@ class Runner:
         self.policy, self.renderer = policy, ChatRenderer.of(tokenizer)
         self.context = make_context(context)
         self.budget = budget or Budget()
-        self.stats, self.version = RolloutStats(), 0
+        self.stats = RolloutStats()  # of the last rollout
+        self.version = 0  # of the policy's weights, which marks each token; a trainer that hands over weights sets it
         self.max_live, self.progress = max_live, progress
         self._processes: EnvProcesses | None = None
         if env_processes:

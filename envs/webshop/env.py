@@ -184,11 +184,7 @@ class WebShopEnv(ToolEnv):
         return Reply(observe(self.session, self._mode), error=problem)
 
     def expert_action(self, style: str = "default") -> str:
-        """Return the next action of the expert, which knows which product was meant.
-
-        Args:
-            style: "default"; or "direct" to buy the first product of its kind as it is.
-        """
+        """Return the next action of the expert; the style "direct" buys the first product of its kind as it is."""
         name, argument = next_action(self.session, style)
         return self.parser.render(name, {ARGUMENTS[name]: argument})
 

@@ -35,8 +35,6 @@ _MOST = 0xFFFF  # what a frequency can be
 
 Make = Callable[[str, int, np.dtype], np.ndarray]
 """Makes an array that the index will consist of: name, length, type."""
-Arrays = Mapping[str, np.ndarray]
-"""`document` and `divisor` (one entry per posting), `start` (terms + 1), `weight` (terms) and `rank` (documents)."""
 
 
 class _Postings(NamedTuple):
@@ -50,12 +48,12 @@ class Index:
 
     Args:
         number_of: returns the number of a term, None if no document has it.
-        arrays: postings of term t are `start[t]` to `start[t + 1]`: `document` int32 in ascending order and `divisor`
-            float32, the denominator above. `weight` float32 is what a term is worth, `rank` int32 the position of a
-            document's id among all.
+        arrays: postings of term t are `start[t]` to `start[t + 1]`, (terms + 1): `document` int32 in ascending order
+            and `divisor` float32, the denominator above. `weight` float32 (terms) is what a term is worth, `rank` int32
+            (documents) the position of a document's id among all.
     """
 
-    def __init__(self, number_of: Callable[[str], int | None], arrays: Arrays) -> None:
+    def __init__(self, number_of: Callable[[str], int | None], arrays: Mapping[str, np.ndarray]) -> None:
         self._number_of = number_of
         self._start, self._document, self._divisor = arrays["start"], arrays["document"], arrays["divisor"]
         self._weight, self._rank = arrays["weight"], arrays["rank"]

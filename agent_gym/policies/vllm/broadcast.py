@@ -48,8 +48,7 @@ def reach_store(host: str, port: int) -> Any:
 class Channel:
     """One member's end of the group, which meets at the store; the trainer has rank 0, `backend` is "nccl" or "gloo".
 
-    Raises:
-        RuntimeError: if not all members come, or they cannot reach each other.
+    `RuntimeError` if not all members come, or they cannot reach each other.
     """
 
     def __init__(self, store: Any, rank: int, size: int, backend: str) -> None:

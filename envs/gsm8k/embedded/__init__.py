@@ -34,25 +34,15 @@ BOXES = "bags baskets boxes crates jars trays".split()
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One meaning and its wordings.
+    """One meaning and its wordings."""
 
-    Attributes:
-        name: what it is called in pattern ids.
-        before: what is counted before it; `nothing` marks an opening.
-        after: what is counted after it; `end` marks a question.
-        expression: the calculation, or "" where the wording only states `{a}` or asks.
-        operation: the sign of the calculation, or "".
-        worked: its line of the worked answer, or "" without a calculation.
-        wordings: split to id to wording; the id of number k is `name/split/k`.
-    """
-
-    name: str
-    before: str
-    after: str
-    expression: str
-    operation: str
-    worked: str
-    wordings: dict[str, dict[str, str]]
+    name: str  # in pattern ids
+    before: str  # what is counted before it; `nothing` marks an opening
+    after: str  # what is counted after it; `end` marks a question
+    expression: str  # the calculation, or "" where the wording only states `{a}` or asks
+    operation: str  # the sign of the calculation, or ""
+    worked: str  # its line of the worked answer, or "" without a calculation
+    wordings: dict[str, dict[str, str]]  # split to id to wording; the id of number k is `name/split/k`
 
 
 def _read_families() -> tuple[Family, ...]:
