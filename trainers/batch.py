@@ -58,32 +58,19 @@ class RowImages:
 
 @dataclass(slots=True)
 class TrainingEpisode:
-    """What training needs of a finished episode, small enough to be sent to another process.
+    """What training needs of a finished episode, small enough to be sent to another process."""
 
-    Attributes:
-        number: position of the episode in the rollout over all processes, by which they agree on an order.
-        group: which episodes answer the same task.
-        terminated: whether the task itself ended.
-        rows: its rows that hold a token of the policy; also the last one, where we stopped the episode.
-        outcome: (K,) reward of each step without its process terms.
-        process: (K,) process reward of each step.
-        anchors: (K,) a number for the state in which each step was taken; one of its own for a step without a token of
-            the policy.
-        trained: whether its tokens are in the loss. The others count for the credit of their group only.
-        greedy: whether it is the greedy episode of its task, a baseline.
-        source: number of its environment, see `source_number`.
-    """
-
-    number: int
-    group: int
-    terminated: bool
-    rows: list[Row]
-    outcome: list[float]
-    process: list[float]
+    number: int  # position in the rollout over all processes, by which they agree on an order
+    group: int  # which episodes answer the same task
+    terminated: bool  # whether the task itself ended
+    rows: list[Row]  # those that hold a token of the policy; also the last one, where we stopped the episode
+    outcome: list[float]  # (K,) reward of each step without its process terms
+    process: list[float]  # (K,) process reward of each step
+    # (K,) a number for the state in which each step was taken; one of its own for a step without a token of the policy.
     anchors: list[int]
-    trained: bool = True
-    greedy: bool = False
-    source: int = 0
+    trained: bool = True  # whether its tokens are in the loss; the others count for the credit of their group only
+    greedy: bool = False  # whether it is the greedy episode of its task, a baseline
+    source: int = 0  # number of its environment, see `source_number`
 
     @property
     def n_tokens(self) -> int:

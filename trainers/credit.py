@@ -27,37 +27,23 @@ from agent_gym.trainers.batch import Batch, TrainingEpisode
 
 @dataclass(slots=True)
 class Experience:
-    """N finished episodes. Failed ones have no reward, which is not 0: they never get here, and there is no NaN.
+    """N finished episodes. Failed ones have no reward, which is not 0: they never get here, and there is no NaN."""
 
-    Attributes:
-        outcome: (N, K) reward of each step without its process terms, 0 in padding.
-        process: (N, K) process reward of each step, already normalised, 0 in padding.
-        penalty: (N, L) reward per token, here the KL penalty where that is part of the reward; else 0.
-        step_mask: (N, K) True where there is a step.
-        token_mask: (N, L) True where there is a token.
-        step_of: (N, L) index of the step that sampled the token, rising along L; 0 in padding.
-        terminated: (N,) True where the task itself ended; False where we stopped the episode.
-        groups: (N,) which episodes answer the same task.
-        values: (N, L) critic's value of the state before each token, None without a critic.
-        last_values: (N,) critic's value of the state after the last token and the world's answer to it.
-        anchors: (N, K) number of the state in which each step was taken; equal numbers are equal states (GiGPO).
-        baselines: (N,) return of a greedy episode of the same task (ReMax), None where it was not played.
-        sources: (N,) number of each episode's environment; what is scaled by the batch is scaled by the episodes of the
-            same environment. None where there is one.
-    """
-
-    outcome: torch.Tensor
-    process: torch.Tensor
-    penalty: torch.Tensor
-    step_mask: torch.Tensor
-    token_mask: torch.Tensor
-    step_of: torch.Tensor
-    terminated: torch.Tensor
-    groups: torch.Tensor
-    values: torch.Tensor | None = None
-    last_values: torch.Tensor | None = None
+    outcome: torch.Tensor  # (N, K) reward of each step without its process terms, 0 in padding
+    process: torch.Tensor  # (N, K) process reward of each step, already normalised, 0 in padding
+    penalty: torch.Tensor  # (N, L) reward per token, here the KL penalty where that is part of the reward; else 0
+    step_mask: torch.Tensor  # (N, K) True where there is a step
+    token_mask: torch.Tensor  # (N, L) True where there is a token
+    step_of: torch.Tensor  # (N, L) index of the step that sampled the token, rising along L; 0 in padding
+    terminated: torch.Tensor  # (N,) True where the task itself ended; False where we stopped the episode
+    groups: torch.Tensor  # (N,) which episodes answer the same task
+    values: torch.Tensor | None = None  # (N, L) critic's value of the state before each token, None without a critic
+    last_values: torch.Tensor | None = None  # (N,) the same after the last token and the world's answer to it
+    # (N, K) number of the state in which each step was taken; equal numbers are equal states (GiGPO).
     anchors: torch.Tensor | None = None
-    baselines: torch.Tensor | None = None
+    baselines: torch.Tensor | None = None  # (N,) return of a greedy episode of the same task (ReMax), None without one
+    # (N,) number of each episode's environment, None where there is one: what is scaled by the batch is scaled by the
+    # episodes of the same environment.
     sources: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -153,42 +139,23 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The settings of the estimators; each reads those that concern it.
+    """The settings of the estimators; each reads those that concern it."""
 
-    Attributes:
-        gamma: discount per token.
-        lam: lambda of the GAE over tokens.
-        step_gamma: discount per step.
-        step_lam: lambda of the GAE over steps.
-        scale: what `grpo` and `gigpo` divide by: the standard deviation of the "group", of the "batch", or "none".
-        whiten: whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and
-            deviation 1 over the batch. In a mixture the batch is the episodes of the same environment, here and in
-            `scale`.
-        step_weight: weight of GiGPO's step advantage.
-    """
-
-    gamma: float = 1.0
-    lam: float = 1.0
-    step_gamma: float = 1.0
-    step_lam: float = 1.0
-    scale: str = "group"
+    gamma: float = 1.0  # discount per token
+    lam: float = 1.0  # lambda of the GAE over tokens
+    step_gamma: float = 1.0  # discount per step
+    step_lam: float = 1.0  # lambda of the GAE over steps
+    scale: str = "group"  # `grpo` and `gigpo` divide by the standard deviation of the "group", the "batch", or "none"
+    # Whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and deviation 1
+    # over the batch. In a mixture the batch is the episodes of the same environment, here and in `scale`.
     whiten: bool = True
-    step_weight: float = 1.0
+    step_weight: float = 1.0  # of GiGPO's step advantage
 
 
 class Timeline:
     """The sampled tokens of N episodes, in the order in which they were sampled: the bridge between rows and episodes.
 
-    `read` goes from rows (B, T) to the policy's own tokens (N, L), and `write` back.
-
-    Args:
-        batch: what `collate` made of the episodes.
-        n_episodes: N.
-
-    Attributes:
-        mask: (N, L) True where there is a token.
-        step_of: (N, L) the step that sampled it, 0 in padding.
-        last_row: (N,) the row in which the episode ended.
+    `read` goes from rows (B, T), as `collate` makes them, to the policy's own tokens (N, L), and `write` back.
     """
 
     def __init__(self, batch: Batch, n_episodes: int) -> None:
@@ -203,12 +170,12 @@ class Timeline:
         lengths = torch.bincount(episodes, minlength=n_episodes)
         place = torch.arange(len(episodes)) - (lengths.cumsum(0) - lengths)[episodes]
         width = int(lengths.max()) if n_episodes else 0
-        self.mask = torch.arange(width) < lengths[:, None]
-        self.step_of = torch.zeros(n_episodes, width, dtype=torch.long)
+        self.mask = torch.arange(width) < lengths[:, None]  # (N, L) True where there is a token
+        self.step_of = torch.zeros(n_episodes, width, dtype=torch.long)  # (N, L) the step that sampled it, or 0
         self.step_of[episodes, place] = steps
         self._position = torch.zeros(n_episodes, width, dtype=torch.long)
         self._position[episodes, place] = rows * self._shape[1] + columns
-        self.last_row = torch.zeros(n_episodes, dtype=torch.long)
+        self.last_row = torch.zeros(n_episodes, dtype=torch.long)  # (N,) the row in which the episode ended
         self.last_row[episodes] = rows  # the last write wins, and tokens are sorted
         # A row without a token of the policy is kept only where we stopped the episode in it.
         silent = ((owner >= 0) & ~mask.any(1)).nonzero().view(-1)
@@ -252,8 +219,7 @@ def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known:
 def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int], Experience]:
     """Put the experience of all processes together: per process the numbers of its episodes, and what is known of them.
 
-    Returns:
-        All numbers, rising, and the experience in that order, so that sums round the same however it was shared.
+    Returned are all numbers, rising, and the experience in that order: sums round the same however it was shared.
     """
     numbers = [number for part, _ in parts for number in part]
     order = torch.tensor(sorted(range(len(numbers)), key=numbers.__getitem__), dtype=torch.long)

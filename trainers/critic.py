@@ -51,15 +51,9 @@ class Critic(nn.Module):
 
 
 def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
-    """Build the critic of a policy, "model" or "head".
+    """Build the critic of a policy, "model" or "head"; raises `ConfigError` for a policy that already has an adapter.
 
-    Args:
-        model: the policy, or the id or folder it is loaded from.
-        kind: as above.
-        **init: arguments of `from_pretrained`.
-
-    Raises:
-        ConfigError: for a policy that already has an adapter.
+    `model` is the policy, or the id or folder it is loaded from with `init`, the arguments of `from_pretrained`.
     """
     if hasattr(model, "peft_config"):
         raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")

@@ -65,10 +65,9 @@ class EchoTrapMonitor:
         self._reported = dict.fromkeys(LOG_KEYS, 0)
 
     def update(self, step: int, log: Mapping[str, Any]) -> list[str]:
-        """Take in what was logged at an optimizer step; what is absent or NaN was not measured.
+        """Take in what was logged at a step, and return a message for each level that is reached for the first time.
 
-        Returns:
-            A message for each level that is reached for the first time.
+        What is absent or NaN was not measured.
         """
         messages = []
         for kind, key in LOG_KEYS.items():
@@ -106,10 +105,8 @@ class EchoTrapCallback(TrainerCallback):
     """Feeds the monitor from the logs, adds `echo_trap/<kind>` (the levels) to them, warns, and may stop the run.
 
     A trainer inserts it before the callbacks that report, which see what it adds only then. The logs must be the same
-    in all processes: one that stops alone leaves the others waiting.
-
-    Args:
-        stop: whether to end the training when the spread of rewards is critical.
+    in all processes: one that stops alone leaves the others waiting. With `stop` the training ends when the spread of
+    rewards is critical.
     """
 
     def __init__(self, stop: bool) -> None:

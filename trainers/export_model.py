@@ -66,11 +66,9 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
 def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:
     """Write the model of a checkpoint to a new or empty folder, and return the folder.
 
-    The critic goes to `critic/`, where no loader of the policy looks.
-
-    Raises:
-        ConfigError: if the folder has content, there is nothing to merge, no critic, no tokenizer, or the adapter's
-            base model cannot be loaded or is no sum of weights.
+    The critic goes to `critic/`, where no loader of the policy looks. Raises `ConfigError` if the folder has content,
+    there is nothing to merge, no critic, no tokenizer, or the adapter's base model cannot be loaded or is no sum of
+    weights.
     """
     out, folder = Path(out).expanduser(), checkpoint.folder
     kept = sorted({path for pattern in _KEPT for path in folder.glob(pattern) if path.is_file()})
@@ -204,9 +202,6 @@ def _result(success: float, low: float, high: float, reward: float, episodes: in
 def _table(columns: Sequence[str], *rows: Sequence[str]) -> str:
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * len(columns), *cells))
-
-
-# The hub.
 
 
 def check_name(name: str) -> None:

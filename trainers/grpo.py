@@ -148,8 +148,6 @@ class AgentGRPOTrainer(RowTrainer):
         self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)
 
-    # Rollouts.
-
     @property
     def runner(self) -> Runner:
         """The rollout loop with the trainer's engine, started on first use."""
@@ -164,8 +162,6 @@ class AgentGRPOTrainer(RowTrainer):
         # In half precision the model itself rounds otherwise: one token behind a cache is another sum than a whole row.
         half = self.accelerator.native_amp or self.model.dtype != torch.float32
         return super()._engine_differs or (half and isinstance(self.scheduler.policy, TransformersPolicy))
-
-    # From tasks to tensors.
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         episodes, groups = self.scheduler.collect(inputs)
@@ -224,13 +220,10 @@ class AgentGRPOTrainer(RowTrainer):
         by, total = self.args.loss_normalization, functools.partial(self.accelerator.reduce, reduction="sum")
         return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self._rollout_tokens)
 
-    # Credit.
-
     def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
 
-        Returns:
-            By number of the episode, of all processes, the advantage of each of its tokens, and the critic's value.
+        Returned are, by number of the episode, of all processes, the advantage of each token and the critic's value.
         """
         args = self.args
         timeline = Timeline(batch, len(episodes))
@@ -260,8 +253,6 @@ class AgentGRPOTrainer(RowTrainer):
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
         batch["advantages"] = timeline.write(estimate.advantages, self.accelerator.device)
 
-    # Evaluation plays episodes.
-
     def evaluation_loop(
         self,
         dataloader: Any,
@@ -288,8 +279,6 @@ class AgentGRPOTrainer(RowTrainer):
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(cast(Any, None), None, metrics, int(found["episodes"]))
 
-    # The order of tasks.
-
     def _get_train_sampler(self, dataset: Dataset | None = None) -> GroupSampler:
         dataset = self.train_dataset if dataset is None else dataset
         self._epochs.sampler = GroupSampler(
@@ -308,8 +297,6 @@ class AgentGRPOTrainer(RowTrainer):
         """The order of the training tasks, once training has begun."""
         assert self._epochs.sampler is not None
         return self._epochs.sampler
-
-    # Records.
 
     def _write_down(self, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> None:
         rows = [row for episode in episodes for row in episode.rows]

@@ -89,13 +89,8 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
     """REINFORCE with a capped importance weight (CISPO, arXiv:2506.13585): -min(ratio, cap) A log p.
 
     PPO's clip silences a token, first of all the rare ones that turn a chain of thought around. Here only the weight is
-    cut off, so that every token keeps a gradient.
-
-    Args:
-        ratio: (B, T) importance weights; their gradient is not used.
-        logps: (B, T), with gradient.
-        advantages: (B, T).
-        cap: largest weight (TRL's `epsilon_high` for this loss; ScaleRL, arXiv:2510.13786, uses 5).
+    cut off, so that every token keeps a gradient. All are (B, T); the gradient of `logps` is used, that of `ratio` is
+    not. `cap` is the largest weight (TRL's `epsilon_high` for this loss; ScaleRL, arXiv:2510.13786, uses 5).
     """
     weight = ratio.detach().clamp(max=cap)
     return PolicyLoss(-weight * advantages * logps, torch.zeros_like(ratio, dtype=torch.bool), ratio > cap)
@@ -115,7 +110,7 @@ def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor) -> torch.Tensor:
 def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float | None = None
 ) -> torch.Tensor:
-    """Squared error of the critic, clipped like the policy: 0.5 max((v - R)^2, (clip(v, v_old +- c) - R)^2).
+    """Squared error of the critic (B, T), clipped like the policy: 0.5 max((v - R)^2, (clip(v, v_old +- c) - R)^2).
 
     The clip is that of PPO's implementation (openai/baselines); its use is debated (arXiv:2006.05990).
 
@@ -124,9 +119,6 @@ def value_loss(
         old_values: (B, T) when the batch was scored.
         returns: (B, T) targets.
         clip: c, None for none.
-
-    Returns:
-        (B, T).
     """
     error = (values - returns) ** 2
     if clip is not None:

@@ -38,12 +38,9 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 def write_episodes(
     trainer: Any, kind: str, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None] | None = None
 ) -> None:
-    """Write episodes as the trajectory file `kind` of a trainer's present step.
+    """Write episodes as the trajectory file `kind` of a trainer's present step; raises `RolloutError` if it cannot be.
 
     `credit` of each episode is None where it was not trained on; the viewer colours the policy's tokens by it.
-
-    Raises:
-        RolloutError: if the file cannot be written, for example because the disk is full.
     """
     step = trainer.state.global_step
     name = f"{kind}_{step:06d}_{trainer.accelerator.process_index}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -48,16 +48,13 @@ class GroupsInPlay:
     def play(
         self, specs: Sequence[EpisodeSpec], due: Collection[int], wanted: int, temperature: float
     ) -> list[Episode]:
-        """Play until a batch is full, and pause the rest.
+        """Play until a batch is full, pause the rest, and return the batch: what is due, then the first that are done.
 
         Args:
             specs: episodes of whole groups that begin now, under numbers that no group in play has.
             due: numbers of the groups that must be in the batch, even if others are done before them.
-            wanted: groups of the batch, at least as many as are due.
+            wanted: groups of the batch, at least as many as are due. If there are fewer, all are in it.
             temperature: of the policy's sampling.
-
-        Returns:
-            The episodes of `wanted` groups, or of all: those that are due, and the first others that are done.
         """
         for episode in self._rollout.add(specs):
             self._groups.setdefault(episode.spec.group, []).append(episode)
@@ -94,8 +91,7 @@ class PartialRollouts:
     def rollout(self) -> list[Episode]:
         """Play the present rollout and return the episodes of its batch.
 
-        Raises:
-            ConfigError: if the run was begun with other batches, or another number of processes.
+        Raises `ConfigError` if the run was begun with other batches, or another number of processes.
         """
         trainer, number, mine = self._trainer, self._trainer._rollout_number, self._share
         state = self._state(number)
@@ -116,8 +112,8 @@ class PartialRollouts:
         trainer._metrics["train"]["rollout/carried_over"].append(len(due) / mine)
         if not again:
             state |= {"rollout": number, "begun": stop}
-            state |= {"batch": _gathered({e.spec.group for e in episodes}), "carried": _gathered(in_play.numbers)}
-            trainer.kept[_KEY] = state
+            groups = {"batch": list({e.spec.group for e in episodes}), "carried": in_play.numbers}
+            trainer.kept[_KEY] = state | {name: sorted(gather_object(held)) for name, held in groups.items()}
         return episodes
 
     def _state(self, number: int) -> dict[str, Any]:
@@ -132,10 +128,6 @@ class PartialRollouts:
                 f"this run has {self._tasks} in {self._processes}: groups are in play, resume as it was"
             )
         return dict(state)
-
-
-def _gathered(numbers: Iterable[int]) -> list[int]:
-    return sorted(gather_object(list(numbers)))
 
 
 def warn_discarded(what: str) -> None:

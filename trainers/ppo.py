@@ -62,8 +62,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         """Whether only the critic learns at present."""
         return self.state.global_step < self.args.critic_warmup_steps
 
-    # Scoring: logprobs and values of one forward pass.
-
     @property
     def _scores_first(self) -> bool:
         return True
@@ -75,8 +73,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         batch["old_values"] = pad(scores.values[:, :-1], (1, 0))
         last = batch["attention_mask"].sum(1) - 1
         batch["final_values"] = scores.values.gather(1, last[:, None])[:, 0]
-
-    # Credit.
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         final = batch["final_values"].detach().to("cpu", torch.float64)[timeline.last_row]
@@ -108,8 +104,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         metrics["critic/return_mean"].append(r / count)
         metrics["critic/value_mean"].append((r - e) / count)
 
-    # Loss.
-
     def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
         assert scores.values is not None
         values, mask = pad(scores.values[:, :-1], (1, 0)), inputs["value_mask"]
@@ -122,8 +116,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         policy_loss = super()._loss(scores, inputs)
         # Multiplied and not left out: processes wait for the gradient of every parameter.
         return self.args.vf_coef * critic_loss + policy_loss * (0.0 if self.warming_up else 1.0)
-
-    # Optimizer.
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Give the critic its own learning rate; schedules scale both."""
@@ -150,8 +142,6 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         norm = self.accelerator.clip_grad_norm_(critic, self.args.max_grad_norm)
         self._metrics["train"]["critic/grad_norm"].append(float(norm))
         return self.accelerator.clip_grad_norm_(policy, self.args.max_grad_norm)
-
-    # Checkpoints.
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         folder = str(output_dir if output_dir is not None else self.args.output_dir)

@@ -54,8 +54,7 @@ class RolloutScheduler:
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout of this process's rows of the data set, each task repeated for its group.
 
-        Returns:
-            All episodes of this process, also greedy ones, and the groups, of all processes, that are trained on.
+        Returned are all episodes of this process, also greedy ones, and the groups, of all processes, to train on.
         """
         trainer, args = self.trainer, self.trainer.args
         seed = derive_seed(args.seed, trainer._rollout_number)
@@ -105,8 +104,6 @@ class RolloutScheduler:
         self._log({"rollout/refills": rounds})
         return played
 
-    # The engine.
-
     @functools.cached_property
     def runner(self) -> Runner:
         trainer, args = self.trainer, self.trainer.args
@@ -141,13 +138,10 @@ class RolloutScheduler:
             runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
         trainer._metrics[trainer._mode]["time/sync"].append(time.perf_counter() - started)
 
-    # The three policies: sync, ahead, partial.
-
     def play(self, play: Callable[[], list[Episode]]) -> list[Episode]:
         """Call something that plays episodes when the engine has the current weights, in all processes at once.
 
-        Raises:
-            RolloutError: if it failed in a process, or if every episode failed in all of them.
+        Raises `RolloutError` if it failed in a process, or if every episode failed in all of them.
         """
         trainer = self.trainer
         self._wait()
@@ -218,8 +212,6 @@ class RolloutScheduler:
         if all(failures):
             check_failures(failures)
 
-    # Tasks.
-
     @property
     def rollouts(self) -> int:
         """Rollouts of the whole run."""
@@ -250,8 +242,6 @@ class RolloutScheduler:
         if self.trainer.estimator.needs_baseline:
             specs += [dataclasses.replace(spec, greedy=True, member=size) for spec in specs if spec.member == 0]
         return specs
-
-    # Logs.
 
     def _log(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():

@@ -55,12 +55,8 @@ def informative_groups(returns: Returns) -> list[int]:
 def tasks_to_draw(wanted: int, informative: int, drawn: int) -> int:
     """Return how many tasks the next round of DAPO's dynamic sampling plays (arXiv:2503.14476, section 3.2).
 
-    As many as should fill the batch at the rate seen so far, at most a full batch, 0 when it is full.
-
-    Args:
-        wanted: groups of a full batch.
-        informative: groups found so far.
-        drawn: tasks played for them, at least 1.
+    As many as should fill a batch of `wanted` groups at the rate seen so far, that is, `informative` groups of `drawn`
+    tasks (at least 1); at most a full batch, 0 when it is full.
     """
     if not informative:
         return wanted
@@ -86,9 +82,7 @@ class TurnCurriculum:
     def parse(cls, text: str) -> TurnCurriculum:
         """Read the text form, for example "0:2,100:4,200:8": 2 turns from step 0 on, 4 from step 100 on, and so on.
 
-        Raises:
-            ConfigError: for text of another form, steps or turns that do not grow, a first step other than 0, or no
-                turns.
+        Raises `ConfigError` for another form, steps or turns that do not grow, a first step other than 0, or no turns.
         """
         name = f"the turn curriculum is {text!r}"
         try:

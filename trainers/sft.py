@@ -48,10 +48,8 @@ def expert_episodes(
 
     Returned are the episodes that it solved in its default style, and all of other styles: those may show mistakes.
     `styles` maps each style, which the environment names, to its share of the episodes; `seed` decides which are whose.
-    `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`.
-
-    Raises:
-        ConfigError: if the environment has no expert or no such style, or the shares are not positive.
+    `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`. Raises `ConfigError` if the environment has no
+    expert or no such style, or the shares are not positive.
     """
     styles = dict(styles or {"default": 1.0})
     if min(styles.values()) < 0 or sum(styles.values()) <= 0:
@@ -80,10 +78,8 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
     """Turn rows into the form `trl.SFTTrainer` takes as it is: `input_ids` and `labels`, and `row`, their number.
 
     With `train_on` "policy" the policy's own tokens have labels; with "all" questions and observations, too, which
-    teaches a model that starts from nothing to copy numbers sooner. Tokens of images never have any.
-
-    Raises:
-        ConfigError: for another `train_on`, or no rows.
+    teaches a model that starts from nothing to copy numbers sooner. Tokens of images never have any. Raises
+    `ConfigError` for another `train_on`, or no rows.
     """
     if train_on not in TRAIN_ON:
         raise ConfigError(f"train_on is {train_on!r}; allowed: {', '.join(TRAIN_ON)}")
@@ -128,11 +124,9 @@ def train_sft(
     """Imitate the rows and return the trainer, trained.
 
     `model` is an id, a folder, or a loaded model; `tokenizer` may be the processor of a model that reads images;
-    `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to `trl.SFTTrainer`.
-
-    Raises:
-        ConfigError: if a demonstration is longer than `args.max_length`, or than what the model can read. None is cut:
-            the end of an episode is its answer.
+    `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to `trl.SFTTrainer`. Raises `ConfigError`
+    if a demonstration is longer than `args.max_length`, or than what the model can read. None is cut: the end of an
+    episode is its answer.
     """
     longest = max((len(row.token_ids) for row in rows), default=0)
     if args.max_length is not None and longest > args.max_length:

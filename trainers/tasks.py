@@ -36,14 +36,9 @@ def task_dataset(
     tasks: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """List the first tasks of a split, or all, as a data set: env_id, env_kwargs (JSON), split, index and seed.
+    """List the first `tasks` of a split, or all, as a data set: env_id, env_kwargs (JSON), split, index and seed.
 
-    Args:
-        env_id: a Gymnasium id.
-        env_kwargs: arguments of the environment.
-        split: the split.
-        tasks: how many tasks; None for all.
-        seed: base of the environments' seeds.
+    `seed` is the base of the environments' seeds.
 
     Raises:
         ConfigError: for an unknown environment or split, or more tasks than there are.
@@ -71,8 +66,7 @@ def check_task_columns(dataset: Dataset | Mapping[str, Dataset], name: str) -> N
 def parse_mixture(text: str) -> list[tuple[str, float]]:
     """Read environment ids with weights, 1 where none is given: "AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0".
 
-    Raises:
-        ConfigError: for a missing id, an id that is named twice, or a weight that is no positive number.
+    Raises `ConfigError` for a missing id, an id that is named twice, or a weight that is no positive number.
     """
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -221,8 +215,7 @@ class GroupSampler(Sampler[int]):
         shuffle: False keeps the order of the tasks.
         mixture: the sources of the tasks, whose proportions then hold in every batch, but not the tasks of an epoch.
 
-    Raises:
-        ConfigError: if there are fewer tasks than a batch needs, or than the share of a source.
+    Raises `ConfigError` if there are fewer tasks than a batch needs, or than the share of a source.
     """
 
     def __init__(

@@ -42,9 +42,6 @@ def _named(files: Sequence[str]) -> list[tuple[str, str]]:
     return [(stem if stems.count(stem) == 1 else file, file) for stem, file in zip(stems, files, strict=True)]
 
 
-# view
-
-
 def view(argv: Sequence[str]) -> int:
     """Turn trajectories into one HTML page that opens anywhere, without a server or a network."""
     parser = Parser("view", view.__doc__, config=False)
@@ -103,9 +100,6 @@ def _show(files: Sequence[Path], number: int | None) -> None:
         console.print(episode_table(records))
 
 
-# compare
-
-
 def compare(argv: Sequence[str]) -> int:
     """Compare runs on the tasks that they share: differences with 95% intervals and paired tests."""
     parser = Parser("compare", compare.__doc__, config=False)
@@ -147,9 +141,6 @@ def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
         before = [other for other in runs[:i] if same_kind(other, run)]
         if before:
             yield next((other for other in before if other.env_id == run.env_id), before[0]), run
-
-
-# rescore
 
 
 def rescore(argv: Sequence[str]) -> int:
@@ -221,9 +212,6 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
             replay = play_again(record, envs[key])
             replay.record["spec"] = {**spec, "env_kwargs": kwargs}
             yield replay
-
-
-# export
 
 
 def export(argv: Sequence[str]) -> int:

@@ -100,8 +100,7 @@ class SFTArguments(Environment):
 def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Give each environment its arguments: `kwargs` are those of all, or by id, where one without an entry has none.
 
-    Raises:
-        ConfigError: for an id that is not there, ids among plain arguments, or an entry that is no mapping.
+    Raises `ConfigError` for an id that is not there, ids among plain arguments, or an entry that is no mapping.
     """
     # No argument of Python's is written like `AgentR1/GSM8K-v0`: such a key is an id, if perhaps a mistyped one.
     ids = [key for key in kwargs if key in env_ids or not str(key).isidentifier()]

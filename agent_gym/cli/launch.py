@@ -72,9 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 def end_with(parent: int) -> None:
     """Have this process killed when its parent ends, however that ends; elsewhere than on Linux do nothing.
 
-    Args:
-        parent: the process that started this one. If it is gone already, this process ends at once: the kernel reports
-            later deaths only.
+    If the parent is gone already, this process ends at once: the kernel reports later deaths only.
     """
     if sys.platform != "linux":
         return

@@ -142,9 +142,6 @@ def _launcher_flags() -> dict[str, Any]:
     return launch_command_parser()._option_string_actions
 
 
-# Reinforcement learning.
-
-
 def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> None:
     _check_run(args, model)
     if args.estimator.needs_critic != critic:  # the trainer would find it when the model is loaded
@@ -184,9 +181,6 @@ def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]
 
     evaluated = args.eval_strategy != "no" or args.eval_on_start
     return mixed(env.train_split, env.train_tasks), mixed(env.eval_split, env.eval_tasks) if evaluated else None
-
-
-# Supervised warm start.
 
 
 def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
@@ -230,9 +224,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "ppo": (partial(_check_rl, True), partial(_train_rl, "AgentPPOTrainer")),
     "sft": (_check_sft, _train_sft),
 }
-
-
-# What all of them need.
 
 
 def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def grpo(
 ) -> torch.Tensor:
     """Compare with the mean of the group, in units of its spread: A_i = (R_i - mean(R)) / (std(R) + 1e-4).
 
-    Group Relative Policy Optimization, arXiv:2402.03300.
+    Group Relative Policy Optimization, arXiv:2402.03300. Raises `ConfigError` for an unknown scale.
 
     Args:
         returns: (N,) R, what each episode earned.
@@ -95,9 +95,6 @@ def grpo(
 
     Returns:
         (N,) exactly 0 in groups that agree, of which a group of one is a case.
-
-    Raises:
-        ConfigError: for an unknown scale.
     """
     if scale not in SCALES:
         raise ConfigError(f"scale_rewards is {scale!r}; allowed: {', '.join(SCALES)}")
@@ -114,12 +111,8 @@ def with_process_rewards(experience: Experience, credit: Credit, advantages: tor
     """Hand advantages to the tokens and add the process rewards that followed: A_token = A + sum_j g^(j-k) p_j, j >= k.
 
     A process reward credits its step k and those before it, which made it possible, and never those after it. PRIME
-    (arXiv:2502.01456) adds the two returns in the same way.
-
-    Args:
-        experience: the episodes.
-        credit: reads `step_gamma`, g above.
-        advantages: (N,) per episode or (N, K) per step, without the process rewards.
+    (arXiv:2502.01456) adds the two returns in the same way. g is `credit.step_gamma`; `advantages` are (N,) per episode
+    or (N, K) per step, without the process rewards.
     """
     per_step = advantages[:, None] if advantages.ndim == 1 else advantages
     return Estimate(experience.to_tokens(per_step + returns_to_go(experience.process, credit.step_gamma)))
