@@ -105,17 +105,14 @@ def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, pr
     They are written in groups, so that memory does not grow with the data set. A `ConfigError` names the place of a row
     of another kind.
     """
-    require("pyarrow", "train")
-    import pyarrow
-    import pyarrow.parquet
-
+    pyarrow, parquet = require("pyarrow", "train"), require("pyarrow.parquet", "train")
     schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in table.columns.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     # The delay: where the source cannot be reached, no bar stands before the message.
     converted = _converted(table, tqdm(rows, desc=path.stem, unit=" rows", disable=not progress, delay=1))
     count = 0
-    with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
+    with parquet.ParquetWriter(partial, schema) as writer:
         while group := list(islice(converted, ROWS_AT_ONCE)):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
             count += len(group)

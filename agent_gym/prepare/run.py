@@ -52,14 +52,8 @@ def prepare(
     """Prepare a data set, or go on preparing it; where it is there already, compare its checksums.
 
     After a kill at any moment the same call goes on: pieces that are finished are not made again, and the folder ends
-    with the same bytes.
-
-    Args:
-        name: of the recipe.
-        source: files, folders or addresses of files to make it from, instead of the hub.
-        output: the folder; by default that of the recipe's name in `cache_folder()`.
-        options: index, encoder and device.
-        progress: whether to show progress bars.
+    with the same bytes. The source is files, folders or addresses of files, instead of the hub; the output is a folder,
+    by default that of the recipe's name in `cache_folder()`.
 
     Raises:
         ConfigError: for an unknown recipe, a source that cannot be reached or is of another kind, a folder made from
@@ -93,8 +87,7 @@ def forecast(
 ) -> tuple[Path, list[Forecast]]:
     """Return the folder, and what `prepare` would fetch, read and write; nothing is done.
 
-    Raises:
-        ConfigError: as `prepare`, but for what is found only when an address is fetched or a file read to its end.
+    `ConfigError` as by `prepare`, but for what is found only when an address is fetched or a file read to its end.
     """
     recipe, folder = _find(name, output)
     there = _read(folder, name)
@@ -152,7 +145,6 @@ def _make(
 
 
 def _read(folder: Path, recipe: str) -> dict[str, Any] | None:
-    """Read the manifest of a folder, None if there is none."""
     if not (folder / MANIFEST).is_file():
         return None
     cure = f"delete {folder}, or give another folder by --output"

@@ -236,8 +236,7 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
     used: list[Path] = []
     # The order does not depend on the files' names, because it becomes that of the corpus.
     for table, split in product(recipe.tables, _ORDER):
-        group = found.get((table.folder, split), [])
-        if not group:
+        if not (group := found.get((table.folder, split), [])):
             continue
         names = ", ".join(urls.get(path, str(path)) for path in group)
         if len({path.resolve() for path in group}) < len(group):

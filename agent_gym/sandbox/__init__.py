@@ -35,8 +35,7 @@ __all__ = [
 def make_sandbox(spec: str | Sandbox | None = None) -> Sandbox:
     """Return the sandbox that a setting means: "local" or None for the shared one of this process, or an address.
 
-    Raises:
-        ConfigError: for anything else but a sandbox; `SandboxUnavailable`, if this machine cannot hold programs.
+    `ConfigError` for anything else but a sandbox; `SandboxUnavailable`, if this machine cannot hold programs.
     """
     if spec is None or spec == "local":
         return shared_sandbox()

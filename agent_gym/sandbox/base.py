@@ -45,22 +45,15 @@ class SandboxUnavailable(ConfigError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use.
+    """What one program may use."""
 
-    Attributes:
-        cpu_seconds: CPU time of all its threads, in a session of each call. It alone judges slowness, so that a verdict
-            does not depend on how busy the machine is.
-        wall_seconds: time from when it begins (not from when it queues), for programs that wait for nothing.
-        memory_mb: MiB of address space beyond the interpreter with the preloaded packages.
-        output_bytes: bytes kept of each of the two outputs; of a longer one the beginning and the end.
-        written_bytes: bytes that a program can write to each output before writing fails.
-    """
-
+    # CPU time of all its threads, in a session of each call. It alone judges slowness, so that a verdict does not
+    # depend on how busy the machine is.
     cpu_seconds: float = 5.0
-    wall_seconds: float = 30.0
-    memory_mb: int = 512
-    output_bytes: int = 1 << 16
-    written_bytes: int = 1 << 20
+    wall_seconds: float = 30.0  # from when it begins (not from when it queues), for programs that wait for nothing
+    memory_mb: int = 512  # MiB of address space beyond the interpreter with the preloaded packages
+    output_bytes: int = 1 << 16  # kept of each of the two outputs; of a longer one the beginning and the end
+    written_bytes: int = 1 << 20  # that a program can write to each output before writing fails
 
     def __post_init__(self) -> None:
         lowest_of = {"cpu_seconds": 0.05, "wall_seconds": 0.05, "memory_mb": 16, "output_bytes": 256}
@@ -77,24 +70,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a program did.
+    """What a program did."""
 
-    Attributes:
-        status: "ok" if it ended with exit code 0; "error" with another one; "killed" if a signal ended it (a crash,
-            mostly); or the limit that it ran into.
-        stdout: what it printed: valid text without control characters other than tab, newline and carriage return.
-        stderr: what it printed there; an exception ends it with a traceback, in which only its own frames are.
-        exit_code: as `subprocess` has it, the negative number of a signal included; None where a limit ended it.
-        cpu_seconds: CPU time it took, starting it included.
-        truncated: whether something is missing from the outputs.
-    """
-
+    # "ok": exit code 0; "error": another one; "killed": a signal ended it (a crash, mostly); or the limit it ran into.
     status: Status
-    stdout: str
-    stderr: str
-    exit_code: int | None
-    cpu_seconds: float
-    truncated: bool
+    stdout: str  # valid text without control characters other than tab, newline and carriage return
+    stderr: str  # the same; an exception ends it with a traceback, in which only the program's own frames are
+    exit_code: int | None  # as `subprocess` has it: -N for a signal; None where a limit ended it
+    cpu_seconds: float  # CPU time it took, starting it included
+    truncated: bool  # whether something is missing from the outputs
 
     @property
     def succeeded(self) -> bool:

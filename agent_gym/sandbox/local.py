@@ -84,17 +84,10 @@ class LocalSandbox(ForkSafe):
     A copy is the sandbox itself. So is a pickle, in a process that has a sandbox with the same settings; elsewhere it
     makes one. A forked process starts fork servers of its own. They end when nothing refers to the sandbox any more.
 
-    Args:
-        limits: of each program.
-        packages: installed packages that programs can import, with what these import; others are not there for them.
-            All are imported once, in this order. Those that fail are in `report["missing_packages"]`.
-        servers: fork servers. By default one per core, at most 8.
-        slots: programs that run at the same time; others wait, and their clocks do not run. By default two per core.
-        namespaces: whether to use them where possible.
-        waive: what may go unenforced, names of `PROPERTIES`.
-
-    Attributes:
-        report: what is enforced, and by what.
+    Programs can import the packages, with what these import; others are not there for them. All are imported once, in
+    this order. Those that fail are in `report["missing_packages"]`. By default there is a fork server per core, at most
+    8 `servers`, and for each core two `slots` for programs that run at the same time; others wait, and their clocks do
+    not run. Namespaces are used where possible. `waive` names `PROPERTIES` that may go unenforced.
 
     Raises:
         SandboxUnavailable: if something that is not waived cannot be enforced here.
@@ -133,7 +126,7 @@ class LocalSandbox(ForkSafe):
         self._ids = itertools.count(1)
         self._setup = make_setup(packages, namespaces)
         self._without_namespaces = ""
-        self.report: Mapping[str, Any] = {}
+        self.report: Mapping[str, Any] = {}  # what is enforced, and by what
         super().__init__()
         _made.add(self)
         try:
@@ -143,16 +136,10 @@ class LocalSandbox(ForkSafe):
             raise
 
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
-        """Run a program with nothing of earlier ones.
+        """Run a program with nothing of earlier ones; whatever is wrong with it is a matter of the result.
 
-        Args:
-            code: the program; whatever is wrong with it is a matter of the result.
-            seed: of `random` and `numpy.random`.
-            stdin: what the program can read. Nothing by default, so that `input()` raises EOFError.
-            limits: instead of those of the sandbox.
-
-        Raises:
-            SandboxError: if the sandbox failed, and not the program.
+        The seed is for `random` and `numpy.random`. By default there is no input, so that `input()` raises EOFError,
+        and the limits are those of the sandbox. Raises `SandboxError` if the sandbox failed, and not the program.
         """
         limits = limits or self.limits
         with self.slot, closing(Streams(code, stdin)) as files:

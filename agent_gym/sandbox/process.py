@@ -118,11 +118,8 @@ class Streams:
 class ForkServer:
     """One fork server. Safe to call from several threads of the process that made it.
 
-    It is a fresh interpreter and no fork of this process: that may hold threads, a GPU, gigabytes, and secrets.
-
-    Raises:
-        NoNamespaces: if it was to have some, and cannot.
-        SandboxError: if it does not start.
+    It is a fresh interpreter and no fork of this process: that may hold threads, a GPU, gigabytes, and secrets. If it
+    does not start this raises `SandboxError`; `NoNamespaces`, if it was to have some, and cannot.
     """
 
     def __init__(self, setup: Setup) -> None:

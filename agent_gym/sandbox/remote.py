@@ -25,12 +25,10 @@ _SLACK_S = 60.0  # beyond a program's own time, for its turn in the server's que
 class RemoteSandbox(ForkSafe):
     """Asks a server. Safe to call from several threads; connections are kept open.
 
-    Args:
-        url: "http://host:8080", or with a path other than `/run_code`; `ConfigError` for what is no address.
-        limits: sent with each program; the server may have lower ones. Of outputs no more is kept than they allow.
-        concurrency: requests at the same time; others wait here.
-        retries: how often to try again when a connection cannot be made or the server is too busy, see `JsonClient`. A
-            program whose server was lost is run again, twice at most. Anything that the server answers is final.
+    The address is "http://host:8080", or has a path other than `/run_code`; `ConfigError` for what is none. The limits
+    are sent with each program; the server may have lower ones. Of outputs no more is kept than they allow. Of requests
+    `concurrency` run at the same time; others wait here. `retries` are for when a connection cannot be made or the
+    server is too busy, see `JsonClient`. A program whose server was lost is run again, twice at most.
     """
 
     def __init__(

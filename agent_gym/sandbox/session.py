@@ -47,10 +47,9 @@ class Session:
                 request, files = sandbox.request(seed, self._limits, session=True), self._files
                 self._id: int = request["id"]
                 self._ended = self._server.start(request, [theirs.fileno(), files.stdin, files.stdout, files.stderr])
-            try:
+            pid = b""
+            with suppress(OSError):
                 pid = self._receive(PID_BYTES)
-            except OSError:
-                pid = b""
             if len(pid) < PID_BYTES:
                 self._server.wait(self._ended, self._limits)
                 raise files.unconfined()
@@ -65,46 +64,44 @@ class Session:
             raise SandboxError("a session cannot be used in a forked process; begin one there")
         if self._over:
             return Execution("killed", "", _OVER, None, 0.0, False)
+        source = encode(code)
         with self._sandbox.slot:
-            return self._run(encode(code))
+            self._files.clear()
+            limits = self._limits
+            before = self._cpu_seconds()
+            go = {"op": "go", "id": self._id, "cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds}
+            self._server.send(go)
+            token, answer = secrets.token_bytes(TOKEN_BYTES), b""
+            try:
+                self._control.sendall(token + len(source).to_bytes(4, "little") + source)
+                answer = self._receive(TOKEN_BYTES + 1)
+            except TimeoutError as error:
+                self.close()
+                raise SandboxError("the fork server of a session does not answer") from error
+            except OSError:
+                pass  # the process has ended, which the fork server reports
+            if len(answer) <= TOKEN_BYTES:
+                # The process may have closed the socket and run on; then it is ended by a limit.
+                ended, self._over = self._server.wait(self._ended, limits), True
+                code, killed, spent = ended["code"], ended["killed"], ended["cpu_seconds"] - before
+            elif answer[:TOKEN_BYTES] == token:
+                self._server.send({"op": "stop", "id": self._id})
+                code, killed, spent = answer[-1], None, self._cpu_seconds() - before
+                if spent >= limits.cpu_seconds:
+                    killed, self._over = "cpu", True
+            else:
+                self.close()
+                about = "a program wrote to the session's control socket\n"
+                return Execution("killed", "", about + _OVER, None, 0.0, False)
+            result = self._files.judge(code, killed, max(0.0, spent), limits)
+            if self._over:
+                self.close()
+            return result
 
     def close(self) -> None:
         """End it; nothing happens if it has ended."""
         self._over = True
         self._finalizer()
-
-    def _run(self, source: bytes) -> Execution:
-        self._files.clear()
-        limits = self._limits
-        before = self._cpu_seconds()
-        go = {"op": "go", "id": self._id, "cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds}
-        self._server.send(go)
-        token, answer = secrets.token_bytes(TOKEN_BYTES), b""
-        try:
-            self._control.sendall(token + len(source).to_bytes(4, "little") + source)
-            answer = self._receive(TOKEN_BYTES + 1)
-        except TimeoutError as error:
-            self.close()
-            raise SandboxError("the fork server of a session does not answer") from error
-        except OSError:
-            pass  # the process has ended, which the fork server reports
-        if len(answer) <= TOKEN_BYTES:
-            # The process may have closed the socket and run on; then it is ended by a limit.
-            ended, self._over = self._server.wait(self._ended, limits), True
-            code, killed, spent = ended["code"], ended["killed"], ended["cpu_seconds"] - before
-        elif answer[:TOKEN_BYTES] == token:
-            self._server.send({"op": "stop", "id": self._id})
-            code, killed, spent = answer[-1], None, self._cpu_seconds() - before
-            if spent >= limits.cpu_seconds:
-                killed, self._over = "cpu", True
-        else:
-            self.close()
-            about = "a program wrote to the session's control socket\n"
-            return Execution("killed", "", about + _OVER, None, 0.0, False)
-        result = self._files.judge(code, killed, max(0.0, spent), limits)
-        if self._over:
-            self.close()
-        return result
 
     def _receive(self, length: int) -> bytes:
         """Read so many bytes, or fewer if the process has ended."""

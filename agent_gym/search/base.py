@@ -118,7 +118,6 @@ class TokenLimit:
         self._renderer = renderer
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, by itself."""
         if self._renderer is None:
             return -(-len(text.encode("utf-8", "replace")) // 4)
         return len(self._renderer.encode_world(text))

@@ -43,15 +43,8 @@ class BM25Retriever(ForkSafe):
     """Searches titles and texts by their words. A word that occurs twice in a query counts once.
 
     Building takes about 150 CPU seconds and 2 GB per million short paragraphs; 0.8 GB remain, or 0.3 GB that are mapped
-    where it is loaded.
-
-    Args:
-        corpus: what to search, a `Corpus` or a list.
-        k1: how much a word that occurs again adds; 0 is nothing.
-        b: how much a long document is held against it, 0 to 1.
-
-    Raises:
-        ConfigError: for a corpus without a word in it, other values, or missing packages.
+    where it is loaded. `k1` is how much a word that occurs again adds (0 is nothing), and `b`, 0 to 1, how much a long
+    document is held against it. `ConfigError` for a corpus without a word in it, other values, or missing packages.
     """
 
     def __init__(self, corpus: Sequence[Document], *, k1: float = 1.5, b: float = 0.75) -> None:
@@ -69,8 +62,7 @@ class BM25Retriever(ForkSafe):
     def load(cls, folder: str | Path, corpus: Sequence[Document], *, verify: bool = True) -> Self:
         """Open an index that `save` wrote, mapped into memory; processes share its pages.
 
-        Raises:
-            ConfigError: if it is not there, damaged, of another corpus, or by another version of the libraries.
+        `ConfigError` if it is not there, damaged, of another corpus, or by another version of the libraries.
         """
         folder = Path(folder).expanduser()
         bm25s = _library()

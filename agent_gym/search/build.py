@@ -44,17 +44,9 @@ def build_index(
     """Build an index, or go on building it. Where there is one already, this returns at once.
 
     After a kill at any moment the same call goes on and ends with the same bytes. The vectors stay in the folder
-    `vectors`, for another kind; it may be deleted.
-
-    Args:
-        corpus: a `Corpus`, or any sequence of documents.
-        encoder: makes their vectors.
-        folder: of the index; made if it is missing.
-        kind: of index (`agent_gym.search.index`).
-        device: where it will be searched; decides what "auto" is.
-        shard_size: documents per file of vectors, which is what a kill loses at most.
-        threads: for training and adding. With more than 1, HNSW graphs are as good but differ from build to build.
-        progress: whether to show progress bars.
+    `vectors`, for another kind; it may be deleted. `agent_gym.search.index` has the kinds; `device`, where the index
+    will be searched, decides what "auto" is. `shard_size` is documents per file of vectors, which a kill loses at most.
+    With more than one of the `threads`, which train and add, HNSW graphs are as good but differ from build to build.
 
     Raises:
         ConfigError: for an empty corpus, a kind that cannot be made of it, or a folder of another corpus, encoder or
@@ -127,14 +119,13 @@ class VectorShards:
         else:
             folder.mkdir(parents=True, exist_ok=True)
             files.write_json(header, asdict(_Header(origin=origin, shard_size=shard_size)))
-        self._paths: dict[int, Path] = {}
 
     def span(self, shard: int) -> range:
         return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.origin.count))
 
     def missing(self) -> list[int]:
         """Verify what is there; return the numbers of the files that still have to be made."""
-        self._paths = {}
+        self._paths: dict[int, Path] = {}
         for path in sorted(self.folder.glob("*.npy")):
             number, _, checksum = path.stem.partition("-")
             if files.sha256_of(path).startswith(checksum) and len(checksum) == 16:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import files
-from agent_gym.search.base import Document
+from agent_gym.search.base import Document, ForkSafe
 
 MANIFEST = "corpus.json"
 _IDENTITY = {"kind": "corpus", "format": 1}
@@ -27,11 +27,10 @@ _TEXTS = "corpus.jsonl"
 _OFFSETS = "offsets.npy"
 
 
-class Corpus(Sequence[Document]):
+class Corpus(ForkSafe, Sequence[Document]):
     """Documents in a folder that `Corpus.build` filled; `verify` compares checksums, about a second per gigabyte.
 
-    Raises:
-        ConfigError: if there is no corpus, or its files are not the ones that were written.
+    `ConfigError` if there is no corpus, or its files are not the ones that were written.
     """
 
     def __init__(self, folder: str | Path, *, verify: bool = True) -> None:
@@ -48,22 +47,40 @@ class Corpus(Sequence[Document]):
             raise ConfigError(f"{self.folder} has {len(self._offsets) - 1} documents, not {manifest['count']}; {cure}")
         with (self.folder / _TEXTS).open("rb") as file:
             self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        super().__init__()
 
     @classmethod
     def build(cls, folder: str | Path, documents: Iterable[Document], *, progress: bool = False) -> Self:
         """Write documents, for example a `Source`, to a folder, in their order, at 16 bytes of memory each.
 
-        A build that was killed leaves no corpus; the same call begins again and gives the same bytes.
-
-        Raises:
-            ConfigError: for no documents, an id that occurs twice, a folder with a corpus, and errors of the source.
+        A build that was killed leaves no corpus; the same call begins again and gives the same bytes. `ConfigError` for
+        no documents, an id that occurs twice, a folder with a corpus, and errors of the source.
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
         with files.locked(folder):
             if (folder / MANIFEST).exists():
                 raise ConfigError(f"{folder} holds a corpus already; open it with Corpus(folder), or delete it")
-            _write(folder, documents, progress)
+            offsets, keys, digest = array("q", [0]), array("Q"), hashlib.sha256()
+            texts, places = folder / (_TEXTS + ".partial"), folder / (_OFFSETS + ".partial")
+            with texts.open("w+b") as file:
+                for n, document in enumerate(tqdm(documents, desc="corpus", unit=" documents", disable=not progress)):
+                    line, id = _line(document, n), document.id.encode("utf-8", "replace")
+                    file.write(line)
+                    digest.update(line)
+                    offsets.append(offsets[-1] + len(line))
+                    keys.append(int.from_bytes(hashlib.blake2b(id, digest_size=8).digest()))
+                if not keys:
+                    raise ConfigError("there are no documents to write; check the source")
+                file.flush()
+                _refuse_duplicates(documents, file, offsets, np.frombuffer(keys, np.uint64))
+            with places.open("wb") as target:
+                np.save(target, np.frombuffer(offsets, np.int64))
+            files.replace(places, folder / _OFFSETS)
+            files.replace(texts, folder / _TEXTS)
+            written = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
+            described = {_TEXTS: written, _OFFSETS: files.describe(folder / _OFFSETS)}
+            files.write_json(folder / MANIFEST, {**_IDENTITY, "count": len(keys), "files": described})
         return cls(folder, verify=False)
 
     def __len__(self) -> int:
@@ -87,12 +104,6 @@ class Corpus(Sequence[Document]):
         except (ValueError, KeyError, TypeError) as error:
             raise EnvFailure(f"{self.folder / _TEXTS}: document {i} is damaged; build the corpus again") from error
 
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.folder,)
 
@@ -113,29 +124,6 @@ def _line(document: Document, n: int) -> bytes:
     row = {"_id": document.id, "title": document.title, "text": document.text}
     # Half of a surrogate pair, which broken JSON can hold, has no UTF-8; it becomes a question mark.
     return json.dumps(row, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
-
-
-def _write(folder: Path, documents: Iterable[Document], progress: bool) -> None:
-    offsets, keys, digest = array("q", [0]), array("Q"), hashlib.sha256()
-    texts, places = folder / (_TEXTS + ".partial"), folder / (_OFFSETS + ".partial")
-    with texts.open("w+b") as file:
-        for n, document in enumerate(tqdm(documents, desc="corpus", unit=" documents", disable=not progress)):
-            line = _line(document, n)
-            file.write(line)
-            digest.update(line)
-            offsets.append(offsets[-1] + len(line))
-            keys.append(int.from_bytes(hashlib.blake2b(document.id.encode("utf-8", "replace"), digest_size=8).digest()))
-        if not keys:
-            raise ConfigError("there are no documents to write; check the source")
-        file.flush()
-        _refuse_duplicates(documents, file, offsets, np.frombuffer(keys, np.uint64))
-    with places.open("wb") as target:
-        np.save(target, np.frombuffer(offsets, np.int64))
-    files.replace(places, folder / _OFFSETS)
-    files.replace(texts, folder / _TEXTS)
-    written = {"bytes": offsets[-1], "sha256": digest.hexdigest()}
-    described = {_TEXTS: written, _OFFSETS: files.describe(folder / _OFFSETS)}
-    files.write_json(folder / MANIFEST, {**_IDENTITY, "count": len(keys), "files": described})
 
 
 def _refuse_duplicates(documents: Iterable[Document], file: BinaryIO, offsets: array[int], keys: np.ndarray) -> None:

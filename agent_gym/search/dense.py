@@ -32,17 +32,11 @@ class DenseRetriever(ForkSafe):
     A query without a letter or a digit finds nothing. Scores are cosines; equal ones are ordered by the document's
     place in the corpus. Approximate kinds of index do not find everything, but always the same.
 
-    Args:
-        corpus: the documents that the index was built from.
-        folder: the index.
-        encoder: the encoder it was built with; None to load it by the name in the manifest, on the CPU.
-        device: where to search; "cpu", or "cuda" for an exact scan on a GPU (`to_gpu`).
-        ef: how many vectors a search in an HNSW graph keeps in view; None for the default.
-        nprobe: how many lists a search in an IVF index reads; None for the default.
-        verify: whether to read the whole index once and compare its checksum, about a second per gigabyte.
-
-    Raises:
-        ConfigError: if folder, corpus and encoder do not belong together, or a file is missing or damaged.
+    Corpus and encoder are those that the index in `folder` was built with; None loads the encoder by the name in the
+    manifest, on the CPU. The device to search on is "cpu", or "cuda" for an exact scan on a GPU (`to_gpu`). `ef` is how
+    many vectors a search in an HNSW graph keeps in view, and `nprobe` how many lists one in an IVF index reads; None is
+    the default. `verify` compares the checksum of the whole index once, about a second per gigabyte. `ConfigError` if
+    folder, corpus and encoder do not belong together, or a file is missing or damaged.
     """
 
     def __init__(

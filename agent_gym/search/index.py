@@ -170,11 +170,7 @@ def read_index(path: Path, *, mmap: bool = True) -> Any:
 
 
 class Searcher:
-    """An index with its settings, safe to search from several threads.
-
-    Raises:
-        ConfigError: if `ef` or `nprobe` is given to a kind that has none, or below 1.
-    """
+    """An index with its settings, for any threads; `ConfigError` for `ef` or `nprobe` below 1, or of another kind."""
 
     def __init__(self, index: Any, kind: str, *, ef: int | None = None, nprobe: int | None = None) -> None:
         self.index, self.settings = index, dict(KINDS[kind].search)

@@ -48,14 +48,9 @@ class Source:
 def read_documents(path: str | Path, *, id: str = "_id", title: str = "title", text: str = "text") -> Source:
     """Read a file with one document per row, by default BEIR's `corpus.jsonl` or `corpus.jsonl.gz`.
 
-    Args:
-        path: a file that ends in .jsonl, .json (a list) or .parquet; the first two may be compressed, then with .gz.
-        id: name of the column with the id, a text or a whole number.
-        title: name of the column with the title; documents may lack it.
-        text: name of the column with the text.
-
-    Raises:
-        ConfigError: when it is read, with the file and line of what is wrong.
+    The file ends in .jsonl, .json (a list) or .parquet; the first two may be compressed, then with .gz. `id` (a text or
+    a whole number), `title` (documents may lack it) and `text` name the columns. When it is read, a `ConfigError` names
+    the file and line of what is wrong.
     """
     path = existing(path)
     return Source(lambda: ((place, _document(place, row, id, title, text)) for place, row in read_rows(path)))
@@ -72,10 +67,8 @@ def read_dataset(
 ) -> Source:
     """Read a data set of the hub, for example `read_dataset("BeIR/hotpotqa", "corpus")`.
 
-    The split may be left out where there is one only; `id`, `title` and `text` name the columns.
-
-    Raises:
-        ConfigError: if it cannot be loaded, has other columns, or the split has to be named.
+    The split may be left out where there is one only; `id`, `title` and `text` name the columns. `ConfigError` if it
+    cannot be loaded, has other columns, or the split has to be named.
     """
     splits = load_splits(name, columns=(id, text), config=config)
     if split is None and len(splits) == 1:

@@ -70,10 +70,8 @@ class Conversation:
     those of a rollout, whose one row grows; what follows the policy's last turn may change until the policy reads it.
 
     `spec` names the task into whose world the tools of the environment look, and the seeds. A `temperature` of 0 is
-    greedy. One thread talks; `stop` may be called by any other, or by a signal handler.
-
-    Raises:
-        ConfigError: for an environment that is no `ToolEnv` or shows images, or a task that does not exist.
+    greedy. One thread talks; `stop` may be called by any other, or by a signal handler. `ConfigError` for an
+    environment that is no `ToolEnv` or shows images, or a task that does not exist.
     """
 
     def __init__(

@@ -210,7 +210,11 @@ class _Gate:
         elif origin is not None and origin.lower().partition("://")[2] != (host or "").lower():
             reason = f"Origin is {origin!r}; this server answers its own pages only"
         if reason:
-            await _discard(request)
+            # A client that is still writing when the connection closes never sees the answer.
+            with contextlib.suppress(TimeoutError, ClientDisconnect):
+                async with asyncio.timeout(_DISCARD_S):
+                    async for _ in request.stream():
+                        pass
         await (refusal(403, reason) if reason else self._app)(scope, receive, send)
 
 
@@ -237,13 +241,9 @@ def get(path: str, function: Callable[[], Any]) -> Route:
 def post(path: str, work: Callable[[dict[str, Any]], Any], example: str, most_bytes: int, too_long: str) -> Route:
     """Make a route that answers `POST path`.
 
-    Args:
-        path: the path.
-        work: takes the JSON object of the request and returns the answer, in a thread. It raises `HTTPException` for a
-            mistake of the client; any other exception is one of the server.
-        example: of a request, for clients that send something else.
-        most_bytes: of a request.
-        too_long: what a client should do that sends more.
+    `work` takes the JSON object of the request and returns the answer, in a thread. It raises `HTTPException` for a
+    mistake of the client; any other exception is one of the server. `example` is a request, for clients that send
+    something else, and `too_long` what those should do that send more than `most_bytes`.
     """
 
     def answer(body: bytes) -> Response:
@@ -318,11 +318,3 @@ async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
     if length > most_bytes:
         raise HTTPException(413, f"the request has {length} bytes or more and may have {most_bytes}; {too_long}")
     return bytes(body)
-
-
-async def _discard(request: Request) -> None:
-    # A client that is still writing when the connection closes never sees the answer.
-    with contextlib.suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(_DISCARD_S):
-            async for _ in request.stream():
-                pass

@@ -39,11 +39,9 @@ class Terminal:
         self._results: list[str] = []  # of the last calls, in full
 
     def run(self, ask: Callable[[], str | None]) -> None:
-        """Talk until the person leaves.
+        """Talk until the person leaves; `ask` returns the next line that was typed, None when there is no more.
 
-        Args:
-            ask: returns the next line that the person typed, None when there is no more. Two of its
-                `KeyboardInterrupt`s in a row leave; a turn that was stopped by Ctrl-C counts as the first.
+        Two of its `KeyboardInterrupt`s in a row leave; a turn that was stopped by Ctrl-C counts as the first.
         """
         about = self._conversation.about()
         tools = ", ".join(tool["function"]["name"] for tool in about["tools"]) or "no tools"

@@ -66,9 +66,8 @@ def prctl(option: int, *arguments: int) -> None:
 
 def landlock_abi() -> int:
     """The version that the kernel speaks; 0 where there is none."""
-    version = 1
     try:
-        return syscall(_CREATE_RULESET, None, 0, version)
+        return syscall(_CREATE_RULESET, None, 0, 1)  # LANDLOCK_CREATE_RULESET_VERSION
     except OSError:
         return 0
 
@@ -88,8 +87,7 @@ def landlock_rules(version: int, rules: Iterable[tuple[str, int]]) -> int:
         try:
             if not os.path.isdir(path):
                 rights &= READ_FILE | WRITE_FILE | TRUNCATE
-            beneath = 1
-            syscall(_ADD_RULE, made, beneath, struct.pack("=Qi", rights & handled, where), 0)
+            syscall(_ADD_RULE, made, 1, struct.pack("=Qi", rights & handled, where), 0)  # 1 is RULE_PATH_BENEATH
         finally:
             os.close(where)
     return made
@@ -142,8 +140,7 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
     os.chdir(root)
     pivot_root = {"x86_64": 155, "aarch64": 41}[os.uname().machine]  # glibc has no wrapper
     syscall(pivot_root, ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
-    detach = 2
-    _checked(_libc.umount2(b".", detach), "umount")  # the old root, which lies over the new one now
+    _checked(_libc.umount2(b".", 2), "umount")  # detaches the old root, which lies over the new one now
     os.chdir("/")
     # Not a read-only mount: the answer would be EROFS here and EACCES elsewhere, and observations must not differ.
     os.chmod("/", 0o555)
@@ -190,8 +187,7 @@ def drop_bounding_set() -> None:
 
 def drop_capabilities() -> None:
     """Give up all capabilities."""
-    clear_all = 4
-    prctl(_PR_CAP_AMBIENT, clear_all)
+    prctl(_PR_CAP_AMBIENT, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
     _checked(_libc.capset(_THIS_PROCESS, (ctypes.c_uint32 * 6)()), "capset")
 
 

@@ -90,8 +90,7 @@ def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, s
     sys.path_importer_cache.clear()
     found: set[str] = set()  # packages import more of themselves later
     for name in packages:
-        origin = getattr(sys.modules.get(name), "__file__", None)
-        if origin:
+        if origin := getattr(sys.modules.get(name), "__file__", None):
             place = os.path.dirname(origin) if os.path.basename(origin).startswith("__init__.") else origin
             libraries = os.path.join(os.path.dirname(place), f"{name}.libs")  # shared libraries that wheels bring
             found.update(os.path.realpath(path) for path in (place, libraries) if os.path.exists(path))

@@ -6,9 +6,8 @@ registered with atexit, and objects with `__del__` that live to the end.
 
 In a session programs run one after the other in one namespace. The caller sends a token of 8 bytes, a length of 4 and
 the source, and gets the token back with one byte, the exit code. Between two calls it stops this process, so that
-threads that a program left behind stand still. By the token the caller knows a late or made up answer from the one to
-its call. It is no secret from programs: an earlier one can read the socket before this file does, or replace what this
-file calls, and answer in its place. That concerns the session alone.
+threads that a program left behind stand still. By the token the caller knows a late answer from the one to its call.
+It is no secret from programs: an earlier one can read the socket and answer in this file's place, see `Session`.
 """
 
 from __future__ import annotations
