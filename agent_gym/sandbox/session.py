@@ -83,17 +83,17 @@ class Session:
             if len(answer) <= TOKEN_BYTES:
                 # The process may have closed the socket and run on; then it is ended by a limit.
                 ended, self._over = self._server.wait(self._ended, limits), True
-                code, killed, spent = ended["code"], ended["killed"], ended["cpu_seconds"] - before
+                status, killed, spent = ended["code"], ended["killed"], ended["cpu_seconds"] - before
             elif answer[:TOKEN_BYTES] == token:
                 self._server.send({"op": "stop", "id": self._id})
-                code, killed, spent = answer[-1], None, self._cpu_seconds() - before
+                status, killed, spent = answer[-1], None, self._cpu_seconds() - before
                 if spent >= limits.cpu_seconds:
                     killed, self._over = "cpu", True
             else:
                 self.close()
                 about = "a program wrote to the session's control socket\n"
                 return Execution("killed", "", about + _OVER, None, 0.0, False)
-            result = self._files.judge(code, killed, max(0.0, spent), limits)
+            result = self._files.judge(status, killed, max(0.0, spent), limits)
             if self._over:
                 self.close()
             return result
