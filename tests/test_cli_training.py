@@ -140,21 +140,16 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
     assert (out / "trajectories.html").is_file()
 
 
-def ppo(model: str, out: Path, *words: str) -> int:
-    """A step of PPO on the mixture, in batches of 6."""
-    given = ["--model_name_or_path", model, "--output_dir", str(out), "--env_kwargs", '{"system_prompt": ""}']
-    given += "--context window:2 --turn_curriculum 0:1,1:2 --logging_steps 1 --report_to none --max_steps 1".split()
-    given += ["--per_device_train_batch_size", "6", *LIMITS, "--train_tasks", "12", "--num_generations", "1"]
-    return main(["ppo", MIXTURE, *given, *ENGINE, *words])
-
-
 def test_ppo_trains_on_a_mixture_evaluates_and_resumes(tiny_model: str, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
-    words = [*EVALUATION, "--save_steps", "1", "--advantage_estimator", "bilevel_gae", "--critic", "head"]
-    assert ppo(tiny_model, out, *words) == 0
+    words = ["--model_name_or_path", tiny_model, "--output_dir", str(out), "--env_kwargs", '{"system_prompt": ""}']
+    words += "--context window:2 --turn_curriculum 0:1,1:2 --logging_steps 1 --report_to none --max_steps 1".split()
+    words += ["--per_device_train_batch_size", "6", *LIMITS, "--train_tasks", "12", "--num_generations", "1"]
+    words += [*EVALUATION, "--save_steps", "1", "--advantage_estimator", "bilevel_gae", "--critic", "head", *ENGINE]
+    assert main(["ppo", MIXTURE, *words]) == 0
     assert f"model: {out}" in capsys.readouterr().out
     assert (out / "model.safetensors").is_file() and (out / "critic").exists()
-    assert ppo(tiny_model, out, *words, "--max_steps", "2", "--resume_from_checkpoint", "true") == 0
+    assert main(["ppo", MIXTURE, *words, "--max_steps", "2", "--resume_from_checkpoint", "true"]) == 0
     state = json.loads((out / "checkpoint-2" / "trainer_state.json").read_text())
     evaluations = [entry for entry in state["log_history"] if "eval_success" in entry]
     assert [entry["step"] for entry in evaluations] == [1, 2]
@@ -167,16 +162,6 @@ def test_ppo_trains_on_a_mixture_evaluates_and_resumes(tiny_model: str, tmp_path
         records = read_trajectories(out / "trajectories" / f"train_{step:06d}_0.jsonl")
         played = [record["spec"]["env_id"] for record in records]
         assert (played.count(GSM8K), played.count(PLAIN)) == (4, 2)
-
-
-@pytest.mark.slow
-def test_the_preset_for_cpus_trains_a_critic_in_two_processes(tiny_model: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    launcher = "--accelerate_config cpu --num_processes 2 --num_cpu_threads_per_process 1"
-    assert ppo(tiny_model, out, *f"--save_strategy no --use_cpu {launcher}".split()) == 0
-    assert (out / "model.safetensors").is_file() and (out / "critic").exists()
-    files = sorted(path.name for path in (out / "trajectories").iterdir())
-    assert files == ["train_000000_0.jsonl", "train_000000_1.jsonl"]
 
 
 def test_the_launcher_runs_the_same_training(config: Path) -> None:

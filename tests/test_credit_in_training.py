@@ -158,8 +158,7 @@ def credit(folder: Path, **options: Any) -> list[list[float]]:
     played, batch = rollout(make_trainer(folder, env=SEARCH_ENV, policy=Plan(), **options))
     found = []
     for episode in played[:4]:
-        ids = episode.rows[0].token_ids[: episode.steps[-1].stop]
-        row = [row[: len(ids)].tolist() for row in batch["input_ids"]].index(ids)
+        row, _ = row_of(batch, episode.rows[0].token_ids)
         steps = [batch["advantages"][row][batch["step_of"][row] == k] for k in range(len(episode.steps))]
         found.append([values.unique().item() for values in steps])
     return found

@@ -151,16 +151,6 @@ def test_minibatches_of_whole_episodes(tmp_path: Path) -> None:
         assert sum(minibatch["weights"].sum().item() for minibatch in seen) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("context", ["budget:170", "summarize:560"])
-def test_the_bound_of_a_context_holds_in_training(tmp_path: Path, context: str) -> None:
-    options = {"env_kwargs": {"patient": True, "max_turns": 24}, "max_episode_tokens": 999, "max_steps": 1}
-    trainer = make_trainer(tmp_path, **PPO, **options, context=context)
-    trainer.train()
-    batch = trainer._generated
-    assert batch["attention_mask"].sum(1).max() <= int(context.partition(":")[2])
-    assert (batch["episode_of"] >= 0).sum() > 8  # contexts were rewritten
-
-
 @pytest.mark.parametrize(("kind", "adapter"), [("model", None), ("head", lora())], ids=["model", "head, lora"])
 def test_a_run_taken_up_again_equals_the_straight_one(tmp_path: Path, kind: str, adapter: Any) -> None:
     def build(folder: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from estimator_tools import (  # noqa: E402
     CREDITS,
     DISCOUNTS,
     Played,
-    Step,
     batches,
     explicit_gae,
     numbers,
@@ -35,8 +33,6 @@ from agent_gym.trainers.estimators.groups import normalize_process  # noqa: E402
 from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
 
 PROCESS_NORMS = [norm for norm in choices(AgentSettings, "process_norm") if norm]
-
-TWO = (Step(penalties=(0.0, 0.0), values=(0.5, 0.25)), Step(outcome=1.0, values=(0.75,)))
 
 
 def acting(episode: Played) -> list[list[int]]:
@@ -118,31 +114,9 @@ def test_masked_moments_do_not_exist(n: int, t: int, seed: int, gamma: float, la
         assert not advantages[row, ~here].any() and not returns[row, ~here].any()
 
 
-PENALISED = (Step(penalties=(-1.0, 0.0), values=(0.0, 0.0)), Step(outcome=4.0))
-
-
-@pytest.mark.parametrize(
-    ("name", "steps", "credit", "advantages", "returns"),
-    [
-        # Second step: 1 - 0.75. First: 0.5 x 0.75 - 0.5 + 0.5 x 0.25 = 0. The value of the second token is never read.
-        ("step_gae", TWO, Credit(step_gamma=0.5), [0.0, 0.0, 0.25], [0.5, 0.0, 1.0]),
-        # The steps' targets are 0.5 and 1, as above. Inside the first step: 0.5 - 0.25, then half of what is to come.
-        ("bilevel_gae", TWO, Credit(gamma=0.5, step_gamma=0.5), [-0.25, 0.25, 0.25], [0.25, 0.5, 1.0]),
-        # A penalty counts once, and not against later tokens.
-        ("bilevel_gae", PENALISED, Credit(step_gamma=0.5), [1.0, 2.0, 4.0], [1.0, 2.0, 4.0]),
-    ],
-)
-def test_steps_by_hand(name: str, steps: tuple[Step, ...], credit: Credit, advantages: list, returns: list) -> None:
-    estimate = get_estimator(name).estimate(pack([Played(steps)]), replace(credit, whiten=False))
-    assert (estimate.advantages.tolist(), estimate.returns.tolist()) == ([advantages], [returns])
-    white = get_estimator(name).estimate(pack([Played(steps)]), credit)
-    assert torch.equal(white.returns, estimate.returns), "returns are not whitened"
-
-
 # Process rewards on one scale.
 
 REWARDS = st.lists(st.just(0.0) | st.floats(-1e6, 1e6, width=32), max_size=4)
-PAID = st.lists(st.just(0.0) | st.floats(0, 1e6, width=32), max_size=4)
 GAMMAS = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 COMPANY = st.lists(st.tuples(REWARDS, st.integers(0, 2), st.booleans()), max_size=4)
 Row = tuple[list[float], int, bool]
@@ -196,18 +170,6 @@ def test_each_norm_is_its_oracle(rows: list[Row], gamma: float, extra: int) -> N
             assert all(abs(x) <= 1.0 + 1e-12 for row in got for x in to_go(row, gamma))
 
 
-@settings(max_examples=500)
-@given(PAID, PAID, COMPANY, GAMMAS)
-def test_going_on_until_we_stop_it_never_beats_answering_now(
-    so_far: list[float], more: list[float], company: list[Row], gamma: float
-) -> None:
-    for norm in PROCESS_NORMS:
-        now = normalised([(so_far, 0, False), *company], norm, gamma)[0]
-        later = normalised([(so_far + more, 0, True), *company], norm, gamma)[0]
-        for answered, stalled in zip(to_go(now, gamma), to_go(later, gamma), strict=False):
-            assert stalled <= answered
-
-
 @given(REWARDS, COMPANY, GAMMAS, st.sampled_from(PROCESS_NORMS))
 def test_the_rewards_of_another_environment_are_no_measure(
     mine: list[float], others: list[Row], gamma: float, norm: str
@@ -215,11 +177,3 @@ def test_the_rewards_of_another_environment_are_no_measure(
     rows = [(mine, 0, False), *((rewards, group + 1, stopped) for rewards, group, stopped in others)]
     sources = torch.tensor([4, *[9] * len(others)])
     assert normalised(rows, norm, gamma, sources=sources)[0] == normalised(rows[:1], norm, gamma)[0]
-
-
-def test_process_norms_by_hand() -> None:
-    row, unit = ([0.0, 3.0, -4.0, 0.0], 0, False), math.sqrt(12.5)
-    assert normalised([row], "trajectory")[0] == pytest.approx([0.0, 3 / unit, -4 / unit, 0.0])
-    # Returns-to-go with a discount of 0.5: 0.5, 1, -4, 0.
-    assert normalised([row], "prime", 0.5)[0] == pytest.approx([0.0, 0.75, -1.0, 0.0])
-    assert normalised([([1.0, -0.5, 2.0], 0, True)], "none") == [[0.0, -0.5, 0.0]]  # it was stopped

@@ -11,13 +11,12 @@ from cli_tools import complaint
 
 datasets = pytest.importorskip("datasets")
 
+from rollout_tools import expert, roll  # noqa: E402
 from tiny import make_tiny_tokenizer  # noqa: E402
 
-from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
-from agent_gym.policies import ScriptedPolicy  # noqa: E402
-from agent_gym.rollout import Budget, Failure, Runner, read_trajectories, to_record, write_trajectories  # noqa: E402
+from agent_gym.rollout import Budget, Failure, read_trajectories, to_record, write_trajectories  # noqa: E402
 from agent_gym.trainers.export_trajectories import FORMATS  # noqa: E402
 
 
@@ -31,13 +30,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
             return "<answer>1</answer>"
         if episode.spec.index == 4:
             return "<tool_call>{</tool_call>" if episode.asked == "act" else "nothing worked"
-        return episode.env.unwrapped.expert_action()
+        return expert(episode)
 
-    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
-    runner = Runner(policy, tokenizer, Budget(60, 800), context="summarize")
-    kwargs = {"system_prompt": "", "max_turns": 9}
-    episodes = runner.run(make_specs("AgentR1/GSM8K-v0", kwargs, split="train", episodes=6))
-    runner.close()
+    specs = make_specs("AgentR1/GSM8K-v0", {"system_prompt": "", "max_turns": 9}, split="train", episodes=6)
+    episodes = roll(tokenizer, specs, act, Budget(60, 800), context="summarize")
     episodes[5].failure = Failure("EnvFailure", "the index is gone")
     # A tool of another package may let half of a surrogate pair through, which no parquet can hold.
     episodes[3].messages[-1]["content"] += "\ud800"

@@ -16,16 +16,14 @@ pytest.importorskip("trl")
 
 import pyarrow.parquet as parquet  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402
-from trainer_tools import ENV, batches_of, in_ranks, make_trainer, model_folder  # noqa: E402
+from trainer_tools import ENV, in_ranks, make_trainer, model_folder, trained  # noqa: E402
 from transformers import AutoTokenizer, TrainerCallback  # noqa: E402
 from transformers.integrations import TensorBoardCallback  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
-from agent_gym.evaluate import evaluate, wilson_interval  # noqa: E402
+from agent_gym.evaluate import evaluate  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Failure, Runner, Step, read_trajectories, replay  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
@@ -72,10 +70,7 @@ def test_evaluation_while_training(tmp_path: Path) -> None:
     assert modes == [True] * 4
     evaluations = [log for log in trainer.state.log_history if "eval_success" in log]
     assert [log["step"] for log in evaluations] == [2, 4]
-    for log in evaluations:
-        low, high = wilson_interval(round(5 * log["eval_success"]), 5)
-        assert (log["eval_success_low"], log["eval_success_high"]) == pytest.approx((low, high))
-        assert {"eval_reward/letters", "eval_episode/turns", "eval_time/rollout"} <= set(log)
+    assert all({"eval_reward/letters", "eval_episode/turns", "eval_time/rollout"} <= set(log) for log in evaluations)
     # Numbers of training do not slip into those of evaluation, nor the other way round.
     assert not any("eval_loss" in log or "loss" in log for log in evaluations)
     training = [log for log in trainer.state.log_history if "reward_std" in log]
@@ -83,38 +78,24 @@ def test_evaluation_while_training(tmp_path: Path) -> None:
     assert not (tmp_path / "trajectories").exists()  # trajectories_per_step is 0 here
 
 
-def test_several_attempts_and_several_sets(tmp_path: Path) -> None:
-    data = {"few": tasks(2), "more": tasks(3)}
-    trainer = make_trainer(
-        tmp_path, eval_dataset=data, num_generations_eval=4, eval_temperature=1.0, trajectories_per_step=1
-    )
-    metrics = trainer.evaluate()
-    assert (metrics["eval_few_episodes"], metrics["eval_more_episodes"]) == (8, 12)
-    files = {path.name: list(read_trajectories(path)) for path in (tmp_path / "trajectories").iterdir()}
-    assert {name: len(records) for name, records in files.items()} == {
-        "eval_few_000000_0.jsonl": 8, "eval_more_000000_0.jsonl": 12
-    }  # fmt: skip
-    members = Counter((r["spec"]["index"], r["spec"]["member"]) for r in files["eval_more_000000_0.jsonl"])
-    assert members == Counter({(i, member): 1 for i in range(3) for member in range(4)})
-    assert len({r["spec"]["sampling_seed"] for r in files["eval_more_000000_0.jsonl"]}) == 12
-
-
 def play_once(folder: str) -> Any:
-    data = {"few": tasks(1), "more": tasks(5)}
-    return make_trainer(folder, eval_dataset=data, trajectories_per_step=8).evaluate()
+    options = {"num_generations_eval": 4, "eval_temperature": 1.0, "trajectories_per_step": 1}
+    return make_trainer(folder, eval_dataset={"few": tasks(1), "more": tasks(5)}, **options).evaluate()
 
 
-def test_every_task_is_played_exactly_once_on_two_ranks(tmp_path: Path) -> None:
+def test_each_attempt_at_each_task_of_several_sets_is_played_exactly_once_on_one_or_two_ranks(tmp_path: Path) -> None:
     one, other = in_ranks(play_once, 2, str(tmp_path / "two"))
     alone = play_once(str(tmp_path / "one"))
     for metric in ("success", "success_low", "reward", "episodes", "episode/turns"):
         for name in (f"eval_few_{metric}", f"eval_more_{metric}"):
             assert one[name] == other[name] == pytest.approx(alone[name]), name
-    folder = tmp_path / "two" / "trajectories"
-    found = {path.name: [r["spec"]["index"] for r in read_trajectories(path)] for path in folder.iterdir()}
-    assert found == {
-        "eval_few_000000_0.jsonl": [0], "eval_more_000000_0.jsonl": [0, 2, 4], "eval_more_000000_1.jsonl": [1, 3]
-    }  # fmt: skip
+    for folder in ("one", "two"):
+        for name, n in (("few", 1), ("more", 5)):
+            files = (tmp_path / folder / "trajectories").glob(f"eval_{name}_000000_?.jsonl")
+            specs = [record["spec"] for path in files for record in read_trajectories(path)]
+            assert Counter((s["index"], s["member"]) for s in specs) == {(i, m): 1 for i in range(n) for m in range(4)}
+            assert len({s["sampling_seed"] for s in specs}) == alone[f"eval_{name}_episodes"] == 4 * n
+    assert (tmp_path / "two" / "trajectories" / "eval_more_000000_1.jsonl").exists()
 
 
 # Files.
@@ -122,12 +103,9 @@ def test_every_task_is_played_exactly_once_on_two_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ppo", [False, True])
 def test_trajectories_carry_the_credit_of_each_sampled_token_and_can_be_replayed(tmp_path: Path, ppo: bool) -> None:
-    options = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "save_strategy": "steps", "save_steps": 2}
-    trainer = make_trainer(
-        tmp_path, max_steps=2, trajectories_per_step=4, env_kwargs={"fail": 9}, ppo=ppo, **options, num_generations=4
-    )
-    batches = batches_of(trainer)
-    trainer.train()
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "num_generations": 4}
+    options |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 2, "trajectories_per_step": 4}
+    trainer, batches, _ = trained(tmp_path, env_kwargs={"fail": 9}, ppo=ppo, **options)
     # NaN is no JSON: the reward of a failed episode must not reach the state as one.
     text = (tmp_path / "checkpoint-2" / "trainer_state.json").read_text()
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in trainer_state.json"))
@@ -247,11 +225,14 @@ def metrics_of_a_rank() -> tuple[dict[str, float], dict[str, float], dict[str, f
     broken.failure = Failure("EnvFailure", "gone")
     episodes = [make_episode(1, True, 0), make_episode(4, False, 2)] if rank else [broken, make_episode(1, False, 1)]
     other = [make_episode(2, True, 0, "Toy/Other-v0")] * rank
-    means = RunningMeans()
+    means, accelerator = RunningMeans(), Accelerator(cpu=True)
     means.add("mean", torch.tensor([1.0 + rank, math.inf]), torch.tensor([True, False]))
+    means.add("mean", torch.tensor([0.5, 1.0]), torch.tensor([True, True]))  # each token counts once, not each piece
     means.largest("most", torch.tensor([5.0 - rank, 9.0]), torch.tensor([True, False]))
-    mixed = mean_metrics(episodes + other)
-    return mean_metrics(episodes) | eval_metrics(episodes), mixed, means.pop(Accelerator(cpu=True))
+    means.largest("most", torch.tensor([-9.0, 4.0]), torch.tensor([True, True]))
+    mixed, found = mean_metrics(episodes + other), means.pop(accelerator)
+    assert means.pop(accelerator) == {}
+    return mean_metrics(episodes) | eval_metrics(episodes), mixed, found
 
 
 def test_metrics_are_those_of_all_processes_and_failed_episodes_count_as_failed_only() -> None:
@@ -271,24 +252,10 @@ def test_metrics_are_those_of_all_processes_and_failed_episodes_count_as_failed_
         f"Toy/None-v0/{name}": metrics[name] for name in metrics if name.startswith("episode/")
     }
     assert (mixed["Toy/None-v0/reward"], mixed["Toy/Other-v0/reward"], mixed["Toy/Other-v0/reward/rare"]) == (2, 2, 4)
-    assert means == {"mean": 1.5, "most": 5.0}
+    assert means == {"mean": 1.0, "most": 5.0}
     nothing = eval_metrics([])  # is no success, and no knowledge
     assert [nothing[name] for name in ("success", "success_low", "success_high", "episodes")] == [0, 0, 1, 0]
     assert mean_metrics([]) == {}
-
-
-@given(st.lists(st.lists(st.tuples(st.floats(-10, 10), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
-def test_means_over_tokens_do_not_depend_on_the_pieces(pieces: list[list[tuple[float, bool]]]) -> None:
-    means, accelerator = RunningMeans(), Accelerator(cpu=True)
-    for piece in pieces:
-        values, mask = (torch.tensor(column) for column in zip(*piece, strict=True))
-        means.add("some", values, mask)
-        means.largest("most", values.abs(), mask)
-    counted = [value for piece in pieces for value, mine in piece if mine]
-    found = means.pop(accelerator)
-    assert found["most"] == pytest.approx(max(map(abs, counted), default=0.0))
-    assert found["some"] == pytest.approx(sum(counted) / max(1, len(counted)), abs=1e-5)
-    assert means.pop(accelerator) == {}
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
@@ -296,10 +263,8 @@ def test_what_the_correction_did_is_logged_before_its_bounds(tmp_path: Path, mod
     high, low = (1.05, 0.9) if mode.startswith("token") else (1.5, 0.5)
     bounds = {"vllm_importance_sampling_clip_max": high, "vllm_importance_sampling_clip_min": low}
     options = {"use_vllm": True, "vllm_importance_sampling_mode": mode, "num_iterations": 2, "max_steps": 1}
-    trainer = make_trainer(tmp_path, **bounds, **options)
-    trainer.train()
-    batch, log = trainer._generated, trainer.state.log_history[0]
-    mask = batch["action_mask"]
+    trainer, (batch,), _ = trained(tmp_path, **bounds, **options)
+    log, mask = trainer.state.log_history[0], batch["action_mask"]
     off = (batch["old_logps"] - batch["engine_logps"]) * mask
     ratio = (off.sum(1, keepdim=True).expand_as(off) if mode.startswith("sequence") else off).exp()[mask]
     assert log["sampling/ratio_mean"] == pytest.approx(ratio.mean().item(), rel=1e-4)

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, batches_of, distance, in_ranks, lora, make_trainer, model_folder, weights  # noqa: E402
+from trainer_tools import ENV, distance, in_ranks, lora, make_trainer, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.rollout import EpisodeSpec  # noqa: E402
@@ -103,19 +103,6 @@ def test_the_engine_sees_the_adapter(tmp_path: Path, engine: str | None, targets
     # Merging into the weights and taking the adapter out again would round at every sync; nothing may have moved.
     after = weights(trainer.model)
     assert all((before[name] == after[name]).all() for name in before if "lora_" not in name)
-
-
-@pytest.mark.vllm
-def test_several_updates_of_one_rollout_are_weighed_against_the_engine(tmp_path: Path) -> None:
-    trainer = parity_trainer(tmp_path, "vllm", num_iterations=2)
-    batches = batches_of(trainer)
-    trainer.train()
-    trainer.runner.policy.close()
-    assert len(batches) == 2
-    for batch in batches:
-        mask = batch["action_mask"]
-        assert torch.allclose(batch["engine_ratio"][mask], torch.ones(()), atol=1e-4)
-        assert (batch["old_logps"] - batch["engine_logps"])[mask].abs().max() <= TOLERANCE
 
 
 def test_the_live_model_samples_in_the_precision_of_the_loss(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ pytest.importorskip("trl")
 from trainer_tools import (  # noqa: E402
     ENV,
     SGD,
-    RandomPolicy,
     batches_of,
     distance,
     logged,
     lora,
     make_trainer,
     model_folder,
-    played_by,
+    trained,
     weights,
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
@@ -33,8 +31,7 @@ from agent_gym.trainers.estimators.groups import grpo  # noqa: E402
 
 
 def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=1, micro_batch_size=3, **SGD)
-    (batch,) = (batches_of(trainer), trainer.train())[0]
+    trainer, (batch,), _ = trained(tmp_path, max_steps=1, micro_batch_size=3, **SGD)
     mask = batch["action_mask"]
     expected = -(batch["advantages"] * mask).sum() / mask.sum()
     assert logged(trainer, "loss")[0] == pytest.approx(expected.item(), abs=5e-5)  # logs are rounded
@@ -46,8 +43,7 @@ def test_the_loss_of_the_first_step_is_the_formula(tmp_path: Path) -> None:
 
 def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path) -> None:
     options = {"steps_per_generation": 2, "num_iterations": 2}
-    trainer = make_trainer(tmp_path, max_steps=4, learning_rate=5e-3, **options)
-    (batch,) = (batches_of(trainer), trainer.train())[0]
+    trainer, (batch,), _ = trained(tmp_path, max_steps=4, learning_rate=5e-3, **options)
     start = AutoModelForCausalLM.from_pretrained(model_folder())
     ids, mask = batch["input_ids"], batch["action_mask"]
     with torch.no_grad():
@@ -76,10 +72,8 @@ def test_kl_to_the_reference_model(tmp_path: Path) -> None:
 
 
 def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, beta=0.1, max_steps=3, peft_config=lora(), learning_rate=2e-2)
+    trainer, batches, _ = trained(tmp_path, beta=0.1, max_steps=3, peft_config=lora(), learning_rate=2e-2)
     assert trainer.ref_model is None
-    batches = batches_of(trainer)
-    trainer.train()
     assert logged(trainer, "kl")[0] == pytest.approx(0.0, abs=1e-6)
     assert logged(trainer, "kl")[2] > 1e-4
     base = make_trainer(tmp_path / "base")
@@ -92,10 +86,7 @@ def test_kl_with_an_adapter_is_taken_to_the_model_without_it(tmp_path: Path) -> 
 
 
 def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=1, env_kwargs={"fail": 5}, **SGD)
-    played = played_by(trainer)
-    batches = batches_of(trainer)
-    trainer.train()
+    trainer, (batch,), played = trained(tmp_path, max_steps=1, env_kwargs={"fail": 5}, **SGD)
     failed = [bool(episode.failure) for episode in played]
     assert 0 < sum(failed) < 8
     assert all(math.isnan(episode.reward) == bool(episode.failure) for episode in played)
@@ -105,7 +96,6 @@ def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
     groups = torch.tensor([episode.spec.group for episode in done])
     advantages = grpo(torch.tensor([episode.reward for episode in done]), groups).tolist()
     expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]): a for e, a in zip(done, advantages, strict=True)}
-    (batch,) = batches
     found = {}
     for i, n in enumerate(batch["attention_mask"].sum(1).tolist()):
         inside = batch["advantages"][i][batch["action_mask"][i]]
@@ -114,27 +104,6 @@ def test_a_failed_episode_touches_nobody_else(tmp_path: Path) -> None:
             found[tuple(batch["input_ids"][i, :n].tolist())] = inside[0].item()
     assert len(found) == 8 - sum(failed)
     assert found == pytest.approx(expected, abs=1e-5)
-
-
-class FailFirstGroup(RandomPolicy):
-    """Lets the first group of each rollout write what breaks the machinery."""
-
-    def _write(self, request: Any) -> Any:
-        generation = super()._write(request)
-        # The empty action, whose digest is 0, or any other.
-        ids = [2] if request.episode.spec.group == 0 else [100, *generation.token_ids[1:]]
-        return dataclasses.replace(generation, token_ids=ids, logprobs=[-1.0] * len(ids))
-
-
-def test_a_group_that_failed_as_a_whole_is_left_out(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, policy=FailFirstGroup(), env_kwargs={"fail": 10**9}, max_steps=2, **SGD)
-    before = weights(trainer.model)
-    batches = batches_of(trainer)
-    trainer.train()
-    assert logged(trainer, "rollout/failed") == [0.5, 0.5]
-    assert all(batch["advantages"].isfinite().all() and batch["advantages"].any() for batch in batches)
-    assert all((batch["action_mask"].sum(1) > 0).sum() == 4 for batch in batches)
-    assert distance(before, weights(trainer.model)) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -155,30 +124,6 @@ def test_what_is_no_number_stops_the_run_without_an_update(
     with pytest.raises(RolloutError, match=f"the {what} is nan at step 0; nothing was updated"):
         trainer.train()
     assert distance(before, weights(trainer.model)) == 0.0
-
-
-# Adapters.
-
-
-def test_lora_trains_only_the_adapter_and_saves_it(tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    # Dropout off, so that the saved model can be compared.
-    trainer = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.0), max_steps=3, learning_rate=1e-2)
-    before = weights(trainer.model)
-    trainer.train()
-    after = weights(trainer.model)
-    moved = {name for name in before if (before[name] != after[name]).any()}
-    assert moved and all("lora_" in name for name in moved)
-    trainer.save_model(str(tmp_path / "adapter"))
-    saved = {path.name for path in (tmp_path / "adapter").iterdir()}
-    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= saved
-    assert "model.safetensors" not in saved
-    again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_folder()), tmp_path / "adapter")
-    ids = torch.arange(3, 40)[None]
-    trainer.model.eval()
-    with torch.no_grad():
-        assert torch.equal(again(input_ids=ids).logits, trainer.model(input_ids=ids).logits)
 
 
 # The rest of the seams.

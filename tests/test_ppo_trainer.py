@@ -21,6 +21,7 @@ from trainer_tools import (  # noqa: E402
     model_folder,
     played_by,
     settings,
+    trained,
     weights,
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
@@ -63,10 +64,8 @@ def test_policy_and_critic_both_learn(tmp_path: Path, kind: str) -> None:
 
 
 def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, ppo=True, max_steps=3, critic_learning_rate=1e-2, micro_batch_size=3, **PATIENT)
-    batches = batches_of(trainer)
-    trainer.train()
-    batch = batches[-1]
+    options: dict[str, Any] = {"critic_learning_rate": 1e-2, "micro_batch_size": 3, **PATIENT}
+    trainer, (*_, batch), _ = trained(tmp_path, ppo=True, max_steps=3, **options)
     again = trainer._score(trainer.model, batch)
     # The last update has moved the critic; score with the present one and compare its own two ways.
     critic = trainer.model.critic
@@ -80,10 +79,8 @@ def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
 
 
 def test_truncated_episodes_bootstrap_after_the_worlds_last_word(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, ppo=True, max_steps=2, critic_learning_rate=1e-1, gamma=0.9, lam=0.0, **PATIENT)
-    batches = batches_of(trainer)
-    trainer.train()
-    batch = batches[1]
+    options: dict[str, Any] = {"critic_learning_rate": 1e-1, "gamma": 0.9, "lam": 0.0, **PATIENT}
+    _, (_, batch), _ = trained(tmp_path, ppo=True, max_steps=2, **options)
     assert len(batch["input_ids"]) == 8 + 1
     for i in range(len(batch["input_ids"]) - 1):
         actions = batch["action_mask"][i].nonzero().view(-1).tolist()

@@ -10,19 +10,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from model_server import free_port
 from process_tools import alive
 
 psutil = pytest.importorskip("psutil")
 safetensors = pytest.importorskip("safetensors.numpy")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, _free_port, distance  # noqa: E402
+from trainer_tools import ENV, _wait, distance  # noqa: E402
 
 STEPS = 12
 LIMIT_S = 400.0
@@ -42,7 +41,7 @@ class Run:
         out.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "agent_gym", "grpo", f"trainer_tools:{ENV}", *OPTIONS]
         command += ["--model_name_or_path", model, "--output_dir", str(out), *words]
-        command += ["--num_machines", str(machines), "--main_process_port", str(_free_port())]
+        command += ["--num_machines", str(machines), "--main_process_port", str(free_port())]
         # The module that registers the environment.
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
         self.logs = [out.with_suffix(f".{machine}.log") for machine in range(machines)]
@@ -57,7 +56,7 @@ class Run:
     def ends(self) -> list[int]:
         """Wait for all launchers, or kill them, and return how they ended."""
         try:
-            until(lambda: all(launcher.poll() is not None for launcher in self.launchers))
+            _wait(lambda: all(launcher.poll() is not None for launcher in self.launchers), LIMIT_S)
         finally:
             for launcher in self.launchers:
                 if launcher.poll() is None:
@@ -72,12 +71,6 @@ class Run:
         return psutil.Process(self.launchers[machine].pid).children(recursive=True)
 
 
-def until(done: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
 def apart(one: Path, other: Path) -> float:
     return distance(*(safetensors.load_file(folder / "model.safetensors") for folder in (one, other)))
 
@@ -90,7 +83,8 @@ def test_a_machine_that_is_lost_and_the_run_that_goes_on_trains_what_one_machine
     one_machine = Run(tiny_model, straight, 1)
     assert one_machine.ends() == [0], one_machine.output()[-4000:]
     run = Run(tiny_model, out, 2)
-    until(lambda: (out / "checkpoint-3").is_dir() or any(launcher.poll() is not None for launcher in run.launchers))
+    ended = [launcher.poll for launcher in run.launchers]
+    _wait(lambda: (out / "checkpoint-3").is_dir() or any(code() is not None for code in ended), LIMIT_S)
     os.kill(next(process.pid for process in run.below(1) if "LOCAL_RANK" in process.environ()), signal.SIGKILL)
     ends, output = run.ends(), run.output()
     assert all(ends), output[-4000:]
@@ -110,13 +104,13 @@ def test_a_machine_that_is_lost_and_the_run_that_goes_on_trains_what_one_machine
 def test_no_rank_outlives_its_launcher(tiny_model: str, tmp_path: Path, victim: str) -> None:
     run = Run(tiny_model, tmp_path / "out", 1, "--max_steps", "10000")
     [first] = run.launchers
-    until(lambda: (tmp_path / "out" / "checkpoint-3").is_dir() or first.poll() is not None)
+    _wait(lambda: (tmp_path / "out" / "checkpoint-3").is_dir() or first.poll() is not None, LIMIT_S)
     below = run.below(0)
     [torchrun] = psutil.Process(first.pid).children()
     try:
         assert sum("LOCAL_RANK" in process.environ() for process in below) >= 2, run.output()[-3000:]
         os.kill(first.pid if victim == "agent-gym" else torchrun.pid, signal.SIGKILL)
-        until(lambda: not any(alive(str(process.pid)) for process in below), 60)
+        _wait(lambda: not any(alive(str(process.pid)) for process in below), 60)
         assert not any(alive(str(process.pid)) for process in below)
     finally:
         for process in below:

@@ -32,7 +32,6 @@ from agent_gym.trainers.config import FIXED  # noqa: E402
 CASES: list[tuple[dict[str, Any], str]] = [
     # TRL's names of losses mean three things at once, each of which has a setting of its own here.
     ({"loss_type": "dapo"}, "'dapo' of TRL is called loss_type='clip', loss_normalization='token' here"),
-    ({"loss_type": "bnpo"}, "loss_type is 'bnpo'; allowed: clip, cispo"),
     ({"loss_type": "cispo", "epsilon_high": 0.28}, r"epsilon_high is 0\.28; .* must be above 1, for example 5\.0"),
     ({"delta": 1.2, "epsilon_high": 0.28}, r"delta is 1\.2; the dual clip must lie above 1 \+ epsilon_high"),
     ({"process_norm": "mean"}, "process_norm is 'mean'; allowed: None, none, trajectory, group, batch, prime"),

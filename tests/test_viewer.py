@@ -16,29 +16,21 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
+from rollout_tools import expert, roll
 
 import agent_gym
 from agent_gym import ConfigError
-from agent_gym.chat import ChatRenderer
 from agent_gym.evaluate import make_specs
-from agent_gym.policies import ScriptedPolicy
-from agent_gym.rollout import Budget, Episode, Failure, Runner, to_record
+from agent_gym.rollout import Budget, Episode, Failure, to_record
 from agent_gym.viewer import CurvePoint, plot_curve, render_html, write_html
 from agent_gym.viewer.page import compact
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)> <!-- \u2028 — 思考"
 
 
-def play(
-    tokenizer: Any, episodes: int, act: Any = None, env_kwargs: Any = None, *limits: Any, **options: Any
-) -> list[Episode]:
-    act = act or (lambda episode: episode.env.unwrapped.expert_action())
-    policy = ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action)
-    runner = Runner(policy, tokenizer, Budget(*limits or (256,)), workers=2, **options)
-    try:
-        return runner.run(make_specs("AgentR1/GSM8K-v0", env_kwargs, split="train", episodes=episodes))
-    finally:
-        runner.close()
+def play(tokenizer: Any, episodes: int, act: Any = expert, kwargs: Any = None, **options: Any) -> list[Episode]:
+    options = {"budget": Budget(256), "workers": 2, **options}
+    return roll(tokenizer, make_specs("AgentR1/GSM8K-v0", kwargs, split="train", episodes=episodes), act, **options)
 
 
 def records(tokenizer: Any, played: list[Episode], **extra: Any) -> list[dict[str, Any]]:
@@ -126,7 +118,7 @@ def rewritten(tokenizer: Any) -> dict[str, Any]:
         return "<tool_call>{</tool_call>" if episode.asked == "act" else "nothing worked"
 
     kwargs = {"system_prompt": "", "max_turns": 9}
-    (record,) = records(tokenizer, play(tokenizer, 1, act, kwargs, 40, 800, context="summarize"))
+    (record,) = records(tokenizer, play(tokenizer, 1, act, kwargs, budget=Budget(40, 800), context="summarize"))
     return record
 
 
@@ -190,7 +182,7 @@ def page(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def errs(episode: Any) -> str:
         if episode.spec.group % 2:
             return HOSTILE + ("<tool_call>{</tool_call>" if not episode.steps else "<answer>-1</answer>")
-        return episode.env.unwrapped.expert_action()
+        return expert(episode)
 
     first, second = records(tokenizer, play(tokenizer, 6, errs), step=1), records(tokenizer, play(tokenizer, 5), step=2)
     first[0]["steps"][0]["process_reward"] = 0.25

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from cli_tools import at_a_terminal, complaint
+from rollout_tools import expert, roll
 
-from agent_gym.chat import ChatRenderer
 from agent_gym.cli.main import main
 from agent_gym.evaluate import make_specs
-from agent_gym.policies import ScriptedPolicy
-from agent_gym.rollout import Runner, read_trajectories, to_record, write_trajectories
+from agent_gym.rollout import read_trajectories, to_record, write_trajectories
 
 rich_console = pytest.importorskip("rich.console")
 from agent_gym.viewer.terminal import browse, episode_table, episode_view  # noqa: E402
@@ -28,12 +27,11 @@ def file(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def act(episode: Any) -> str:
         if episode.spec.group % 2 == 0:
-            return str(episode.env.unwrapped.expert_action())
+            return expert(episode)
         return HOSTILE if episode.steps else "<tool_call>{</tool_call>"
 
-    runner = Runner(ScriptedPolicy(act, ChatRenderer.of(tokenizer).encode_action), tokenizer, workers=2)
-    records = [to_record(e) for e in runner.run(make_specs("AgentR1/GSM8K-v0", split="train", episodes=4))]
-    runner.close()
+    played = roll(tokenizer, make_specs("AgentR1/GSM8K-v0", split="train", episodes=4), act, workers=2)
+    records = [to_record(episode) for episode in played]
     records[1]["steps"][1]["action"] = HOSTILE  # whatever the tokenizer made of it
     path = tmp_path_factory.mktemp("terminal") / "played.jsonl"
     write_trajectories(path, records)

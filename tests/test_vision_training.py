@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from test_sft import sft_config  # noqa: E402
-from trainer_tools import make_trainer  # noqa: E402
+from trainer_tools import logged, make_trainer, weights  # noqa: E402
 from vision_tools import CONTEXT, ENV, PICTURES, load_model, loaded_processor, noise, vision_folder  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
@@ -33,13 +33,9 @@ def make(folder: Path, **changes: Any) -> Any:
     return make_trainer(folder, **{**given, "max_episode_tokens": 400, "model_init_kwargs": None, **changes})
 
 
-def moved(model: Any, before: dict[str, torch.Tensor]) -> str:
+def moved(model: Any, before: dict[str, Any]) -> str:
     """The names of the parameters that training has changed."""
-    return " ".join(name for name, p in model.named_parameters() if not torch.equal(p, before[name]))
-
-
-def copies(model: Any) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    return " ".join(name for name, now in weights(model).items() if (now != before[name]).any())
 
 
 def specs(count: int, env: str = PICTURES) -> list[EpisodeSpec]:
@@ -67,10 +63,6 @@ def gradients(trainer: Any, pieces: list[dict[str, Any]]) -> dict[str, torch.Ten
     for piece in pieces:
         trainer._loss(trainer._forward(trainer.model, piece), piece).backward()
     return {n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None}
-
-
-def losses(trainer: Any) -> list[float]:
-    return [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
 
 def test_what_the_engine_sampled_is_what_the_trainer_scores(trainer: Any) -> None:
@@ -140,10 +132,11 @@ def test_the_expert_is_imitated_with_its_images(tmp_path: Path) -> None:
     assert len(rows) == 6 and all(row.images for row in rows)
     for example, row in zip(sft_dataset(rows, "all"), rows, strict=True):
         assert example["labels"].count(-100) == sum(stop - start for _, start, stop in row.images)
-    before = copies(model)
+    before = weights(model)
     args = sft_config(tmp_path, max_steps=4, per_device_train_batch_size=3, learning_rate=3e-3, max_length=None)
     trainer = train_sft(model, processor, rows, args)
-    assert losses(trainer)[-1] < losses(trainer)[0] and "visual" in moved(model, before)
+    losses = logged(trainer, "loss")
+    assert losses[-1] < losses[0] and "visual" in moved(model, before)
 
 
 def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> None:
@@ -170,7 +163,7 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_vllm_samples_what_the_trainer_scores_through_updates(tmp_path: Path) -> None:
     trainer = make(tmp_path, use_vllm=True, max_steps=3, vllm_max_model_length=CONTEXT, max_num_seqs=8)
-    before = copies(trainer.model)
+    before = weights(trainer.model)
     trainer.train()
     trainer.scheduler.policy.close()
     gaps = [log["sampling/logp_difference_max"] for log in trainer.state.log_history if "loss" in log]

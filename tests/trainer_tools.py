@@ -15,7 +15,6 @@ import os
 import pickle
 import shutil
 import signal
-import socket
 import tempfile
 import time
 import traceback
@@ -27,6 +26,7 @@ import gymnasium
 import numpy as np
 import tiny
 import torch
+from model_server import free_port
 from transformers import AutoTokenizer, PrinterCallback, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agent_gym import EnvFailure, Reply, TextEnv
@@ -248,6 +248,14 @@ def train(folder: str | Path, **options: Any) -> dict[str, np.ndarray]:
     return weights(trainer.model)
 
 
+def trained(folder: str | Path, **options: Any) -> tuple[Any, list[dict[str, Any]], list[Any]]:
+    """Train and return the trainer, its batches and the episodes that it played."""
+    trainer = make_trainer(folder, **options)
+    batches, episodes = batches_of(trainer), played_by(trainer)
+    trainer.train()
+    return trainer, batches, episodes
+
+
 def in_ranks(function: Callable[..., Any], processes: int, *arguments: Any, timeout_s: float = 300.0) -> list[Any]:
     """Call a function of a test module in several gloo ranks at once, and return what each returned.
 
@@ -286,7 +294,7 @@ def ready_to_die() -> None:
 def _ranks(folder: str, processes: int, function: Callable[..., Any], arguments: Any) -> Iterator[list[Any]]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["agent_gym.trainers.grpo", "transformers.models.qwen3.modeling_qwen3"])
-    port = _free_port()
+    port = free_port()
     ranks = [
         context.Process(target=_rank, args=(folder, rank, processes, port, function, arguments))
         for rank in range(processes)
@@ -325,9 +333,3 @@ def _rank(folder: str, rank: int, processes: int, port: int, function: Callable[
     Path(folder, f"part{rank}").replace(target)
     # Neither gloo's threads nor the environments' workers are waited for.
     os._exit(int(suffix == ".failed"))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
