@@ -16,6 +16,7 @@ os.environ.setdefault("AGENT_GYM_SERVER_KEY", "key-of-the-tests")
 
 import signal
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ settings.load_profile("agent-gym")
 
 
 DATA = Path(os.environ.get("AGENT_GYM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("vllm") and find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
 
 
 @pytest.fixture(scope="session")

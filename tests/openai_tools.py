@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -123,11 +123,8 @@ def policy_at(server: Server | str, tokenizer: Any, **settings: Any) -> Iterator
     """Make a policy of a server, which is started where it is not an address."""
     with serving(server) if isinstance(server, Server) else nullcontext(server) as url:
         settings = {"model": "m", "token_ids": False, **settings}
-        policy = OpenAIPolicy(url, renderer=ChatRenderer.of(tokenizer), **settings)
-        try:
+        with closing(OpenAIPolicy(url, renderer=ChatRenderer.of(tokenizer), **settings)) as policy:
             yield policy
-        finally:
-            policy.close()
 
 
 def watch(server: Server | str, tokenizer: Any, *, stop: Any = (), **settings: Any) -> tuple[list[int], Generation]:

@@ -2,8 +2,19 @@
 
 import gc
 import os
+import signal
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def alive(pid: str) -> bool:
@@ -12,6 +23,19 @@ def alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def holds_in_a_fork(check: Callable[[], bool]) -> bool:
+    """Whether a check holds in a forked process, which must not wait for what its parent holds."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        right = False
+        try:
+            right = check()
+        finally:
+            os._exit(not right)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def held() -> set[str]:

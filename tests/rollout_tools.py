@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,8 @@ def counting(n: int, env_id: str = "Toy/Counting-v0", **kwargs: Any) -> list[Epi
 def play(
     policy: Any, tokenizer: Any, specs: list[EpisodeSpec], budget: Budget | None = None, t: float = 1.0, **kw: Any
 ) -> list[Episode]:
-    runner = Runner(policy, tokenizer, budget, **kw)
-    try:
+    with closing(Runner(policy, tokenizer, budget, **kw)) as runner:
         return runner.run(specs, temperature=t)
-    finally:
-        runner.close()
 
 
 def roll(

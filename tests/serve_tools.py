@@ -1,4 +1,4 @@
-"""What the tests of servers share: a request, a server of chats with a script behind it, and waiting."""
+"""What the tests of servers share: a request, and a server of chats with a script behind it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import http.client
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from process_tools import until
 from tiny import make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
@@ -20,6 +20,7 @@ from agent_gym.serve.conversation import Conversation, Limits
 from agent_gym.serve.page import ChatServer
 from agent_gym.serve.server import bind
 
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 HOSTILE = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
 
 
@@ -34,13 +35,6 @@ def ask(url: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any
     connection.close()
     kind = answer.headers["Content-Type"]
     return answer.status, json.loads(text) if kind == "application/json" else text, answer.headers
-
-
-def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def scripted(

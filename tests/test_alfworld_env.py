@@ -26,7 +26,6 @@ def make(**kwargs: Any) -> Any:
 
 
 def play(env: Any, style: str = "default", seed: int = 0, **options: Any) -> list[tuple[Any, ...]]:
-    """Let an expert play an episode; its steps."""
     env.reset(seed=seed, options=options)
     steps: list[tuple[Any, ...]] = []
     while not steps or not (steps[-1][2] or steps[-1][3]):

@@ -7,14 +7,13 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pytest
 
 from agent_gym import ConfigError
 from agent_gym.envs.alfworld.data import game_names, load_game
-from agent_gym.envs.alfworld.embedded import SPLIT_SIZES, generate, rooms, type_of, write_embedded
+from agent_gym.envs.alfworld.embedded import SPLIT_SIZES, generate, rooms, write_embedded
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.world import World
@@ -106,17 +105,6 @@ def test_a_game_is_parsed_once_until_its_file_changes(exported: Path) -> None:
     assert load_game(name).task == f"please {game.task}"
 
 
-def test_grammar_can_be_changed(exported: Path) -> None:
-    name = game_names(str(exported))["valid_seen"][0]
-    for game in (name, json.loads(Path(name).read_text()), "embedded/train/0"):
-        worlds = {grammar: World(load_game(game, grammar)) for grammar in ("current", "legacy")}
-        for grammar, world in worlds.items():
-            assert ("help" in world.view.admissible) == (grammar == "current")
-            text = world.step(next(one for one in world.view.admissible if one.startswith("go to "))).text
-            assert ("arrive at loc " in text) == (grammar == "legacy")
-        assert worlds["current"].game.task == worlds["legacy"].game.task
-
-
 GOAL = {"pddl_domain": "", "grammar": 'x "Your task is to: y."'}
 
 
@@ -169,35 +157,6 @@ def test_the_expert_carries_what_no_receptacle_takes_back() -> None:
 
 
 # Generated games.
-
-# Means of a game over the 260 official games of the sample.
-OFFICIAL = {"receptacles": 24.3, "their kinds": 9.2, "objects": 41.7, "kinds of objects": 23.7, "empty": 0.43}
-
-
-def contents(game: Game) -> dict[str, float]:
-    """The same numbers of one game; "empty" is the share of receptacles with nothing in them."""
-    filled = {receptacle for _, receptacle in game.start["inreceptacle"]}
-    return {
-        "receptacles": len(game.place),
-        "their kinds": len({game.type_of[receptacle] for receptacle in game.place}),
-        "objects": len(game.kind_of),
-        "kinds of objects": len(set(game.kind_of.values())),
-        "empty": mean(receptacle not in filled for receptacle in game.place),
-    }
-
-
-def test_rooms_are_as_full_as_official_ones() -> None:
-    found = [contents(load_game(f"embedded/train/{index}")) for index in range(240)]
-    for name, official in OFFICIAL.items():
-        assert mean(one[name] for one in found) == pytest.approx(official, rel=0.15), name
-
-
-def test_types_are_equally_frequent_and_goals_are_theirs() -> None:
-    assert Counter(map(type_of, range(60))) == dict.fromkeys(TASK_TYPES, 10)
-    for index in range(60):
-        game = load_game(f"embedded/valid_seen/{index}")
-        assert game.task_type == type_of(index) and World(game).progress < 1.0
-        assert game.goal.conditions == {"look_at_obj_in_light": 4, "pick_and_place_simple": 1}.get(game.task_type, 2)
 
 
 @pytest.mark.parametrize("most", [None, rooms.LEAST_RECEPTACLES, 10])

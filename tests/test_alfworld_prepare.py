@@ -22,7 +22,6 @@ OFFICIAL: Any = RECIPES["alfworld"].archive
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few games in the official layout."""
     return write_embedded(tmp_path_factory.mktemp("games"), {"train": 3, "valid_seen": 2, "valid_unseen": 2})
 
 

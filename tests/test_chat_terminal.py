@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from cli_tools import complaint
 from rich.console import Console
-from serve_tools import scripted
+from serve_tools import CALL, scripted
 from tiny import make_tiny_model
 
 from agent_gym.cli.main import main
 from agent_gym.rollout import read_trajectories
 from agent_gym.serve.terminal import Terminal
-
-CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 
 
 def talk(lines: list[Any], turns: list[Any], env_id: str = "AgentR1/GSM8K-v0", **console: Any) -> str:

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
-from serve_tools import HOSTILE, Served, ask, until
-
-CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
-BROKEN = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/0"}}\n</tool_call>'
+from process_tools import until
+from serve_tools import CALL, HOSTILE, Served, ask
 
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with Served([CALL, "It is 24. " + HOSTILE, BROKEN, "That cannot be."]) as chat:
+    with Served([CALL, "It is 24. " + HOSTILE, CALL.replace("48/2", "48/0"), "That cannot be."]) as chat:
         yield chat
 
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_tools import scripted
+from serve_tools import CALL, scripted
 from tiny import CHATML, make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.errors import ConfigError
-from agent_gym.rollout import read_trajectories, write_trajectories
 from agent_gym.serve.conversation import Limits
 from agent_gym.transcript import Span, check_tiling
-from agent_gym.viewer import render_html
-
-CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 
 
 class Chat:
@@ -67,6 +61,7 @@ def test_several_messages_make_the_context_that_the_template_makes(tokenizer: An
     roles = [message["role"] for message in messages]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
     assert messages[1]["content"] == "What is 48/2?", "the task's own question is nowhere"
+    assert record["steps"][1]["observation"] == "Thank you!"
     # The last turn ends with the end of turn that the policy sampled; the template breaks the line behind it.
     assert chat.context() + "\n" == tokenizer.apply_chat_template(messages, tools=record["tools"], tokenize=False)
     sources = [span[2] for span in record["rows"][0]["spans"]]
@@ -172,19 +167,6 @@ def test_a_world_with_a_state_is_shown_and_can_end(tokenizer: Any) -> None:
     assert chat.say("Again!") == "over" and chat.events[-1]["sampled"] == 0
     chat.conversation.reset()
     assert chat.say("Once more.") == "over" and chat.events[-1]["sampled"] > 0
-
-
-def test_a_saved_chat_opens_in_the_viewer(tokenizer: Any, tmp_path: Path) -> None:
-    chat = Chat(tokenizer, [CALL, "It is 24 </script>.", "Bye."])
-    with pytest.raises(ConfigError, match="write something first"):
-        chat.conversation.record()
-    chat.say("What is 48/2?")
-    chat.say("Thank you")
-    write_trajectories(tmp_path / "chat.jsonl", [chat.record()])
-    (record,) = read_trajectories(tmp_path / "chat.jsonl")
-    assert record["steps"][1]["observation"] == "Thank you"
-    page = render_html([record])
-    assert "What is 48/2?" in page and page.count("</script>") == render_html([]).count("</script>")
 
 
 @pytest.mark.parametrize("text", ["plain words", "思考 🙂 naïve", "a\ufffdb", "tail 🙂"])

@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from rollout_tools import counting
+from rollout_tools import counting, roll
+from rollout_tools import play as play_with
 from toy_envs import SlowWriter
 
 from agent_gym import ConfigError
 from agent_gym.chat import ChatRenderer
 from agent_gym.policies import Request
-from agent_gym.rollout import Budget, Episode, Runner, make_context, replay, to_record
+from agent_gym.rollout import Budget, Episode, make_context, replay, to_record
 
 pytest.importorskip("transformers")
 from tiny import make_tiny_tokenizer  # noqa: E402 - needs transformers
@@ -23,12 +24,9 @@ RESPONSE = (
 
 
 def template(*, tools: bool = False, strips: bool = True, prefill: str = "") -> str:
-    """A chat template in the manner of Qwen3's.
+    """A chat template in the manner of Qwen3's, which `strips` thoughts of turns before the user's last one.
 
-    Args:
-        tools: whether it knows tool messages; they are no user's turn, so that thoughts before them are kept.
-        strips: whether it drops the thoughts of turns before the user's last one.
-        prefill: what the generation prompt puts behind the assistant's header.
+    Messages of `tools` are no user's turn, so that thoughts before them are kept.
     """
     stripped = "content.split('</think>')[-1].lstrip('\\n')" if strips else "content"
     return (
@@ -56,9 +54,8 @@ THOUGHTS = ["<think>\nOne.\n</think>\n\nfirst", "second", "<think>\nThree?\n</th
 def play(tokenizer: Any, texts: list[str], context: str = "template") -> tuple[Episode, list[Request]]:
     renderer = ChatRenderer.of(tokenizer)
     policy = SlowWriter(lambda episode: texts[len(episode.steps)], renderer.encode_action)
-    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=60), context=context)
-    (episode,) = runner.run(counting(1, "Toy/Wordy-v0", max_turns=len(texts)))
-    runner.close()
+    specs = counting(1, "Toy/Wordy-v0", max_turns=len(texts))
+    (episode,) = play_with(policy, tokenizer, specs, Budget(max_turn_tokens=60), context=context)
     assert replay(to_record(episode)) == []
     for step, request, text in zip(episode.steps, policy.seen, texts, strict=True):
         row = episode.rows[step.row]
@@ -120,17 +117,13 @@ def test_turns_without_an_end_of_turn_go_on_in_their_row() -> None:
     tokenizer = make_tiny_tokenizer()
     renderer = ChatRenderer.of(tokenizer)
     policy = SlowWriter(lambda episode: "long " * 20, renderer.encode_action)
-    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=9), context="template")
-    (episode,) = runner.run(counting(1, max_turns=4))
-    runner.close()
+    specs = counting(1, max_turns=4)
+    (episode,) = play_with(policy, tokenizer, specs, Budget(max_turn_tokens=9), context="template")
     (row,) = episode.rows
     assert all(step.finish_reason == "length" for step in episode.steps)
     assert all(row.token_ids[step.stop] == renderer.end_of_turn for step in episode.steps)
 
 
 def test_inline_answers_have_no_rendering(tokenizer: Any) -> None:
-    policy = SlowWriter(lambda episode: "on", ChatRenderer.of(tokenizer).encode_action)
-    runner = Runner(policy, tokenizer, context=make_context("template"))
     with pytest.raises(ConfigError, match="answers inside the policy's own turn; use append"):
-        runner.run(counting(1, "Toy/Inline-v0"))
-    runner.close()
+        roll(tokenizer, counting(1, "Toy/Inline-v0"), context=make_context("template"))

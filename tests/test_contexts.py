@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,10 +29,7 @@ episodes_of = {
 
 def specs_of(env_id: str, seed: int, n: int = 2, **kwargs: Any) -> list[Any]:
     specs = counting(n, env_id, **{"max_turns": 14, **kwargs})
-    return [
-        type(spec)(spec.env_id, spec.env_kwargs, seed + i, "train", i, sampling_seed=seed + i)
-        for i, spec in enumerate(specs)
-    ]
+    return [replace(spec, seed=seed + i, sampling_seed=seed + i) for i, spec in enumerate(specs)]
 
 
 def turns_of(episode: Episode, tokenizer: Any) -> tuple[list[int], list[list[int]]]:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tools import alive
-from serve_tools import until
+from process_tools import alive, holds_in_a_fork, until
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv
 from agent_gym.contrib.mcp import MCPTool, _close_all, mcp_tools
@@ -114,20 +113,14 @@ def test_connections_are_shared_by_settings(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_forked_process_connects_anew() -> None:
     about = by_name(mcp_tools(STDIO))["about"]
     mine = about.run({"name": "pid"}).text
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, about.run({"name": "pid"}).text.encode())
-            _close_all()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    theirs = os.read(read, 100).decode()
-    assert theirs.isdigit() and theirs != mine
+
+    def child() -> bool:
+        theirs = about.run({"name": "pid"}).text
+        _close_all()
+        return theirs.isdigit() and theirs != mine
+
+    assert holds_in_a_fork(child)
     assert about.run({"name": "pid"}).text == mine, "the parent's connection lives on"
-    os.close(read)
-    os.close(write)
 
 
 def test_servers_end_with_this_process() -> None:

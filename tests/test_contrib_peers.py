@@ -13,13 +13,13 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from process_tools import until
 
 from agent_gym import ConfigError, EnvFailure
 from agent_gym.contrib.gem import FromGem, to_gem
@@ -114,9 +114,7 @@ class TestOpenEnv:
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
-        until = time.monotonic() + 60
-        while not server.started and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: server.started, 60)
         port = server.servers[0].sockets[0].getsockname()[1]
         env = FromOpenEnv(
             lambda: GenericEnvClient(base_url=f"http://127.0.0.1:{port}").sync(),
@@ -186,10 +184,7 @@ class TestVerifiers:
         assert (reward, terminated, info["is_success"]) == (1.0, True, True)
         env.reset(options={"index": 5})  # and left in the middle
         env.close()
-        until = time.monotonic() + 20
-        while any(one.name == "verifiers-rollout" for one in threading.enumerate()) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not [one for one in threading.enumerate() if one.name == "verifiers-rollout"]
+        until(lambda: not any(one.name == "verifiers-rollout" for one in threading.enumerate()))
         check_text_env(lambda: FromVerifiers(theirs), expert=False)
 
     def test_an_episode_that_is_left_keeps_no_program_from_ending(self) -> None:

@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+from rollout_tools import counting, roll
 from toy_envs import CountingEnv, every_id
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, RolloutError, TextEnv
-from agent_gym.chat import ChatRenderer
-from agent_gym.policies import ScriptedPolicy
 from agent_gym.rewards import MAX_REWARD
-from agent_gym.rollout import EpisodeSpec, Runner
 
 
 class Judged(TextEnv):
@@ -203,7 +201,5 @@ gymnasium.register("Toy/Rescaled-v0", entry_point=lambda **kwargs: Rescaled(Coun
 
 
 def test_the_reward_of_a_wrapper_is_checked(tokenizer: Any) -> None:
-    runner = Runner(ScriptedPolicy(lambda episode: "go", ChatRenderer.of(tokenizer).encode_action), tokenizer)
     with pytest.raises(RolloutError, match=r"the reward is nan \(float\) in Toy/Rescaled-v0, turn 0"):
-        runner.run([EpisodeSpec("Toy/Rescaled-v0", split="train", index=0)])
-    runner.close()
+        roll(tokenizer, counting(1, "Toy/Rescaled-v0"))

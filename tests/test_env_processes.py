@@ -8,23 +8,19 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import toy_envs
-from process_tools import alive
+from process_tools import alive, until
 from rollout_tools import check_episode, counting, expert, roll, scripted
 
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, to_record
 
 toy_envs.register()
-
-
-def specs_of(env_id: str, n: int, **kwargs: Any) -> list[EpisodeSpec]:
-    return [EpisodeSpec(env_id, kwargs, seed=100 + i) for i in range(n)]
 
 
 def outcomes(episodes: list[Episode]) -> list[Any]:
@@ -40,7 +36,7 @@ def outcomes(episodes: list[Episode]) -> list[Any]:
 @pytest.mark.parametrize("context", ["append", "rebuild"])
 @pytest.mark.parametrize("env_id", ["AgentR1/ALFWorld-v0", "AgentR1/WebShop-v0", "Toy/Inline-v0"])
 def test_episodes_are_those_of_threads(env_id: str, context: str, tokenizer: Any) -> None:
-    specs = specs_of(env_id, 3)
+    specs = counting(3, env_id)
     budget = Budget(max_turn_tokens=2000, max_tokens=60_000)
     there, here = (roll(tokenizer, specs, budget=budget, context=context, env_processes=n) for n in (2, 0))
     assert all(episode.failure is None for episode in there), [episode.failure for episode in there]
@@ -53,7 +49,7 @@ def test_the_users_mistake_is_reported_as_ever(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="env_processes is -1"):
         roll(tokenizer, counting(1), env_processes=-1)
     with pytest.raises(ConfigError, match="env_processes=0"):
-        roll(tokenizer, specs_of("AgentR1/GSM8K-v0", 1, data=threading.Lock()), env_processes=1)
+        roll(tokenizer, counting(1, "AgentR1/GSM8K-v0", data=threading.Lock()), env_processes=1)
 
 
 def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: Any) -> None:
@@ -67,16 +63,12 @@ def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: 
         return "go"
 
     # Not the expert: that would be asked in a process that may be dead, by the policy.
-    runner = Runner(scripted(tokenizer, act), tokenizer, env_processes=2, max_live=6)
-    try:
+    with closing(Runner(scripted(tokenizer, act), tokenizer, env_processes=2, max_live=6)) as runner:
         episodes = runner.run(counting(40))
         idle = next(process for process in runner._processes._processes if process)  # type: ignore[union-attr]
         os.kill(idle.pid or 0, signal.SIGKILL)
-        while idle.alive:
-            time.sleep(0.01)
+        until(lambda: not idle.alive)
         healthy = runner.run(counting(2))
-    finally:
-        runner.close()
     failures = [episode.failure for episode in episodes if episode.failure]
     assert failures and all(f.kind == "EnvFailure" and "signal 9" in f.message for f in failures)
     good = [episode for episode in episodes if not episode.failure]
@@ -89,20 +81,15 @@ def test_killed_processes_cost_the_episodes_in_them_and_are_replaced(tokenizer: 
 def test_a_process_that_hangs_is_killed(tokenizer: Any) -> None:
     seen: list[int] = []
     act = lambda episode: (seen.append(episode.env.process.pid), expert(episode))[1]  # noqa: E731
-    runner = Runner(scripted(tokenizer, act), tokenizer, Budget(max_seconds=4.0), env_processes=1, workers=4)
-    try:
+    budget = Budget(max_seconds=4.0)
+    with closing(Runner(scripted(tokenizer, act), tokenizer, budget, env_processes=1, workers=4)) as runner:
         runner.run(counting(1))
         first = seen[0]
         specs = counting(1, "Toy/Broken-v0", how="hang", when=0)
         with pytest.raises(Exception, match="no answer"):
             runner.run(specs)
-        stop = time.monotonic() + 20
-        while alive(str(first)) and time.monotonic() < stop:
-            time.sleep(0.05)
-        assert not alive(str(first))
+        until(lambda: not alive(str(first)))
         assert not runner.run(counting(2))[0].failure
-    finally:
-        runner.close()
 
 
 def test_ctrl_c_ends_a_process_that_hangs(tokenizer: Any) -> None:
@@ -165,7 +152,4 @@ def test_nothing_is_left_behind_and_nothing_imports_torch(ending: str, code: int
     assert done.returncode == code, done.stderr
     torch, *pids = done.stdout.split()
     assert torch == "none" and len(pids) == 3
-    stop = time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < stop:
-        time.sleep(0.05)
-    assert not any(map(alive, pids))
+    until(lambda: not any(map(alive, pids)))

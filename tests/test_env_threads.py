@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+from process_tools import until
 from rollout_tools import check_episode, counting, roll, scripted
 from toy_envs import CountingEnv, SlowWriter
 
@@ -168,9 +169,7 @@ def test_ctrl_c_closes_environments_also_those_whose_reset_is_under_way(tokenize
 
     def interrupt() -> None:
         assert ThreadBoundEnv.started.wait(30)
-        until = time.monotonic() + 30
-        while len(ThreadBoundEnv.seen) < 5 and time.monotonic() < until:  # until each is made
-            time.sleep(0.01)
+        until(lambda: len(ThreadBoundEnv.seen) == 5)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
     threading.Thread(target=interrupt).start()

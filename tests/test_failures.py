@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +144,11 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A user's file, outside of everything that belongs to agent_gym."""
     folder = tmp_path_factory.mktemp("mine")
     (folder / "users_world.py").write_text(SOURCE)
-    sys.path.insert(0, str(folder))
-    importlib.import_module("users_world")
-    for name, entry in {"My": "MyEnv", "Tools": "MyTools", "Lossy": "make_lossy"}.items():
-        gymnasium.register(f"Mine/{name}-v0", entry_point=f"users_world:{entry}")
-    yield folder / "users_world.py"
-    sys.path.remove(str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for name, entry in {"My": "MyEnv", "Tools": "MyTools", "Lossy": "make_lossy"}.items():
+            gymnasium.register(f"Mine/{name}-v0", entry_point=f"users_world:{entry}")
+        yield folder / "users_world.py"
     for name in ("My", "Tools", "Lossy"):
         del gymnasium.registry[f"Mine/{name}-v0"]
 

@@ -217,7 +217,6 @@ def test_engines_are_made_once_and_forgotten_in_time() -> None:
 @pytest.mark.parametrize(
     ("prediction", "gold", "f1"),
     [
-        ("Greenwich Village, New York City", "Greenwich Village", 2 * (2 / 5) / (2 / 5 + 1)),
         ("yes it is", "yes", 0),  # a closed answer shares no words with a longer one
         ("noanswer", "no answer", 0),
         ("New New York", "New York", 0.8),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from agent_gym.policies import Generation, Interruptible, Request, SamplingParams, VLLMPolicy  # noqa: E402
 from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = pytest.mark.vllm
 CONTEXT, LENGTH = 512, 400
 TOLERANCE = 1e-5
 

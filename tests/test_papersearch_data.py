@@ -102,11 +102,8 @@ def without(row: dict[str, Any], column: str) -> dict[str, Any]:
     [
         ({"paper_id": "a b"}, r"paper_id is .*'a b'.*without spaces, commas and brackets"),
         ({"paper_id": "1706.1"}, r"the paper_id '1706.1' is also that of .*papers.jsonl, line 1"),
-        ({"title": " "}, "title is ' '"),
         ({"abstract": 3}, "abstract is '3'.*null"),
-        ({"year": True}, "year is 'True'"),
         ({"references": "1706.1"}, "references is '1706.1'.*list of ids"),
-        ({"authors": "A B"}, "authors is 'A B'"),
         (without(PAPERS[1], "references"), "no column 'references'; it has: "),
     ],
 )

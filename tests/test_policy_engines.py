@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +45,6 @@ class Subject(NamedTuple):
 )
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     kind, tied = request.param
-    if kind == "vllm" and find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
     path: Path = make_tiny_model(tmp_path_factory.mktemp("model"), tied=tied, context=CONTEXT)
     model = AutoModelForCausalLM.from_pretrained(path)
     tokenizer = AutoTokenizer.from_pretrained(path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,9 @@ pytest.importorskip("transformers")
 from cli_tools import complaint  # noqa: E402
 from model_server import free_port, model_server  # noqa: E402
 from openai_tools import Server, conversation, delta, policy_at, says, serving, streams, submit, watch  # noqa: E402
+from process_tools import until  # noqa: E402
 from rollout_tools import EOS, counting  # noqa: E402
+from rollout_tools import play as play_with  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
@@ -25,18 +25,14 @@ from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.policies import Policy, Request, SamplingParams  # noqa: E402
 from agent_gym.policies.openai import find_model  # noqa: E402
-from agent_gym.rollout import Budget, Runner, read_trajectories  # noqa: E402
+from agent_gym.rollout import Budget, read_trajectories  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 
 
 def play(server: Server | str, tokenizer: Any, specs: list[Any], *, context: str = "append", **settings: Any) -> Any:
     with policy_at(server, tokenizer, **settings) as policy:
-        runner = Runner(policy, tokenizer, Budget(64, 1000), context=context)
-        try:
-            return runner.run(specs, temperature=0.7)
-        finally:
-            runner.close()
+        return play_with(policy, tokenizer, specs, Budget(64, 1000), 0.7, context=context)
 
 
 def ids(token_ids: list[Any], finish_reason: str | None = None, logprobs: list[float] | None = None) -> dict[str, Any]:
@@ -142,9 +138,7 @@ def test_an_aborted_request_is_not_heard_of_nor_taken_for_the_next_of_its_id(tok
     params = SamplingParams(5)
     with policy_at(Server(says("old"), says("new")), tokenizer) as policy:
         policy.submit(Request(0, [1], params, conversation()))
-        stop = time.monotonic() + 30
-        while policy._news.empty() and time.monotonic() < stop:
-            time.sleep(0.01)
+        until(lambda: not policy._news.empty())
         policy.abort(0)
         (found,) = submit(policy, (0, params))
         assert tokenizer.decode(found.token_ids) == "new<|im_end|>"
@@ -266,7 +260,6 @@ def test_a_stopped_turn_breaks_the_stream_off(tokenizer: Any) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The tokens of vLLM's own server are those of the engine in this process, and its chat answers count, too."""
     model = make_tiny_model(tmp_path / "model", context=1024)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from importlib.util import find_spec
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ pytest.importorskip("aiohttp")
 
 from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
 from model_server import free_port, model_server  # noqa: E402
-from process_tools import held  # noqa: E402
+from process_tools import held, until  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder, settings, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
@@ -31,10 +30,7 @@ from agent_gym.policies.vllm.launch import VARIABLE, server_key  # noqa: E402
 from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 from agent_gym.policies.vllm.weights import in_files  # noqa: E402
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = pytest.mark.vllm
 CONTEXT = 512
 TOLERANCE = 1e-5
 
@@ -47,9 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subp
 
 @pytest.fixture(params=["files", "broadcast"])
 def policy(server: tuple[str, subprocess.Popen[bytes]], request: pytest.FixtureRequest) -> Iterator[VLLMServerPolicy]:
-    made = VLLMServerPolicy([server[0]], [EOS], context=CONTEXT, transfer=request.param)
-    yield made
-    made.close()
+    with closing(VLLMServerPolicy([server[0]], [EOS], context=CONTEXT, transfer=request.param)) as made:
+        yield made
 
 
 def through_files(test: Any) -> Any:
@@ -97,10 +92,7 @@ def test_turns_end_where_they_should_and_aborted_ones_on_the_server_too(policy: 
         policy.abort(request_id)
     assert policy.pending == 0 and policy.poll() == []
     # Weights are refused, and prefixes kept, while a request is being decoded.
-    for _ in range(100):
-        if not any(policy._load.values()):
-            break
-        time.sleep(0.05)
+    until(lambda: not any(policy._load.values()))
     policy.sync(model.named_parameters())
     assert len(run(policy, make_requests(2))) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,7 @@ from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Request, SamplingParams, TransformersPolicy, VLLMPolicy  # noqa: E402
 from agent_gym.policies.vllm import process  # noqa: E402
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = pytest.mark.vllm
 CONTEXT = 2048
 TOLERANCE = 1e-5
 
@@ -101,14 +98,11 @@ def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
 ) -> None:
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     # 512 bytes a token (2 layers, key and value, 32 floats): room for 2048 tokens, while the requests want 9600.
-    small = VLLMPolicy(path, [511], context=512, kv_cache_gib=1 / 1024)
-    try:
+    with closing(VLLMPolicy(path, [511], context=512, kv_cache_gib=1 / 1024)) as small:
         requests = [Request(i, [5 + i] * 100, SamplingParams(200, seed=i)) for i in range(32)]
         finished = run(small, requests)
         assert largest_difference(model, requests, finished) <= TOLERANCE
         assert len(finished) == 32
-    finally:
-        small.close()
 
 
 # The tests above need a process without an engine; those below share one.
@@ -116,9 +110,8 @@ def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
 
 @pytest.fixture(scope="module")
 def policy(path: Path) -> Iterator[VLLMPolicy]:
-    policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)
-    yield policy
-    policy.close()
+    with closing(VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)) as policy:
+        yield policy
 
 
 def test_it_draws_the_tokens_that_the_transformers_engine_draws(policy: VLLMPolicy, model: Any) -> None:
@@ -177,8 +170,8 @@ def test_a_missing_vllm_names_the_extras(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.gpu
 def test_sleep_frees_gpu_memory_and_sync_brings_the_policy_back(path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).cuda()
-    policy = VLLMPolicy(path, [EOS], context=512, dtype="bfloat16", gpu_memory_utilization=0.1, sleep=True)
-    try:
+    options: Any = {"dtype": "bfloat16", "gpu_memory_utilization": 0.1, "sleep": True}
+    with closing(VLLMPolicy(path, [EOS], context=512, **options)) as policy:
         requests = make_requests(16)
         free_awake = torch.cuda.mem_get_info()[0]
         policy.sleep()
@@ -190,8 +183,6 @@ def test_sleep_frees_gpu_memory_and_sync_brings_the_policy_back(path: Path) -> N
         finished = run(policy, requests)
         # bfloat16 keeps eight bits, and the two implementations round in different places.
         assert largest_difference(model.float().cpu(), requests, finished) <= 0.2
-    finally:
-        policy.close()
 
 
 def test_an_engine_starts_in_a_process_that_has_imported_numba() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from process_tools import holds_in_a_fork
 from test_retool_env import make
 
 from agent_gym import ConfigError
@@ -52,7 +52,6 @@ def test_boxes(text: str, answer: str | None, formed: int) -> None:
         # What the gold answer has an answer may have.
         ("(x+1)^2", "x^2+2x+1"),
         ("5\\cdot3^{100}+x", "x+3^{100}\\cdot5"),
-        ("\\log 2 + x", "x+\\log 2"),
         ("y=x+1", "1+x"),
     ],
 )
@@ -71,9 +70,7 @@ def test_the_same(answer: str, gold: str) -> None:
         ("\ud800", "5"),
         # Nothing is computed for a gold answer in symbols either.
         ("\\sum_{k=1}^{5} k x", "15x"),
-        ("2^{10}\\pi", "1024\\pi"),
         ("5!\\sqrt{2}", "120\\sqrt{2}"),
-        ("|-5|\\pi", "5\\pi"),
         ("\\sqrt{3}=\\sqrt{5}=\\sqrt{2}", "\\sqrt{2}"),
     ],
 )
@@ -147,14 +144,7 @@ def test_expensive_answers_are_wrong_and_spare_the_others() -> None:
 
 def test_forked_processes_have_checkers_of_their_own() -> None:
     assert math_equal("3\\cdot 3x", "9x")
-    child = os.fork()
-    if not child:
-        ok = False
-        try:
-            ok = math_equal("4\\cdot 4x", "16x") and not math_equal("4\\cdot 5x", "16x")
-        finally:
-            os._exit(0 if ok else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert holds_in_a_fork(lambda: math_equal("4\\cdot 4x", "16x") and not math_equal("4\\cdot 5x", "16x"))
     assert math_equal("5\\cdot 5x", "25x")
 
 

@@ -10,13 +10,13 @@ import math
 import os
 import signal
 import sys
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile_programs import QUICK, SLOW
-from process_tools import alive
+from process_tools import alive, until
 from rollout_tools import EOS, roll
 from sandbox_net import in_net
 
@@ -102,10 +102,7 @@ def kill_server(pid: int) -> None:
     programs = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for one in (pid, *map(int, programs)):
         os.kill(one, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while any(map(alive, programs)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not any(map(alive, programs)))
 
 
 def write(episode: Any, text: str) -> str:
@@ -128,7 +125,7 @@ def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> N
             return env.expert_action("direct")
         return write(episode, code[turn])
 
-    try:
+    with closing(hit), closing(spared):
         for env_id in IDS:
             specs = [
                 EpisodeSpec(env_id, {"sandbox": sandbox, "reward": "verl"}, index=0, member=i)
@@ -146,9 +143,6 @@ def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> N
             # What comes next has a new fork server.
             again, _ = roll(tokenizer, specs, lambda episode: write(episode, WRONG[len(episode.steps)]), workers=2)
             assert again.failure is None and again.reward < 0
-    finally:
-        hit.close()
-        spared.close()
 
 
 # Hostile programs: the trainer is untouched, and nothing is paid.

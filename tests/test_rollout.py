@@ -135,7 +135,6 @@ def test_a_spec_may_be_played_greedily_beside_others(tokenizer: Any) -> None:
     [
         ("crash", "RuntimeError: a bug", 2),
         ("failure", "EnvFailure: the index is gone", -1),
-        ("exit", "SystemExit: 3", 0),
     ],
 )
 def test_a_crashed_environment_is_one_failed_episode(tokenizer: Any, how: str, words: str, when: int) -> None:

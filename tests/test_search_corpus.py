@@ -222,11 +222,8 @@ def test_parquet_is_read_with_other_column_names(tmp_path):
         ("c.jsonl", '{"title": "x", "text": "x"}', ", line 1: no column '_id'; it has: title, text"),
         ("c.jsonl", '{"_id": true, "text": "x"}', ", line 1: _id is True"),
         ("c.jsonl", '{"_id": "2", "text": null}', ", line 1: text is 'None'; it must be a text"),
-        ("c.jsonl", '{"_id": "2", "text": "x", "title": ["a"]}', ", line 1: title is"),
         ("c.json", "", ": must hold a JSON list"),
-        ("c.json", "[", ", example 0: not valid JSON"),
         ("c.json", '[{"_id": "1", "text": ""}, {"_id": "2"', ", example 1: not valid JSON"),
-        ("c.json", '[{"_id": "1", "text": ""}, 3]', ", example 1: a row must be an object"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, name, content, message):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -16,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from process_tools import holds_in_a_fork
 from search_tools import CountingRetriever, expected
 
 from agent_gym.errors import ConfigError, EnvFailure
@@ -153,10 +152,7 @@ def test_a_fork_in_the_middle_of_a_change_leaves_a_cache_that_works():
     cache = CachedRetriever(CountingRetriever(), 5)
     cache.search(["a"], 1)
     with cache._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if cache.search(["a"], 1) == [expected("a", 1)] else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        assert holds_in_a_fork(lambda: cache.search(["a"], 1) == [expected("a", 1)])
 
 
 # The batcher.
@@ -242,10 +238,6 @@ def test_a_forked_process_has_batches_of_its_own():
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(batcher.search, ["slow"], 1)
         assert inside.wait(LONG)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(LONG))
-            os._exit(0 if batcher.search(["child"], 1) == [expected("child", 1)] else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        assert holds_in_a_fork(lambda: batcher.search(["child"], 1) == [expected("child", 1)])
         go_on.set()
         assert slow.result(LONG) == [expected("slow", 1)]

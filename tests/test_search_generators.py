@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_gym.envs.hotpotqa.embedded import LEVELS, SPLIT_SIZES, WORLDS, GeneratedQuestions
+from agent_gym.envs.hotpotqa.embedded import SPLIT_SIZES, WORLDS, GeneratedQuestions
 from agent_gym.envs.hotpotqa.embedded.world import SIZES, get_world
 from agent_gym.envs.names import MOST_WORLDS
 from agent_gym.envs.papersearch.embedded import (
@@ -127,11 +127,6 @@ def test_one_search_with_the_question_is_not_enough_and_titles_are(split: str) -
         found, *by_title = engine.search([row["question"], *gold], 10)
         assert not set(gold) <= {hit.document.title for hit in found}
         assert [hits[0].document.title for hits in by_title] == gold
-
-
-def test_levels() -> None:
-    for levels in (*([level] for level in LEVELS), ("hard", "easy")):
-        assert {row["level"] for row in GeneratedQuestions("train", 60, levels)} == set(levels)
 
 
 # Paper search

@@ -22,7 +22,6 @@ from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import build as building
 from agent_gym.search import files, index
 from agent_gym.search.build import MANIFEST, build_index
-from agent_gym.search.corpus import Corpus
 from agent_gym.search.dense import DenseRetriever, to_gpu
 from agent_gym.search.encoder import normalised
 from agent_gym.search.index import (
@@ -129,26 +128,23 @@ def test_what_is_no_index_is_a_clear_error(tmp_path):
 
 
 PEAK = """
-import sys, numpy as np
+import numpy as np
 from agent_gym.search.index import new_index, reserve
 blocks, block, d = 17, 8192, 128  # just past a power of two, where arrays that double have the most to copy
 index = new_index("flat", blocks * block, d)
 vectors = np.ones((block, d), np.float32)
 memory = lambda name: next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 before = memory("VmRSS")
-if sys.argv[1] == "reserve":
-    reserve(index, blocks * block)
+reserve(index, blocks * block)
 for _ in range(blocks):
     index.add(vectors)
 print((memory("VmHWM") - before) / (blocks * block * d * 4))
 """
 
 
-@pytest.mark.parametrize(("how", "least", "most"), [("reserve", 0.9, 1.2), ("nothing", 1.6, 3)])
-def test_adding_does_not_take_twice_the_memory(how, least, most):
-    """If it takes no more without `reserve`, FAISS has changed, and that may go."""
-    done = subprocess.run([sys.executable, "-c", PEAK, how], capture_output=True, text=True, timeout=120)
-    assert least < float(done.stdout) < most
+def test_adding_does_not_take_twice_the_memory():
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, timeout=120)
+    assert 0.9 < float(done.stdout) < 1.2
 
 
 def test_a_gpu_that_is_not_there(indexes):
@@ -207,7 +203,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The files of a build that was not killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert run(folder) == 0
     return contents(folder)
@@ -300,15 +295,6 @@ def test_a_folder_belongs_to_one_corpus_and_one_encoder(tmp_path, finished, docu
     with pytest.raises(ConfigError, match=f"{message}.*another folder"):
         build_index(documents, HashEncoder(**encoder), tmp_path)
     assert contents(tmp_path) == before
-
-
-def test_a_corpus_on_disk(tmp_path):
-    corpus = Corpus.build(tmp_path / "corpus", DOCUMENTS)
-    manifest = build_index(corpus, HashEncoder(), tmp_path / "index")
-    assert manifest.origin.corpus == corpus.checksum and manifest.parameters["factory"] == "Flat"
-    assert build_index(DOCUMENTS, HashEncoder(), tmp_path / "index") == manifest  # the same documents as a list
-    hits = DenseRetriever(corpus, tmp_path / "index", HashEncoder()).search([DOCUMENTS[7].text], 1)[0]
-    assert hits[0].document == DOCUMENTS[7]
 
 
 def test_large_files_are_read_and_encoded_in_pieces(tmp_path, monkeypatch, capfd):

@@ -17,6 +17,7 @@ import pytest
 from cli_tools import complaint
 from hypothesis import given
 from hypothesis import strategies as st
+from process_tools import holds_in_a_fork
 from search_tools import CountingRetriever, answering, expected, reply, running, serving
 from serve_tools import ask
 
@@ -139,11 +140,7 @@ def test_forks_copies_and_pickles_have_their_own_connections():
         assert copy.deepcopy(remote) is remote and len(remote._client._idle) == 1
         other = pickle.loads(pickle.dumps(remote))
         assert not other._client._idle and other.search(["a"], 1) == [expected("a", 1)]
-        child = os.fork()
-        if child == 0:
-            fine = not remote._client._idle and remote.search(["b"], 1) == [expected("b", 1)]
-            os._exit(0 if fine else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        assert holds_in_a_fork(lambda: not remote._client._idle and remote.search(["b"], 1) == [expected("b", 1)])
         assert remote.search(["c"], 1) == [expected("c", 1)]
 
 
@@ -253,12 +250,9 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"_id": d.id, **d._asdict()}) + "\n" for d in DOCUMENTS))
     words = ["serve", "search", "--corpus", str(tmp_path / "c.jsonl"), "--port", "0", "--topk", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agent_gym", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
-    )
+    command = [sys.executable, "-m", "agent_gym", *words]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         line = next(line for line in process.stderr if line.startswith("serving"))
         assert line.startswith("serving 2 documents at http://127.0.0.1:")

@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,7 @@ from transformers import TrainerCallback  # noqa: E402
 
 from agent_gym.errors import RolloutError  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 SEED = int(os.environ.get("AGENT_GYM_TEST_SEED", "0"))
 STEPS = 4
 RUN: dict[str, Any] = {"max_steps": STEPS, "optim": "adamw_torch", "lr_scheduler_type": "cosine"}

@@ -17,8 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from process_tools import until
 from search_tools import CountingRetriever, expected, running
-from serve_tools import Served, ask, until
+from serve_tools import Served, ask
 
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.sandbox import LocalSandbox, SandboxUnavailable
@@ -185,7 +186,6 @@ def serving_process(code: str, port: int = 0) -> Iterator[subprocess.Popen[str]]
 
 
 def listen(process: subprocess.Popen[str]) -> str:
-    """Let a server begin; return its address."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()

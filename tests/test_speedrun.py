@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +45,6 @@ MINI = dataclasses.replace(
 
 @pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str) -> None:
-    if engine == "vllm" and find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
     results = run_speedrun(MINI, 1, tmp_path, engine="auto" if engine == "vllm" else engine)
     printed = capfd.readouterr().out
     assert results == json.loads((tmp_path / "results.json").read_text())

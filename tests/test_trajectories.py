@@ -98,7 +98,6 @@ def test_what_was_recorded_replays_also_from_before_there_were_summaries(records
         (("spec", "index"), 9, "task"),
         (("messages", 1, "content"), "What is 1+1?", "opening"),
         (("success",), False, "success"),
-        (("terminated",), False, "terminated"),
         (("reward",), 2.0, "reward"),
     ],
 )

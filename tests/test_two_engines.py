@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import urllib.request
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,7 @@ pytest.importorskip("aiohttp")
 from model_server import model_servers  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 CONTEXT = 256
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,8 +37,6 @@ class Subject(NamedTuple):
 
 @pytest.fixture(scope="module", params=["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    if request.param == "vllm" and find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
     model, renderer = load_model(), ChatRenderer.of(loaded_processor())
     ends, policy = renderer.eos_token_ids, None
     if request.param == "vllm":

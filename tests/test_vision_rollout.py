@@ -14,6 +14,8 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from rollout_tools import expert, roll  # noqa: E402
+from rollout_tools import play as play_with  # noqa: E402
 from vision_tools import ENV, PICTURES, noise, tiny_processor  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
@@ -23,7 +25,6 @@ from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import (  # noqa: E402
     Budget,
     EpisodeSpec,
-    Runner,
     from_record,
     read_trajectories,
     replay,
@@ -34,28 +35,18 @@ from agent_gym.rollout import (  # noqa: E402
 PAD = "<|image_pad|>"
 
 
-def renderer() -> ChatRenderer:
+def renderer() -> Any:
     return ChatRenderer.of(tiny_processor())
 
 
 def play(env_id: str, act: Any, count: int = 4, max_tokens: int = 1000) -> list[Any]:
-    eyes = renderer()
-    policy = ScriptedPolicy(act, eyes.encode_action)
-    runner = Runner(policy, tiny_processor(), Budget(max_tokens=max_tokens), workers=2)
-    try:
-        return runner.run([EpisodeSpec(env_id, seed=i) for i in range(count)])
-    finally:
-        runner.close()
-
-
-def expert(episode: Any) -> str:
-    return str(episode.env.unwrapped.expert_action())
+    specs = [EpisodeSpec(env_id, seed=i) for i in range(count)]
+    return roll(tiny_processor(), specs, act, Budget(max_tokens=max_tokens), workers=2)
 
 
 def check(episode: Any) -> None:
     """The images of the messages stand in the row in their order, all of their tokens the world's."""
     eyes = renderer()
-    assert eyes.vision is not None
     (row,) = episode.rows
     mask = row.action_mask
     shown = [t for _, start, stop in row.images for t in range(start, stop)]
@@ -78,7 +69,6 @@ def test_the_maze_is_solved_by_its_expert_and_every_image_is_in_the_row() -> Non
 def test_image_tokens_in_what_the_world_says_are_words(pieces: list[str]) -> None:
     """As many image tokens as the images have, and to the letter the words."""
     eyes, words = renderer(), "".join(pieces)
-    assert eyes.vision is not None
     image = noise(56, 28)
     for text in (parts(words, image, words), parts(image, words)):
         messages = [{"role": "user", "content": text}]
@@ -103,7 +93,6 @@ def test_templates_and_prompts_that_confuse_images_are_refused() -> None:
 def test_image_tokens_that_the_policy_writes_break_no_row() -> None:
     """In the midst of a turn and at its end: sampled as they are, read as an end of turn from then on."""
     eyes = renderer()
-    assert eyes.vision is not None
     prompts: list[list[int]] = []
 
     class Watching(ScriptedPolicy):
@@ -115,9 +104,7 @@ def test_image_tokens_that_the_policy_writes_break_no_row() -> None:
             super().submit(request)
 
     policy = Watching(lambda episode: f"Go{PAD}{PAD} up{PAD}", eyes.encode_action)
-    runner = Runner(policy, tiny_processor(), Budget(max_tokens=1000), workers=2)
-    (episode,) = runner.run([EpisodeSpec(ENV, seed=1)])
-    runner.close()
+    (episode,) = play_with(policy, tiny_processor(), [EpisodeSpec(ENV, seed=1)], Budget(max_tokens=1000))
     check(episode)
     (row,) = episode.rows
     sampled = [row.token_ids[s.start : s.stop] for s in episode.steps]
@@ -233,7 +220,6 @@ def test_an_image_of_three_lines_is_read_as_an_image() -> None:
     """(3, W, 3) could as well be three colours of W lines."""
     pillow = pytest.importorskip("PIL.Image")
     eyes, image = renderer(), noise(3, 84)
-    assert eyes.vision is not None
     found = eyes.vision.inputs([image])
     wanted = tiny_processor().image_processor([pillow.fromarray(image.pixels)], return_tensors="pt")
     assert (found["pixel_values"] == wanted["pixel_values"]).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +159,6 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_vllm_samples_what_the_trainer_scores_through_updates(tmp_path: Path) -> None:
     trainer = make(tmp_path, use_vllm=True, max_steps=3, vllm_max_model_length=CONTEXT, max_num_seqs=8)
     before = weights(trainer.model)

@@ -150,13 +150,6 @@ def test_the_end_has_all_parts_of_the_reward() -> None:
     assert info["available_actions"] == {"has_search_bar": False, "clickables": []}
 
 
-def test_running_out_of_turns_is_no_success() -> None:
-    env = started(max_turns=2)
-    env.step("search[shampoo]")
-    _, reward, terminated, truncated, info = env.step("click[next >]")
-    assert (reward, terminated, truncated, info["is_success"], info["metrics"]["score"]) == (0, False, True, False, 0)
-
-
 def test_available_actions_are_shown_and_the_wanted_product_is_not() -> None:
     env = started(index=3)
     _, info = env.reset(seed=0, options={"split": "test", "index": 3})

@@ -101,8 +101,7 @@ def test_serve_webshop_serves() -> None:
     with pytest.raises(ConfigError, match="observation is 'html'"):
         serve(["webshop", "--env_kwargs", '{"observation": "html"}'])
     command = [sys.executable, "-m", "agent_gym", "serve", "webshop", "--port", "0"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
+    server: Any = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     line = server.stderr.readline()
     assert ask(line.split()[1], "/start", {})[1]["page"] == "index"
     os.kill(server.pid, signal.SIGTERM)

@@ -37,7 +37,6 @@ def adapt(model: Any, *adapters: str, **options: Any) -> Any:
 
 
 def merged(adapted: Any) -> dict[str, Any]:
-    """What PEFT itself makes of base and adapters."""
     return dict(adapted.merge_and_unload().named_parameters())
 
 
@@ -154,7 +153,6 @@ def test_trained_weights_in_half_precision_are_warned_of_and_a_frozen_base_is_no
 
 @pytest.fixture(scope="module")
 def experts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a tiny mixture of experts."""
     return mixture_of_experts(tmp_path_factory.mktemp("experts"))
 
 
