@@ -139,3 +139,11 @@ def test_threads_share_a_game() -> None:
     with ThreadPoolExecutor(16) as pool:
         assert all(answer == expected for answer in pool.map(lambda _: replay(game, commands), range(64)))
     assert load_game("embedded/train/0") is game
+
+
+def test_traces_contain_what_is_easily_wrong() -> None:
+    """Otherwise the two tests above could pass on commands that do little."""
+    texts = "\n".join(text for trace in traces() for text in (*trace["commands"], *(view[0] for view in trace["said"])))
+    rare = ["There's nothing special", "This is a normal", "You sliced", "Next to it, you see a ", "arrive at loc "]
+    rare += ["This is a cold", "is a hot", "You clean", "You close", "You turn on", "Available commands:", "[look]"]
+    assert [words for words in (*rare, NOTHING_HAPPENS) if words not in texts] == []

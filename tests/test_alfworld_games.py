@@ -191,3 +191,14 @@ def test_export_is_laid_out_as_the_official_data_and_walkthroughs_solve_it(tmp_p
         assert won[-1] and not any(won[:-1]) and 3 <= len(won) <= 12
     with pytest.raises(ConfigError, match="'dev'.*valid_unseen"):
         write_embedded(tmp_path / "other", {"dev": 1})
+
+
+def test_grammar_can_be_changed(exported: Path) -> None:
+    name = game_names(str(exported))["valid_seen"][0]
+    for game in (name, json.loads(Path(name).read_text()), "embedded/train/0"):
+        worlds = {grammar: World(load_game(game, grammar)) for grammar in ("current", "legacy")}
+        for grammar, world in worlds.items():
+            assert ("help" in world.view.admissible) == (grammar == "current")
+            text = world.step(next(one for one in world.view.admissible if one.startswith("go to "))).text
+            assert ("arrive at loc " in text) == (grammar == "legacy")
+        assert worlds["current"].game.task == worlds["legacy"].game.task

@@ -188,3 +188,10 @@ def test_the_expert_buys_what_was_meant(goals: str) -> None:
     env = made(goals=goals)
     for index in range(0, len(env.tasks["test"]), 3):
         assert play(env, index=index)["is_success"], index
+
+
+def test_running_out_of_turns_is_no_success() -> None:
+    env = started(max_turns=2)
+    env.step("search[shampoo]")
+    _, reward, terminated, truncated, info = env.step("click[next >]")
+    assert (reward, terminated, truncated, info["is_success"], info["metrics"]["score"]) == (0, False, True, False, 0)
