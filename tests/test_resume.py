@@ -157,7 +157,7 @@ def test_one_rank_of_two_is_killed(tmp_path: Path, seed: int) -> None:
         os.kill(pid, signal.SIGKILL)
         _wait(lambda: not ranks[1 - victim].is_alive(), 120)
         assert ranks[1 - victim].exitcode == 1, "the other rank waits for the dead one, or never noticed"
-    message = (results / f"{1 - victim}.pkl").read_bytes().decode(errors="replace")
+    message = (results / f"{1 - victim}.failed").read_text()
     assert "another process of this run is gone" in message and "--resume_from_checkpoint" in message, message
     check_resumed(tmp_path / "killed", tmp_path / "straight", PAIR, 2)
 
