@@ -74,7 +74,9 @@ class Generation:
     # (n,) natural logarithm of each token's probability under the distribution it was drawn from, that is after the
     # temperature; with greedy decoding, under the temperature of 1.
     logprobs: list[float]
-    finish_reason: FinishReason  # "stop": an end of turn was sampled; "abort": see `Interruptible`
+    # "stop": an end of turn was sampled; "stop_string": the text holds one of the request's stop strings; "length": the
+    # budget of tokens is used up; "abort": see `Interruptible`.
+    finish_reason: FinishReason
     # Which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it.
     versions: list[tuple[int, int]] = field(default_factory=list)
 
@@ -140,7 +142,7 @@ class Engine(Policy, Protocol):
 def check_request(
     request: Request, pending: Collection[int], context: int | None = None, *, sees: bool = False
 ) -> None:
-    """Raise `ConfigError` for a request that no engine with this `context` could serve, or one without eyes."""
+    """Raise `ConfigError` for a request beyond this `context`, or with images for an engine that reads none."""
     if request.images and not sees:
         raise ConfigError(
             "the prompt shows images, and this engine reads none: sample with transformers, or with vLLM in this "

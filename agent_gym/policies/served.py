@@ -89,4 +89,4 @@ class ServedPolicy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _disconnect(self) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has to define _disconnect")
