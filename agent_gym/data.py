@@ -2,6 +2,8 @@
 
 Each source gives the same thing, a mapping from split name to a sequence of rows, and checks on the way that the
 columns are there: a missing column is found when the environment is made and not in the middle of a run.
+
+What `agent-gym prepare` has made, data sets and a model, is in one folder (`cache_folder`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
 SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 """What a file of one split may be called."""
+MODELS = {"smollm2": "SmolLM2-135M-Instruct"}
+"""The models that `agent-gym prepare` makes, and where each is in its prepared folder."""
 _SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
@@ -106,6 +110,22 @@ def cache_folder() -> Path:
     if chosen:
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agent-gym"
+
+
+def model_source(model: str) -> str:
+    """Return where a model is loaded from: for a name of `MODELS` its prepared folder, else what was given.
+
+    A folder of that name in the working directory comes first.
+
+    Raises:
+        ConfigError: if `agent-gym prepare` has not made that model yet.
+    """
+    if model not in MODELS or Path(model).is_dir():
+        return model
+    folder = cache_folder() / model / MODELS[model]
+    if not folder.is_dir():
+        raise ConfigError(f"the model {model!r} is not in {folder.parent} yet; to get it: agent-gym prepare {model}")
+    return str(folder)
 
 
 def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:

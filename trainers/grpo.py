@@ -28,6 +28,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
@@ -59,7 +60,7 @@ class AgentGRPOTrainer(RowTrainer):
     of `AgentSettings` turn it into DAPO, GSPO, RLOO, GiGPO and others.
 
     Args:
-        model: a model id, a folder, or a loaded model.
+        model: a model id, a folder, the name of a prepared model, or a loaded model.
         env: the Gymnasium id to train on; may be left out when the data sets name their environments.
         args: the settings.
         env_kwargs: arguments of the environment.
@@ -114,6 +115,7 @@ class AgentGRPOTrainer(RowTrainer):
         check_task_columns(train_dataset, "train_dataset")
         if eval_dataset is not None:
             check_task_columns(eval_dataset, "eval_dataset")
+        model = model_source(model) if isinstance(model, str) else model
         let_videos_be_missing()  # a model that is named may need it for its processor
         # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
         given, args.use_vllm = args.use_vllm, False

@@ -21,6 +21,7 @@ from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.images import Vision
@@ -123,10 +124,10 @@ def train_sft(
 ) -> SFTTrainer:
     """Imitate the rows and return the trainer, trained.
 
-    `model` is an id, a folder, or a loaded model; `tokenizer` may be the processor of a model that reads images;
-    `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to `trl.SFTTrainer`. Raises `ConfigError`
-    if a demonstration is longer than `args.max_length`, or than what the model can read. None is cut: the end of an
-    episode is its answer.
+    `model` is an id, a folder, the name of a prepared model, or a loaded model; `tokenizer` may be the processor of a
+    model that reads images; `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to
+    `trl.SFTTrainer`. Raises `ConfigError` if a demonstration is longer than `args.max_length`, or than what the model
+    can read. None is cut: the end of an episode is its answer.
     """
     longest = max((len(row.token_ids) for row in rows), default=0)
     if args.max_length is not None and longest > args.max_length:
@@ -141,6 +142,7 @@ def train_sft(
     if vision is not None:
         kwargs["data_collator"] = partial(_collate, rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
+    model = model_source(model) if isinstance(model, str) else model
     trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     warn_of_rounding(trainer)
     context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)

@@ -16,6 +16,7 @@ import numpy as np
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import announce, nearest, one_line
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
@@ -118,6 +119,7 @@ def _small_tokenizer(images: bool) -> Any:
 def load_tokenizer(model: str) -> Any:
     """Load the tokenizer of a model folder or hub id, or the processor of a model that reads images."""
     check_folder(model)
+    model = model_source(model)
     transformers = require("transformers", "train")
     with _loading(model):
         # An adapter has the tokenizer of its model, and no configuration of a model.
@@ -126,7 +128,7 @@ def load_tokenizer(model: str) -> Any:
 
 def check_folder(model: str) -> None:
     """Refuse a model that is written like a path and is not a model folder; hub ids are left to the hub client."""
-    path = Path(model).expanduser()
+    path = Path(model_source(model)).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file() and not _is_adapter(model):
             raise ConfigError(f"{model} is a folder without config.json, so it holds no model")
@@ -149,6 +151,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     elif engine == "auto":
         engine = "vllm" if find_spec("vllm") else "transformers"
     announce(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
+    model = model_source(model)
     if engine == "vllm":
         set_environment()
     tokenizer = load_tokenizer(model)

@@ -20,7 +20,7 @@ from agent_gym.trainers.settings import GROUPS, AgentSettings, CriticSettings, c
 
 PRESETS = "agent_gym.trainers.accelerate_configs"
 COMMON = {
-    "model_name_or_path": ("PATH", "folder or hub id of the model to train"),
+    "model_name_or_path": ("PATH", "folder or hub id of the model to train, or smollm2 (agent-gym prepare)"),
     "output_dir": ("DIR", "where checkpoints, trajectories and the model go; a new folder"),
     "learning_rate": ("X", "learning rate of the optimizer"),
     "max_steps": ("N", "optimizer steps; else num_train_epochs counts"),

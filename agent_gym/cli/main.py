@@ -31,7 +31,7 @@ COMMANDS = {
     "grpo": ("launch:grpo", "train a model by reinforcement learning that compares episodes (GRPO)"),
     "ppo": ("launch:ppo", "train a model by reinforcement learning with a critic (PPO)"),
     "plan": ("prepare:plan", "estimate the memory of a training run, and which layout fits"),
-    "prepare": ("prepare:prepare", "make a data set ready: fetch, check, convert, index"),
+    "prepare": ("prepare:prepare", "make a data set or a model ready: fetch, check, convert, index"),
     "serve": ("serve:serve", "serve a search engine or a sandbox that many trainers share"),
     "export": ("files:export", "write a trained model or trajectories for others: Hugging Face folders, data sets"),
     "view": ("files:view", "turn trajectories into one HTML page"),

@@ -67,7 +67,8 @@ class Parser(argparse.ArgumentParser):
     def add_model(self, title: str) -> Flag:
         """Add the group of flags for the model that plays, and return what adds more to it."""
         flag = self.group(title)
-        flag("--model --model_name_or_path PATH", "model folder or hub id, or the model's name at an endpoint")
+        help_text = "model folder, hub id, or smollm2 (agent-gym prepare smollm2); at an endpoint the model's name"
+        flag("--model --model_name_or_path PATH", help_text)
         help_text = "an OpenAI-compatible server, for example http://127.0.0.1:8000/v1; its key: $OPENAI_API_KEY"
         flag("--endpoint URL", help_text)
         help_text = "folder or hub id of the tokenizer, where the endpoint names none; for the expert that of a model"

@@ -1,4 +1,4 @@
-"""Before a run: `agent-gym prepare` makes data ready, `agent-gym plan` tells what fits on which GPUs."""
+"""Before a run: `agent-gym prepare` makes data and a model ready, `agent-gym plan` tells what fits on which GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = "LAYOUT GPUS CONFIG TRAINS WEIGHTS GRADS ADAM ACTS HEAD UPDATE ENGINE CA
 
 
 def prepare(argv: Sequence[str]) -> int:
-    """Make a data set ready for its environment."""
+    """Make a data set ready for its environment, or a model."""
     from agent_gym.prepare import ENCODER, INDEXES, RECIPES, Options, forecast, python_lines, shell_lines, source_names
     from agent_gym.prepare import prepare as run
 

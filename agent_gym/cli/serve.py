@@ -33,7 +33,7 @@ def _model(argv: Sequence[str]) -> int:
     Anything behind -- goes to `vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9
     """
     parser = Parser("serve model", _model.__doc__)
-    parser.flag("model", "folder or hub id")
+    parser.flag("model", "folder, hub id, or smollm2 (agent-gym prepare)")
     _add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
     help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
     parser.flag("--context", help_text, type=positive, default=4096)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, require
 
 # Model type to whether its attention has biases at query, key and value, and norms of query and key.
@@ -133,7 +134,7 @@ def find_shape(model: str) -> ModelShape:
         ConfigError: if there is no such folder, the hub cannot be asked, or the model is of another family.
     """
     known = ", ".join(KNOWN)
-    path = Path(model) / "config.json"
+    path = Path(model_source(model)) / "config.json"
     if not path.is_file():
         if model.startswith((".", "/")):
             raise ConfigError(f"there is no {model}/config.json: give a model's folder, a hub id, or one of {known}")

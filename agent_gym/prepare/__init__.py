@@ -1,8 +1,9 @@
-"""Data sets made ready once: `agent-gym prepare gsm8k` fetches, checks, converts and indexes.
+"""Data sets, and a model, made ready once: `agent-gym prepare gsm8k` fetches, checks, converts and indexes.
 
 A recipe (recipes.py) names data sets of the hub, or files, and what they become. sources.py finds and reads them,
-rows.py brings their rows into parquet, and pieces.py makes what else there is: a corpus, an index, an unpacked archive.
-run.py makes the pieces that are missing and keeps a manifest with the checksum of every file.
+rows.py brings their rows into parquet, model.py fetches and converts a model, and pieces.py makes what else there is: a
+corpus, an index, an unpacked archive. run.py makes the pieces that are missing and keeps a manifest with the checksum
+of every file.
 """
 
 from agent_gym.data import cache_folder

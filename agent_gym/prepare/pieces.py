@@ -1,4 +1,4 @@
-"""What a prepared folder is made of: tables, a corpus, an index, an unpacked archive, what an environment builds.
+"""What a prepared folder is made of: tables, a corpus, an index, an archive, what an environment builds, a model.
 
 A piece is there completely or not at all, under one path of the folder.
 """
@@ -21,9 +21,10 @@ from gymnasium.envs.registration import load_env_creator
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.prepare.recipes import Archive, Recipe
+from agent_gym.prepare.model import convert
+from agent_gym.prepare.recipes import Archive, Model, Recipe
 from agent_gym.prepare.rows import with_context, write_table
-from agent_gym.prepare.sources import NO_SPLIT, Inputs, Rows, files_in, read_files
+from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Inputs, Rows, files_in, read_files, source_names
 from agent_gym.search import bm25, build, corpus, files
 from agent_gym.search.base import Document
 from agent_gym.search.build import build_index
@@ -81,6 +82,8 @@ def pieces_of(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
             creator.build_data(inputs.paths[0], folder / shop, progress=progress)
 
         return [Piece(shop, make, ("data", shop))]
+    if recipe.model:
+        return [_model(recipe.model, inputs)]
     texts = [_corpus(inputs)] if recipe.corpus else []
     return [*map(_table, inputs.rows), *texts, *index_pieces(recipe, options)]
 
@@ -156,6 +159,15 @@ def _unpacked(archive: Archive, sources: Sequence[Path]) -> Piece:
 
     inside = archive.folder
     return Piece(inside, make, ("data", inside), rows=lambda folder: len(files_in(folder / inside)))
+
+
+def _model(model: Model, inputs: Inputs) -> Piece:
+    def make(folder: Path, progress: bool) -> None:
+        aside = folder / DOWNLOADS / model.folder
+        convert(model, inputs.paths[0], aside, source_names(inputs.origin))
+        files.replace(aside, folder / model.folder)
+
+    return Piece(model.folder, make, ("model", model.folder))
 
 
 def unpack(archive: Archive, source: Path, target: Path, progress: bool) -> int:

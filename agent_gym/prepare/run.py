@@ -191,17 +191,29 @@ def env_kwargs(prepared: Prepared) -> dict[str, Any]:
 
 
 def python_lines(prepared: Prepared) -> str:
-    """Return the lines of Python that make the environment."""
+    """Return the lines of Python that make the environment, or a trainer of the model."""
+    if prepared.recipe.model:
+        trainer = f'trainer = AgentGRPOTrainer("{_model(prepared)}", env="{prepared.recipe.env_id}")'
+        return f"from agent_gym.trainers import AgentGRPOTrainer\n\n{trainer}"
     arguments = [f", {name}={json.dumps(value)}" for name, value in env_kwargs(prepared).items()]
     return f'import agent_gym, gymnasium as gym\n\nenv = gym.make("{prepared.recipe.env_id}"{"".join(arguments)})'
 
 
 def shell_lines(prepared: Prepared) -> str:
-    """Return the commands that play the first task in the terminal, and that measure a model."""
+    """Return the commands that play the first task in the terminal, or talk to the model, and that measure a model."""
+    if prepared.recipe.model:
+        words = f"{prepared.recipe.env_id} --model {shlex.quote(_model(prepared))}"
+        return f"agent-gym chat {words}\nagent-gym eval {words} --episodes 20"
     kwargs = shlex.quote(json.dumps(env_kwargs(prepared), ensure_ascii=False))
     where = f"--split {(_splits(prepared) or _EVALUATED)[0]} --env_kwargs {kwargs}"
     env_id = prepared.recipe.env_id
     return f"agent-gym play {env_id} --index 0 {where}\nagent-gym eval {env_id} --model {_MODEL} {where}"
+
+
+def _model(prepared: Prepared) -> str:
+    """Return the name under which all commands find the model, or its folder where that is not the usual one."""
+    name, (inside,) = prepared.recipe.name, prepared.pieces
+    return name if prepared.folder == (cache_folder() / name).absolute() else str(prepared.folder / inside)
 
 
 def _splits(prepared: Prepared) -> list[str]:

