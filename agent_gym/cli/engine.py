@@ -189,9 +189,11 @@ def _loading(model: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        what = f"the model {model!r}: there is no such folder, and the hub client reports"
-        what = f"the model in {model}" if Path(model).expanduser().is_dir() else what
-        raise ConfigError(f"cannot load {what}: {one_line(error).partition('. ')[0][:200]}") from error
+        reason = one_line(error).partition(". ")[0][:200]
+        if Path(model).expanduser().is_dir():
+            raise ConfigError(f"cannot load the model in {model}: {reason}") from error
+        what = f"the model {model!r}: there is no such folder, and the hub client reports: {reason}"
+        raise ConfigError(f"cannot load {what}; without the hub there is: agent-gym prepare smollm2") from error
 
 
 def build_endpoint(arguments: argparse.Namespace, env_id: str, context: int, concurrency: int) -> tuple[Any, Policy]:
