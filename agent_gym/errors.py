@@ -16,6 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The numbers of an `OSError` that says so."""
+
 
 class AgentGymError(Exception):
     """Base of every error that agent_gym raises on purpose."""
@@ -114,7 +117,7 @@ def writing(path: str | Path, cure: str = "name another file") -> Iterator[None]
         yield
     except OSError as error:
         reason = f"cannot write {path}: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in DISK_FULL:
             raise AgentGymError(f"{reason}; make room") from error
         # What was read meanwhile has a name of its own.
         about = "" if error.filename in (None, path, str(path)) else f" ({error.filename})"

