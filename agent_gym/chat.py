@@ -359,16 +359,16 @@ class SpecialTokens:
         while mark in str((messages, others)):
             mark += "x"
 
-        def marked(content: Any) -> Any:
-            if isinstance(content, str):
-                return mark.join(self.pieces(content))
-            return [{**one, "text": marked(one["text"])} if one["type"] == "text" else one for one in content]
+        copies = [{**message} for message in messages]
+        for message in copies:
+            if message["role"] not in ("system", "assistant"):
+                message["content"] = self._marked(message["content"], mark)
+        return copies, mark
 
-        trusted = ("system", "assistant")
-        return [
-            {**message} if message["role"] in trusted else {**message, "content": marked(message["content"])}
-            for message in messages
-        ], mark
+    def _marked(self, content: Content, mark: str) -> Content:
+        if isinstance(content, str):
+            return mark.join(self.pieces(content))
+        return [{**one, "text": self._marked(one["text"], mark)} if one["type"] == "text" else one for one in content]
 
 
 def _template_of(source: Any) -> Any:

@@ -281,7 +281,10 @@ class TextEnv(gymnasium.Env[str, str]):
         reply = self.respond(text)
         self._over = True  # also where a check raises: the world went on and the transcript did not
         check_reply(reply, f"{type(self).__name__}.respond", self.weights)
-        terms = {name: self._paid(name, value) for name, value in reply.terms.items()}
+        terms = {
+            name: plain_number(value, f"reward term {name!r}", self.place, MAX_REWARD, self.weights[name])
+            for name, value in reply.terms.items()
+        }
         reward = plain_number(sum(terms.values()), "the reward", self.place, MAX_REWARD)
         metrics = {name: plain_number(value, f"metric {name!r}", self.place) for name, value in reply.metrics.items()}
         terminated = bool(reply.terminated)
@@ -314,12 +317,6 @@ class TextEnv(gymnasium.Env[str, str]):
         if self.render_mode is None:
             return None
         return "\n\n".join(f"[{one.source}]\n{one.text}" for one in self.transcript.segments if one.text)
-
-    def _paid(self, term: str, value: Any) -> float:
-        """Return what a reward term pays: its raw value times its weight."""
-        what, weight = f"reward term {term!r}", self.weights[term]
-        paid = weight * plain_number(value, what, self.place) + 0.0  # which makes 0.0 of -0.0
-        return plain_number(paid, f"{what} of weight {weight:g}", self.place, MAX_REWARD)
 
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
         """Return the world's answer as messages and as one text."""

@@ -31,17 +31,22 @@ MAX_REWARD = 1e15
 advantages become 0 or infinite without a warning."""
 
 
-def plain_number(value: Any, what: str, where: str, most: float = sys.float_info.max) -> float:
-    """Return a number of Python, numpy or torch (without dimensions) as a float.
+def plain_number(
+    value: Any, what: str, where: str, most: float = sys.float_info.max, weight: float | None = None
+) -> float:
+    """Return a number of Python, numpy or torch (without dimensions) as a float, times its weight if it has one.
 
     Raises:
-        EnvFailure: if it is no finite number, or its size is above `most`; `what` and `where` name it.
+        EnvFailure: if that is no finite number, or its size is above `most`; `what` and `where` name it.
     """
     number = value if isinstance(value, float) else _as_float(value)
+    if weight is not None:
+        number = number * weight + 0.0  # which makes 0.0 of -0.0
     if abs(number) <= most:  # NaN is not
         return float(number)
     allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
-    raise EnvFailure(f"{what} is {shown(value)} in {where}; it must be {allowed}")
+    weighted = "" if weight is None else f", which its weight of {weight:g} multiplies,"
+    raise EnvFailure(f"{what} is {shown(value)}{weighted} in {where}; it must be {allowed}")
 
 
 def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str, float]:

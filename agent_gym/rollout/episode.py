@@ -8,10 +8,11 @@ the thread that drives the engine: an episode whose time is over stays as it was
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import chain, repeat, starmap, takewhile
 from operator import call as call_here
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, get_args
 
@@ -68,11 +69,12 @@ class Row:
         self, ids: Sequence[int], spans: Sequence[Span], logprobs: Sequence[float] = (), images: Sequence[Shown] = ()
     ) -> None:
         """Append n ids with spans that tile `[0, n)`; logprobs of tokens outside the policy's spans are dropped."""
-        length, mask = len(self.token_ids), action_mask(spans, len(ids))
-        known = [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
+        check_tiling(spans, len(ids))
+        length, known = len(self.token_ids), [*logprobs, *[0.0] * (len(ids) - len(logprobs))]
         self.token_ids += ids
-        self.spans += [Span(start + length, stop + length, source, step) for start, stop, source, step in spans]
-        self.logprobs += [value if mine else 0.0 for value, mine in zip(known, mask, strict=True)]
+        for start, stop, source, step in spans:
+            self.spans.append(Span(start + length, stop + length, source, step))
+            self.logprobs += known[start:stop] if source == "agent" else [0.0] * (stop - start)
         self.images += [image.moved(length) for image in images]
 
     def cut(self, length: int) -> None:
@@ -181,9 +183,9 @@ class Episode:
             step.metrics = plain_numbers(info["metrics"], "metric", where)
             step.tool_calls, step.error = info["tool_calls"], info["error"]
             # The weights that sampled each token, without the tokens that the environment gave to the world.
-            authors = [version for version, count in sampled.versions for _ in range(count)]
+            authors = [*chain.from_iterable(starmap(repeat, sampled.versions))]
             kept = [version for span in spans if span.source == "agent" for version in authors[span.start : span.stop]]
-            step.versions = [(version, len(list(run))) for version, run in groupby(kept)]
+            step.versions = [*Counter(kept).items()]  # these are runs, since weights only become newer
             success = bool(info.get("is_success", False))
         self.rows[-1].extend(ids, spans, sampled.logprobs, images)
         self.messages += messages
@@ -241,7 +243,7 @@ class Episode:
     @property
     def turns(self) -> int:
         """How many turns the environment answered; summaries are steps, but no turns."""
-        return sum(step.kind == "act" for step in self.steps)
+        return [step.kind for step in self.steps].count("act")
 
     @property
     def opening(self) -> list[dict[str, Any]]:

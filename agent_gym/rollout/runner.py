@@ -272,6 +272,7 @@ class Rollout:
     def _end(self, life: Life) -> None:
         episode = life.episode
         del self._lives[life]
+        life.wish = None  # which knows the life: a circle, and work for the garbage collector
         episode.seconds = time.perf_counter() - life.began
         episode.cut(self.budget.max_tokens)
         episode.release()
