@@ -8,6 +8,10 @@ would be no result.
 
     python benchmarks/train_step.py [--quick] [--json FILE]
 
+With `--openings` the rows of a group begin with the same tokens, as those of a real group do. `AgentGRPOTrainer`
+computes them once; beside it stand TRL, the same trainer with padded rows, and rows that share nothing. `--model
+FOLDER` takes another model than the tiny one, and `--rows N` other than 48 rows.
+
 With `--cuts` the same step of `AgentGRPOTrainer` alone, on rows as multi-turn episodes give them, whose lengths differ
 by a factor of 16. They are cut into passes in three ways, with the same budget of tokens for the largest pass: equal
 numbers of rows, rows filled up to the budget, and packed rows.
@@ -117,21 +121,22 @@ def settings(n_rows: int) -> dict[str, Any]:
     }
 
 
-def make_trainers(folder: Path, n_rows: int) -> dict[str, Any]:
+def make_trainers(folder: Path, n_rows: int, scratch: Path | None = None, rows: Rows | None = None) -> dict[str, Any]:
     """Both trainers on the same model, with the rows in place of their rollouts, after one step to warm up."""
+    scratch = scratch or folder
     common = settings(n_rows)
     stock = GRPOTrainer(
         str(folder),
         reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
-        args=GRPOConfig(str(folder / "stock"), loss_type="dapo", **common),
+        args=GRPOConfig(str(scratch / "stock"), loss_type="dapo", **common),
         train_dataset=Dataset.from_list([{"prompt": "x"}] * n_rows),
     )
     ours = AgentGRPOTrainer(
         str(folder),
-        args=AgentGRPOConfig(str(folder / "ours"), trajectories_per_step=0, **common),
+        args=AgentGRPOConfig(str(scratch / "ours"), trajectories_per_step=0, **common),
         train_dataset=task_dataset(ENV, BARE, tasks=n_rows),
     )
-    rows = make_rows(n_rows, 700)
+    rows = rows or make_rows(n_rows, 700)
     for trainer, layout in ((stock, stock_batch), (ours, agent_batch)):
         warm_up(trainer, layout(rows, trainer._tokenizer.pad_token_id))
     return {"trl": stock, "agent_gym": ours}
@@ -151,6 +156,38 @@ def one_step(trainer: Any) -> tuple[float, float]:
     trainer.optimizer.step()
     trainer.model_wrapped.zero_grad()
     return time.perf_counter() - start, float(loss)
+
+
+def compare_openings(model: str | None, repetitions: int, n_rows: int, opening: int, rest: int) -> dict[str, Any]:
+    """Time rows of groups of eight that share their opening, and rows that share nothing, and print a table."""
+    rng, measured, table = random.Random(0), {}, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(model or make_tiny_model(Path(name), ENV, BARE))
+        for case, members in (("shared", 8), ("nothing shared", 1)):
+            rows = _rows([(opening, rest)] * n_rows, 700, rng)
+            rows = [(rows[i - i % members][0], answer, gain) for i, (_, answer, gain) in enumerate(rows)]
+            trainers = make_trainers(folder, n_rows, Path(name), rows)
+            ours = trainers["agent_gym"]
+            if not ours.shares_openings:
+                raise SystemExit("this model does not share openings")
+            seconds: dict[str, list[float]] = {"trl": [], "padded": [], "agent_gym": []}
+            for _ in range(repetitions):
+                losses = {}
+                for side in seconds:
+                    ours.shares_openings = side == "agent_gym"
+                    started = time.process_time()  # of the CPU: others may keep it waiting
+                    _, losses[side] = one_step(trainers.get(side, ours))
+                    seconds[side].append(time.process_time() - started)
+                if max(losses.values()) - min(losses.values()) > 1e-3:
+                    raise SystemExit(f"the sides compute different losses: {losses}")
+            middle = {side: _common.median(values) for side, values in seconds.items()}
+            gains = [middle[side] / middle["agent_gym"] for side in ("trl", "padded")]
+            table.append([case, *middle.values(), *gains])
+            measured[case] = {"seconds": seconds, "times_trl": gains[0], "times_padded": gains[1]}
+    head = ["rows", "trl CPU s", "padded CPU s", "agent_gym CPU s", "times trl's speed", "times padded"]
+    _common.print_table(head, table)
+    print(f"\n{n_rows} rows of {opening} + {rest} tokens in groups of 8; float32; median of {repetitions}")
+    return measured
 
 
 def compare_cuts(repetitions: int, n_rows: int, longest: int) -> dict[str, Any]:
@@ -198,10 +235,18 @@ def main() -> None:
     """Measure and print."""
     parser = _common.parser(__doc__)
     parser.add_argument("--cuts", action="store_true", help="compare ways to cut rows into passes")
+    parser.add_argument("--openings", action="store_true", help="rows of groups, which begin with the same tokens")
+    parser.add_argument("--model", metavar="FOLDER", help="of --openings, instead of the tiny model")
+    parser.add_argument("--rows", type=int, default=48, metavar="N", help="of --openings, a multiple of 8")
     options = parser.parse_args()
     repetitions = 3 if options.quick else 25
     facts = _common.provenance(["torch", "trl", "transformers", "accelerate"])
     _common.print_provenance(facts)
+    if options.openings:
+        sizes = (16, 40, 20) if options.quick else (options.rows, 200, 90)
+        measured = compare_openings(options.model, 2 if options.quick else 5, *sizes)
+        _common.write_json(options.json, provenance=facts, openings=measured)
+        return
     if options.cuts:
         n_rows, longest = (16, 128) if options.quick else (64, 512)
         measured = compare_cuts(2 if options.quick else 5, n_rows, longest)

@@ -27,13 +27,15 @@ from agent_gym.trainers.batch import (  # noqa: E402
     balance,
     collate,
     micro_batches,
-    pack,
+    packed,
+    padded,
+    shared,
     step_of,
     take,
     training_episode,
-    unpack,
 )
 from agent_gym.trainers.losses import loss_weights  # noqa: E402
+from agent_gym.trainers.probes import can_share  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -202,14 +204,54 @@ def build(folder: Path, config: Any, attention: str | None = None, packing: bool
     return made
 
 
-@given(st.lists(st.integers(2, 9), min_size=1, max_size=6))
-def test_tokens_come_back_to_their_rows(lengths: list[int]) -> None:
-    mask = collate([made_of(n, number=i) for i, n in enumerate(lengths)], len(lengths) + 1, 0, CPU)["attention_mask"]
-    numbers = torch.arange(mask.numel()).view(mask.shape)
-    packed = pack({"input_ids": numbers, "labels": numbers, "attention_mask": mask})
-    assert packed["attention_mask"] is None
-    assert packed["position_ids"].tolist() == [[t for n in [*lengths, 2] for t in range(n)]]  # type: ignore[union-attr]
-    assert torch.equal(unpack(packed["input_ids"], mask), numbers * mask)  # type: ignore[arg-type]
+def rows_of(lengths: list[list[int]]) -> dict[str, Any]:
+    """A batch of groups of rows: the lengths of a group are those of its opening and of what each row adds."""
+    pairs = [(opening, opening + rest) for opening, *rests in lengths for rest in rests]
+    group = [n for n, (_, *rests) in enumerate(lengths) for _ in rests]
+    longest = max(length for _, length in pairs)
+    column = torch.arange(longest)
+    attended = column < torch.tensor([length for _, length in pairs])[:, None]
+    generator = torch.Generator().manual_seed(len(pairs))
+    ids = torch.randint(3, 512, attended.shape, generator=generator)
+    openings = torch.randint(3, 512, (len(lengths), longest), generator=generator)
+    begun = column < torch.tensor([opening for opening, _ in pairs])[:, None]
+    mask = attended & ~begun & (torch.rand(attended.shape, generator=generator) < 0.7)
+    mask[range(len(pairs)), [opening for opening, _ in pairs]] = True
+    ids = torch.where(begun, openings[group], ids) * attended
+    return {"input_ids": ids, "attention_mask": attended.long(), "action_mask": mask}
+
+
+GROUPS = st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=5), min_size=1, max_size=4)
+
+
+@given(GROUPS, st.integers(1, 64))
+def test_each_layout_holds_the_rows_and_shares_what_it_may(lengths: list[list[int]], width: int) -> None:
+    batch = rows_of(lengths)
+    ids, attended = batch["input_ids"], batch["attention_mask"].bool()
+    for layout in (padded(batch), packed(batch), shared(batch, width)):
+        inputs, place = layout
+        assert torch.equal(inputs["input_ids"].flatten()[place][attended], ids[attended])
+        if "position_ids" in inputs:
+            assert torch.equal(inputs["position_ids"].flatten()[place][attended], (attended.cumsum(1) - 1)[attended])
+        # In front of each sampled token is a place of its own.
+        targets = place[:, :-1][batch["action_mask"][:, 1:]].tolist()
+        assert len(set(targets)) == len(targets)
+    mask = inputs["attention_mask"]
+    if mask.ndim == 4:  # each token sees the tokens of its row up to itself, and nothing else
+        for row in range(len(ids)):
+            mine = place[row][attended[row]]
+            line, columns = mine // mask.size(-1), mine % mask.size(-1)
+            assert (line == line[0]).all()
+            for t, column in enumerate(columns):
+                assert set(mask[line[t], 0, column].nonzero().flatten().tolist()) == set(columns[: t + 1].tolist())
+
+
+def test_a_row_joins_a_tree_where_that_costs_less() -> None:
+    alike, unlike = rows_of([[200, 90, 90, 90, 90]]), rows_of([[2, 90, 90], [5, 40]])
+    assert shared(alike, 576).inputs["input_ids"].shape == (1, 199 + 4 * 91)
+    assert shared(unlike, 576).inputs.keys() == padded(unlike).inputs.keys(), "one common token is not worth a mask"
+    # Attention of a narrow model costs more than its layers.
+    assert shared(alike, 8).inputs["input_ids"].numel() > 199 + 4 * 91
 
 
 @pytest.mark.parametrize(
@@ -222,25 +264,29 @@ def test_tokens_come_back_to_their_rows(lengths: list[int]) -> None:
     ids=lambda given: given if isinstance(given, str) else given.model_type,
 )
 def test_logprobs_loss_and_gradients_are_those_of_padded_rows(tmp_path: Path, config: Any, attention: str) -> None:
-    batch = collate([made_of(n, number=i) for i, n in enumerate((21, 9, 2, 14))], 5, 0, CPU)
+    batch = rows_of([[20, 9, 4, 11], [7, 2, 2], [3, 5]])
     generator, mask = torch.Generator().manual_seed(0), batch["action_mask"]
-    batch["input_ids"] = torch.randint(3, 512, mask.shape, generator=generator)
+    batch["step_of"], batch["episode_of"] = mask.long() - 1, torch.arange(len(mask))
     batch["advantages"] = torch.randn(mask.shape, generator=generator) * mask
     batch["weights"] = loss_weights(mask, batch["step_of"], batch["episode_of"], "token")
 
-    def run(packing: bool) -> tuple[Any, ...]:
-        trainer = build(tmp_path, config, attention, packing)
+    def run(layout: str) -> tuple[Any, ...]:
+        trainer = build(tmp_path, config, attention, layout == "packed")
         assert trainer.model.config._attn_implementation == attention
+        assert can_share(trainer) == (config.model_type == "llama" and layout != "packed")
+        trainer.shares_openings = layout == "shared"
         scores = trainer._forward(trainer.model, batch)
         loss = trainer._loss(scores, batch)
         loss.backward()
         gradients = {n: p.grad.numpy() for n, p in trainer.model.named_parameters() if p.grad is not None}
         return scores.logps.detach(), scores.entropy.detach(), loss.item(), gradients
 
-    (logps, entropy, loss, gradients), packed = run(False), run(True)
-    assert (packed[0] - logps).abs().max() < 1e-5 and (packed[1] - entropy).abs().max() < 1e-5
-    assert packed[2] == pytest.approx(loss, abs=1e-5) and abs(loss) > 1e-3
-    assert distance(packed[3], gradients) < 1e-5 < max(abs(g).max() for g in gradients.values())
+    logps, entropy, loss, gradients = run("padded")
+    for layout in ("packed", "shared") if config.model_type == "llama" else ("packed",):
+        other = run(layout)
+        assert (other[0] - logps).abs().max() < 1e-5 and (other[1] - entropy).abs().max() < 1e-5
+        assert other[2] == pytest.approx(loss, abs=1e-5) and abs(loss) > 1e-3
+        assert distance(other[3], gradients) < 1e-5 < max(abs(g).max() for g in gradients.values())
 
 
 @pytest.mark.parametrize(

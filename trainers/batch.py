@@ -1,15 +1,21 @@
-"""From episodes to tensors: what is kept of an episode for training, its share per process, padding, and passes.
+"""From episodes to tensors: what is kept of an episode for training, its share per process, and the layout of a pass.
 
-Rows are padded on the right only, and every tensor of a batch is (B, T) over the same tokens: the first column is the
-first token of a row, which nothing predicted and nothing is trained on. The loss is a weighted sum over tokens, so that
-rows may be cut into passes anywhere. With `packing` rows stand behind each other in one sequence:
+Every tensor of a batch is (B, T) over the same tokens, padded on the right: the first column is the first token of a
+row, which nothing predicted and nothing is trained on. The loss is a weighted sum over tokens, so that rows may be cut
+into passes anywhere. How the rows of a pass stand in front of the model is its `Layout`:
 
-    padded   a a a a a a        packed   a a a a a a b b c c c
-             b b . . . .                 0 1 2 3 4 5 0 1 0 1 2   position_ids
-             c c c . . .
+    padded   a a a b b b      packed   a a a b b b a a a c c a a a d d d
+             a a a c c .               0 1 2 3 4 5 0 1 2 3 4 0 1 2 3 4 5    position_ids
+             a a a d d d
 
-A row begins where positions start anew, and its attention ends there: transformers reads that off `position_ids` when
-there is no attention mask.
+    shared   a a a b b b a c c a d d d
+             0 1 2 3 4 5 2 3 4 2 3 4 5    position_ids
+             . . 1 1 1 1 2 2 2 3 3 3 3    branch
+
+Rows of a group begin with the same tokens: the task, the tools, the system prompt. A model computes a token from what
+it attends to, so that one copy of them serves all rows. Such rows form a tree, written as one line: each branch attends
+to the trunk and to itself. The last token of the opening stands in every branch, since it predicts another token there.
+The gradient of the trunk is the sum over its rows, and the loss that of padded rows.
 """
 
 from __future__ import annotations
@@ -18,12 +24,12 @@ import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from agent_gym.chat import described
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import EnvFailure
 from agent_gym.images import Image, Vision
 from agent_gym.rollout import Episode, EpisodeSpec, Row
 from agent_gym.transcript import Span, check_tiling
@@ -222,7 +228,12 @@ def take(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
 
 
 def micro_batches(
-    lengths: Sequence[int], *, max_rows: int | None = None, max_tokens: int | None = None, packed: bool = False
+    lengths: Sequence[int],
+    *,
+    max_rows: int | None = None,
+    max_tokens: int | None = None,
+    packed: bool = False,
+    order: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Divide rows into passes.
 
@@ -231,18 +242,19 @@ def micro_batches(
         max_rows: most rows of a pass.
         max_tokens: most tokens of a pass. A longer row has a pass of its own.
         packed: whether rows stand one behind the other, so that a pass has no padding.
+        order: keeps rows that stand next to each other in it in one pass, as far as there is room.
 
     Returns:
-        The positions of the rows of each pass, each row once, the longest rows first.
+        The positions of the rows of each pass, each row once; without an order the longest rows first.
     """
     passes: list[list[int]] = []
     tokens: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    for row in order or sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         # Packed: the first pass with room ("first fit decreasing", at most 11/9 of the best, D. S. Johnson, 1973).
-        # Padded: the latest pass, whose rows are the closest in length; its longest row came first.
+        # Else the latest pass: its rows are the closest in length, or those that share most with this one.
         open_passes = range(len(passes)) if packed else range(max(0, len(passes) - 1), len(passes))
         for i in open_passes:
-            cost = lengths[row] if packed else lengths[passes[i][0]]
+            cost = lengths[row] if packed or order else lengths[passes[i][0]]
             full = max_rows is not None and len(passes[i]) >= max_rows
             if not full and (max_tokens is None or tokens[i] + cost <= max_tokens):
                 passes[i].append(row)
@@ -254,63 +266,89 @@ def micro_batches(
     return passes
 
 
-def pack(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
-    """Put the N attended tokens of rows behind each other.
+class Layout(NamedTuple):
+    """The rows of a pass as the model reads them."""
 
-    Takes `input_ids`, `labels` and `attention_mask`, (B, T); returns `input_ids`, `labels`, `position_ids` (1, N), no
-    mask. The first label of a row must be -100, because the row before it would have to predict it.
-    """
-    kept = inputs["attention_mask"].bool()
-    return {
-        "input_ids": inputs["input_ids"][kept][None],
-        "labels": inputs["labels"][kept][None],
-        "position_ids": (kept.cumsum(1) - 1)[kept][None],
-        "attention_mask": None,
-    }
+    inputs: dict[str, Any]  # what it is called with, (L, N): padded rows have no position_ids, packed ones no mask
+    place: torch.Tensor  # (B, T) where each token of a row stands among the L * N; anything in padding
 
 
-def unpack(numbers: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Bring (1, N) numbers of attended tokens back to their rows, (B, T), 0 in padding. Gradients pass."""
-    return numbers.new_zeros(attention_mask.shape).masked_scatter(attention_mask.bool(), numbers)
+def padded(batch: Batch, **inputs: Any) -> Layout:
+    """Write rows below each other; more inputs of the model, such as images, may go with them."""
+    ids = batch["input_ids"]
+    place = torch.arange(ids.numel(), device=ids.device).view_as(ids)
+    return Layout({"input_ids": ids, "attention_mask": batch["attention_mask"], **inputs}, place)
 
 
-def check_packing(trainer: Any) -> None:
-    """Raise `ConfigError` if the model of a `RowTrainer` does not keep packed rows apart, or takes no positions.
-
-    A row is scored behind two different ones. A state-space layer or a convolution carries something from token to
-    token that no mask holds back.
-    """
-    model, accelerator = trainer.model_wrapped, trainer.accelerator
-    config, training = accelerator.unwrap_model(model).config, model.training
-    lengths = torch.tensor([48, 16])  # the first is long enough to reach the second, if anything does
-    attended = torch.arange(48) < lengths[:, None]
-    seen = []
-    model.eval()
-    try:
-        for first in (0, 1):
-            generators = (torch.Generator().manual_seed(seed) for seed in (first, 2))
-            vocabulary = config.get_text_config().vocab_size
-            batch = {
-                "input_ids": torch.stack([torch.randint(vocabulary, (48,), generator=g) for g in generators]),
-                "attention_mask": attended.long(),
-                "action_mask": attended & (torch.arange(48) > 0),
-            }
-            with torch.no_grad():
-                scores = trainer._forward(model, {name: value.to(accelerator.device) for name, value in batch.items()})
-            parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
-            seen.append(torch.cat([part[1, :16] for part in parts]))
-        moved = (seen[0] - seen[1]).abs().max().item()
-        # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
-        exact = trainer.model.dtype == torch.float32 and not accelerator.native_amp
-        if moved <= (1e-4 if exact else 0.02):
-            return
-        why = f"another first row moves the logprobs of the second by {moved:.2g}"
-    except (TypeError, ValueError, NotImplementedError) as error:
-        why = f"it fails with {type(error).__name__}: {error}"
-    finally:
-        model.train(training)
-    raise ConfigError(
-        f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
-        "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
-        "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
+def packed(batch: Batch) -> Layout:
+    """Write rows behind each other. Without a mask, transformers begins attention anew where positions do."""
+    kept = batch["attention_mask"].bool()
+    place = (kept.flatten().cumsum(0) - 1).clamp(min=0).view_as(kept)
+    positions = (kept.cumsum(1) - 1)[kept][None]
+    return Layout(
+        {"input_ids": batch["input_ids"][kept][None], "position_ids": positions, "attention_mask": None}, place
     )
+
+
+@dataclass(slots=True)
+class _Tree:
+    """Rows whose first `trunk` tokens are written once, and the tokens of their line."""
+
+    rows: list[int]
+    trunk: int
+    length: int
+
+
+def shared(batch: Batch, width: int) -> Layout:
+    """Write what rows begin with once; `padded` where no two rows share enough.
+
+    Args:
+        batch: rows stand next to those that they share most with.
+        width: of the model's hidden states. A layer has about 12 width^2 weights, and takes 4 width operations for each
+            pair of tokens: a line of n tokens costs 6 * width * n + n^2. A row joins a tree where that is cheaper than
+            a line of its own.
+    """
+
+    def cost(tokens: int) -> int:
+        return 6 * width * tokens + tokens**2
+
+    ids, mask = batch["input_ids"].tolist(), batch["action_mask"]
+    lengths = batch["attention_mask"].sum(1)
+    first = torch.where(mask.any(1), mask.long().argmax(1), lengths).tolist()  # sampled token
+    trees: list[_Tree] = []
+    for row, length in enumerate(lengths.tolist()):
+        tree = trees[-1] if trees else _Tree([row], 0, 0)
+        most = min(tree.trunk, first[row] - 1)
+        trunk = next((i for i in range(most) if ids[row][i] != ids[tree.rows[0]][i]), most)
+        joined = tree.length + len(tree.rows) * (tree.trunk - trunk) + length - trunk
+        if trunk > 0 and cost(joined) < cost(tree.length) + cost(length):
+            tree.rows.append(row)
+            tree.trunk, tree.length = trunk, joined
+        else:
+            trees.append(_Tree([row], first[row] - 1, length))
+    return padded(batch) if len(trees) == len(ids) else _written(batch, trees)
+
+
+def _written(batch: Batch, trees: Sequence[_Tree]) -> Layout:
+    ids, lengths = batch["input_ids"], batch["attention_mask"].sum(1).tolist()
+    longest = max(tree.length for tree in trees)
+    lines = micro_batches([tree.length for tree in trees], max_tokens=longest, packed=True)
+    # Of each place in the lines: its token in the flattened rows, its position, its tree and its branch, 0 the trunk.
+    source, position, tree_of, branch = torch.zeros(4, len(lines), longest, dtype=torch.long)
+    place = torch.zeros(ids.shape, dtype=torch.long)
+    for n, line in enumerate(lines):
+        end = 0
+        for i in line:
+            trunk, start = trees[i].trunk, end
+            for k, row in enumerate(trees[i].rows):
+                tokens = torch.arange(trunk if k else 0, lengths[row])
+                here = slice(end, end := end + len(tokens))
+                source[n, here], position[n, here] = row * ids.size(1) + tokens, tokens
+                branch[n, here] = torch.where(tokens < trunk, 0, k + 1)
+                place[row, :trunk] = n * longest + start + torch.arange(trunk)
+                place[row, tokens] = n * longest + torch.arange(here.start, here.stop)
+            tree_of[n, start:end] = i + 1
+    seen = (tree_of[:, :, None] == tree_of[:, None]) & (position[:, None] <= position[:, :, None])
+    seen &= (branch[:, None] == 0) | (branch[:, :, None] == branch[:, None])
+    inputs = {"input_ids": ids.flatten()[source.to(ids.device)], "position_ids": position.to(ids.device)}
+    return Layout({**inputs, "attention_mask": seen[:, None].to(ids.device)}, place.to(ids.device))

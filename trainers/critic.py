@@ -87,7 +87,10 @@ def attach(model: Any, critic: Critic) -> None:
         # The head reads the hidden states of the policy's own pass: caught where the trunk returns them.
         base = self.get_base_model() if hasattr(self, "get_base_model") else self
         caught: list[torch.Tensor] = []
-        hook = base.base_model.register_forward_hook(lambda _m, _i, result: caught.append(result.last_hidden_state))
+        hook = base.base_model.register_forward_hook(
+            lambda _m, _i, result: caught.append(result.last_hidden_state),
+            prepend=True,  # before others select places for the output layer
+        )
         try:
             output = inner(*args, **kwargs)
         finally:

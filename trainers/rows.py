@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,7 +23,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import derive_seed
-from agent_gym.trainers.batch import Batch, check_packing, micro_batches, pack, take, unpack
+from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.losses import (
@@ -34,6 +35,7 @@ from agent_gym.trainers.losses import (
     mismatch_kl,
     probability_ratio,
 )
+from agent_gym.trainers.probes import can_share, check_packing
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
@@ -49,6 +51,22 @@ class Scores(NamedTuple):
     """Load balance of a mixture of experts."""
     values: torch.Tensor | None = None
     """(B, T) the critic's value of the state *after* each token."""
+
+
+@contextlib.contextmanager
+def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
+    """Let the output layer of a model read these places (M,) of its flattened hidden states and no others."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def select(_module: Any, _inputs: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
+        return output
+
+    hook = base.base_model.register_forward_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
@@ -67,6 +85,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
+        self.shares_openings = False  # until the model has shown before the first rollout that it can
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
@@ -125,30 +144,32 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
         """Run the policy over rows and score the sampled tokens only; with `critic` value them in the same pass.
 
-        The environment's tokens have no label, so that no logprob of theirs exists that a loss could pick up by
-        mistake, and on a GPU the output layer skips them.
+        The output layer reads the places in front of sampled tokens and no others. The environment's tokens have no
+        logprob that a loss could pick up by mistake, and cost no logits.
         """
-        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        inputs["labels"] = batch["input_ids"].masked_fill(~batch["action_mask"], -100)
-        if self.vision is not None:
-            inputs["input_ids"] = batch["read_ids"]
-            inputs |= image_inputs(self.vision, batch["read_ids"], batch["images"].flat)
-        if self.args.packing:
-            inputs = pack(inputs)
+        layout, mask = self._layout(batch), batch["action_mask"]
+        targets, labels = layout.place[:, :-1][mask[:, 1:]], batch["input_ids"][mask]
+        if not len(targets):  # a pass of dummies, whose gradient of zero other processes wait for
+            targets = labels = mask.new_zeros(1, dtype=torch.long)
         critic = self.has_critic if critic is None else critic
-        with self.accelerator.autocast():
-            output = model(**inputs, fused_lm_head=True, **({"critic": True} if critic else {}), **kwargs)
+        inputs = {**layout.inputs, "shift_labels": labels[None], **({"critic": True} if critic else {}), **kwargs}
+        with self.accelerator.autocast(), reading_only(self.accelerator.unwrap_model(model), targets):
+            output = model(**inputs, fused_lm_head=True)
         output, values = output if critic else (output, None)
-        # Nothing predicts the first token of a row.
-        parts: list[Any] = [
-            pad(output.log_probs, (1, 0)),
-            None if output.entropy is None else pad(output.entropy, (1, 0)),
-            values,
-        ]
+
+        def in_rows(numbers: Any) -> Any:
+            return None if numbers is None else numbers.new_zeros(mask.shape).masked_scatter(mask, numbers)
+
+        values = None if values is None else values.flatten()[layout.place]
+        return Scores(in_rows(output.log_probs), in_rows(output.entropy), output.aux_loss, values)
+
+    def _layout(self, batch: Batch) -> Layout:
         if self.args.packing:
-            parts = [None if part is None else unpack(part, batch["attention_mask"]) for part in parts]
-        logps, entropy, values = parts
-        return Scores(logps, entropy, output.aux_loss, values)
+            return packed(batch)
+        if self.vision is not None:
+            images = image_inputs(self.vision, batch["read_ids"], batch["images"].flat)
+            return padded({**batch, "input_ids": batch["read_ids"]}, **images)
+        return shared(batch, self.model.config.get_text_config().hidden_size) if self.shares_openings else padded(batch)
 
     def _score(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
         """Run `_forward` over all rows without gradient, in micro-batches, for logprobs and values."""
@@ -261,8 +282,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self._chunks
-        if self.args.packing and self._generated_in < 0:
-            check_packing(self)
+        if self._generated_in < 0:
+            self.shares_openings = can_share(self)
+            if self.args.packing:
+                check_packing(self)
         if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
             self._generated = self._generate_and_score_completions(generation_batch)
             self._generated_in = self._rollout_number
@@ -296,15 +319,21 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         Filled by tokens, a process that needs fewer gets micro-batches of the dummy row, which stands last.
         """
         args, lengths = self.args, batch["attention_mask"].sum(1).tolist()
-        if args.micro_batch_tokens is None:
-            return [torch.tensor(piece) for piece in micro_batches(lengths, max_rows=args.micro_batch_size)]
-        owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist()
+        by_tokens = args.micro_batch_tokens is not None
+        owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist() if by_tokens else list(range(len(lengths)))
+        order = None
+        if self.shares_openings:  # rows that begin alike stand next to each other in lexicographic order
+            ids = batch["input_ids"].tolist()
+            order = sorted(range(len(owned)), key=lambda i: ids[owned[i]])
         pieces = micro_batches(
             [lengths[row] for row in owned],
             max_rows=args.micro_batch_size,
             max_tokens=args.micro_batch_tokens,
-            packed=args.packing,
+            packed=by_tokens and args.packing,
+            order=order,
         )
+        if not by_tokens:
+            return [torch.tensor(piece) for piece in pieces]
         needed = self.accelerator.gather(torch.tensor([len(pieces)], device=self.accelerator.device))
         filler = [torch.tensor([len(lengths) - 1])] * (max(1, int(needed.max())) - len(pieces))
         return [torch.tensor([owned[i] for i in piece]) for piece in pieces] + filler

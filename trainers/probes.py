@@ -1,0 +1,101 @@
+"""What a model must show before its rows are packed or share their openings: that no row reads another.
+
+A model that carries something from token to token which no mask holds back (the state of a state-space layer, a
+convolution, positions that it counts by itself) cannot do that. Names of models do not tell; two passes over random
+tokens do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agent_gym.errors import ConfigError
+
+_LONG, _SHORT = 48, 16
+_FAILURES = (TypeError, ValueError, NotImplementedError)
+
+
+def check_packing(trainer: Any) -> None:
+    """Raise `ConfigError` if the model of a `RowTrainer` does not keep packed rows apart, or takes no positions."""
+    # The first row is long enough to reach the second, if anything does.
+    lengths = torch.tensor([_LONG, _SHORT])
+    config = trainer.accelerator.unwrap_model(trainer.model_wrapped).config
+    try:
+        one, other = (_scores(trainer, [_random(trainer, seed), _random(trainer, 2)], lengths) for seed in (0, 1))
+        moved = (one[1] - other[1]).abs().max().item()
+        if moved <= _tolerance(trainer, 0.02):
+            return
+        why = f"another first row moves the logprobs of the second by {moved:.2g}"
+    except _FAILURES as error:
+        why = f"it fails with {type(error).__name__}: {error}"
+    raise ConfigError(
+        f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
+        "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
+        "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
+    )
+
+
+def can_share(trainer: Any) -> bool:
+    """Whether the rows of a `RowTrainer` may share their openings (`batch.shared`), which takes a mask of our own.
+
+    Sliding windows ignore such a mask, and the load balance of experts counts tokens by the mask of padded rows.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    text = model.config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ["full_attention" if not _window(text) else "sliding_attention"]
+    if (
+        trainer.vision is not None
+        or trainer.args.packing
+        or trainer.aux_loss_enabled
+        or model.config._attn_implementation != "sdpa"
+        or set(kinds) != {"full_attention"}
+    ):
+        return False
+    opening, *rests = (_random(trainer, seed) for seed in range(4))
+    rows = [[torch.cat([opening, rest[:_SHORT]]) for rest in pair] for pair in (rests[:2], [rests[2], rests[1]])]
+    lengths = torch.tensor([_LONG + _SHORT] * 2)
+    try:
+        padded = _scores(trainer, rows[0], lengths, _LONG)
+        trainer.shares_openings = True
+        one, other = (_scores(trainer, pair, lengths, _LONG) for pair in rows)
+    except _FAILURES:
+        return False
+    finally:
+        trainer.shares_openings = False
+    # Another kernel sums in another order, which is much in half precision; that rows are kept apart is exact.
+    apart = (one[1] - other[1]).abs().max().item() <= _tolerance(trainer, 0.02)
+    return apart and (one - padded).abs().mean().item() <= _tolerance(trainer, 0.05)
+
+
+def _window(text: Any) -> Any:
+    return getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+
+
+def _tolerance(trainer: Any, half: float) -> float:
+    # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
+    return 1e-4 if trainer.model.dtype == torch.float32 and not trainer.accelerator.native_amp else half
+
+
+def _random(trainer: Any, seed: int) -> torch.Tensor:
+    """(_LONG,) random tokens."""
+    vocabulary = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.get_text_config().vocab_size
+    return torch.randint(vocabulary, (_LONG,), generator=torch.Generator().manual_seed(seed))
+
+
+def _scores(trainer: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first: int = 1) -> torch.Tensor:
+    """Score rows of random tokens, sampled from `first` on; return logprobs, and values of a critic behind them."""
+    model, device = trainer.model_wrapped, trainer.accelerator.device
+    ids, places = torch.stack(rows), torch.arange(len(rows[0]))
+    attended = places < lengths[:, None]
+    batch = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": attended & (places >= first)}
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
+    finally:
+        model.train(training)
+    parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
+    return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)
