@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from agent_gym.errors import ConfigError
 
@@ -97,5 +98,8 @@ def _scores(trainer: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first
             scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
     finally:
         model.train(training)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):  # it may keep weights together for a backward pass: none follows here
+                module.reshard()
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
     return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)
