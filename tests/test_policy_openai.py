@@ -285,7 +285,7 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         {(r["spec"]["index"], r["spec"]["member"]): r["rows"][0] for r in read_trajectories(path)}
         for path in played.values()
     )
-    assert [row["token_ids"] for row in ids.values()] == [row["token_ids"] for row in again.values()]
+    assert {key: row["token_ids"] for key, row in ids.items()} == {key: row["token_ids"] for key, row in again.items()}
     # Seeds mean something else to each engine, prompts do not.
     assert {key: row["spans"][0] for key, row in ids.items()} == {key: row["spans"][0] for key, row in here.items()}
     assert all(any(logprob < 0 for logprob in row["logprobs"]) for row in ids.values())
