@@ -30,7 +30,7 @@ from agent_gym.chat import (
 )
 from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
 from agent_gym.images import Content
-from agent_gym.rewards import MAX_REWARD, plain_number
+from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.spaces import Text
 from agent_gym.tools import ToolCall
 from agent_gym.transcript import PROMPT_STEP, Sampled, Transcript, plain_action
@@ -286,7 +286,7 @@ class TextEnv(gymnasium.Env[str, str]):
             for name, value in reply.terms.items()
         }
         reward = plain_number(sum(terms.values()), "the reward", self.place, MAX_REWARD)
-        metrics = {name: plain_number(value, f"metric {name!r}", self.place) for name, value in reply.metrics.items()}
+        metrics = plain_numbers(reply.metrics, "metric", self.place)
         terminated = bool(reply.terminated)
         truncated = not terminated and self.turn + 1 >= self.max_turns
 

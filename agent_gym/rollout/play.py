@@ -101,17 +101,14 @@ class Life:
         What was sampled stays: the beginning becomes part of the prompt, and each token keeps the logprob and the
         version of the weights that sampled it. That the policy changes underway is what importance sampling is for.
         """
-        turn = await self.sample_piece(())
-        while turn.finish_reason == "abort":
-            turn = turn.joined(await self.sample_piece(turn.token_ids))
+        turn: Generation | None = None
+        while turn is None or turn.finish_reason == "abort":
+            piece = await wait(Ask(turn.token_ids if turn else ()))
+            if piece.token_ids or piece.finish_reason != "abort":
+                piece.versions = [(self.rollout.runner.version, len(piece.token_ids))]
+            self.rollout.stats.sampled_tokens += len(piece.token_ids)
+            turn = turn.joined(piece) if turn else piece
         return turn
-
-    async def sample_piece(self, begun: Sequence[int]) -> Generation:
-        piece: Generation = await wait(Ask(begun))
-        if piece.token_ids or piece.finish_reason != "abort":
-            piece.versions = [(self.rollout.runner.version, len(piece.token_ids))]
-        self.rollout.stats.sampled_tokens += len(piece.token_ids)
-        return piece
 
     async def call(self, what: str, function: Callable[[], Any], *, env: bool = False) -> Any:
         """Run a function in the episode's thread. Time that runs out in the environment is a failure."""
