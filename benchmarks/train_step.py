@@ -244,7 +244,7 @@ def main() -> None:
     _common.print_provenance(facts)
     if options.openings:
         sizes = (16, 40, 20) if options.quick else (options.rows, 200, 90)
-        measured = compare_openings(options.model, 2 if options.quick else 5, *sizes)
+        measured = compare_openings(options.model, 2 if options.quick or options.model else 5, *sizes)
         _common.write_json(options.json, provenance=facts, openings=measured)
         return
     if options.cuts:

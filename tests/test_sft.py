@@ -13,6 +13,7 @@ pytest.importorskip("trl")
 from trainer_tools import ENV, distance, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
+from trl.trainer.utils import _ChunkedLogProbFunction  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import Budget, Row  # noqa: E402
@@ -67,6 +68,25 @@ def test_trl_trains_on_exactly_these_labels(
             assert (labels[~mask] == -100).all()
             found += 1
     assert found == 12
+
+
+def test_the_output_layer_reads_what_has_a_label(
+    tmp_path: Path, tiny_tokenizer: Any, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights become those of TRL's own trainer, which computes logits of all places on a CPU."""
+    ours, stock = (AutoModelForCausalLM.from_pretrained(model_folder()) for _ in range(2))
+    read: list[int] = []  # places that the loss of each step read
+    apply = _ChunkedLogProbFunction.apply
+    monkeypatch.setattr(_ChunkedLogProbFunction, "apply", lambda x, *rest: read.append(len(x)) or apply(x, *rest))
+    trained = train_sft(ours, tiny_tokenizer, rows, sft_config(tmp_path / "ours", max_steps=3))
+    args = sft_config(tmp_path / "stock", max_steps=3, dataset_kwargs={"skip_prepare_dataset": True})
+    other = SFTTrainer(model=stock, args=args, train_dataset=sft_dataset(rows), processing_class=tiny_tokenizer)
+    other.train()
+    assert distance(weights(ours), weights(stock)) < 1e-6
+    logged = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (trained, other)]
+    assert logged[0] == pytest.approx(logged[1], abs=1e-5)
+    sampled = sum(sum(row.action_mask) for row in rows)
+    assert sum(read[:3]) == sampled and sum(read[3:]) > 2 * sampled
 
 
 def test_imitation_learns(tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]) -> None:

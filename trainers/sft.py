@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from datasets import Dataset
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
@@ -30,6 +31,7 @@ from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
+from agent_gym.trainers.rows import reading_only
 
 TRAIN_ON = ("policy", "all")
 
@@ -112,6 +114,19 @@ def _collate(
     }
 
 
+class _LabelledTokens(SFTTrainer):
+    """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is)."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.label_smoother is not None or self.compute_loss_func is not None:  # these read all logits
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        labels = inputs["labels"][:, 1:]
+        places = pad(labels != -100, (0, 1)).flatten().nonzero()[:, 0]
+        inputs = {**inputs, "shift_labels": labels[labels != -100][None]}
+        with reading_only(self.accelerator.unwrap_model(model), places):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+
 def train_sft(
     model: Any,
     tokenizer: Any,
@@ -143,7 +158,7 @@ def train_sft(
         kwargs["data_collator"] = partial(_collate, rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
     model = model_source(model) if isinstance(model, str) else model
-    trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    trainer = _LabelledTokens(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     warn_of_rounding(trainer)
     context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)
     if context is not None and longest > context:

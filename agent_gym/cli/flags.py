@@ -37,7 +37,7 @@ COMMON = {
     "save_steps": ("N", "steps between checkpoints"),
     "report_to": ("NAME", "tensorboard, wandb, trackio, ... or none"),
     "resume_from_checkpoint": ("PATH", "a checkpoint, or true for the last one of output_dir"),
-    "gradient_checkpointing": ("BOOL", "compute activations again instead of keeping them"),
+    "gradient_checkpointing": ("BOOL", "compute activations again instead of keeping them; default: on a GPU"),
     "bf16": ("BOOL", "mixed precision; default: on a GPU"),
     "use_peft": ("BOOL", "train LoRA adapters (lora_r, lora_alpha, lora_target_modules)"),
 }

@@ -69,7 +69,7 @@ class TrainingParser(TrlParser):
             if command != "sft" and action.dest in FIXED:
                 action.help = argparse.SUPPRESS  # it may hold one value only
             # The help must not depend on the machine.
-            if action.dest in ("bf16", "dataloader_pin_memory") and action.help:
+            if action.dest in ("bf16", "dataloader_pin_memory", "gradient_checkpointing") and action.help:
                 action.help = f"{action.help} Without a GPU it is off."
 
     @staticmethod
@@ -82,9 +82,9 @@ class TrainingParser(TrlParser):
     def read(self, argv: Sequence[str]) -> tuple[list[Any], list[str]]:
         """Read the command line over its yaml file, if any: the dataclasses, and arguments of `accelerate launch`."""
         if not torch.cuda.is_available():
-            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; and torch warns of pinned
-            # memory at the beginning of each epoch.
-            self.set_defaults(bf16=False, dataloader_pin_memory=False)
+            # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; torch warns of pinned memory
+            # at the beginning of each epoch; and a CPU lacks speed sooner than memory.
+            self.set_defaults(bf16=False, dataloader_pin_memory=False, gradient_checkpointing=False)
         arguments = with_underscores(argv)
         if arguments and not arguments[0].startswith("-"):
             arguments.insert(0, "--env_id")
