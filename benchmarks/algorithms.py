@@ -119,7 +119,7 @@ class Seed:
         """Make the policy that RL starts from, once per seed."""
         from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-        from agent_gym.examples.speedrun import imitate, imitation_settings
+        from agent_gym.examples.imitation import imitate, imitation_settings
         from agent_gym.examples.tiny import make_tiny_model
 
         folder = self.folder / f"start{self.seed}"

@@ -2,42 +2,48 @@
 
     model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.png, trajectories.html, results.json
 
-Everything in it is the library used as a user would use it; the numbers of a run are in presets.py.
+A preset with controls also shows that its start is honest, and gives as many CPU seconds as GRPO used to more SFT and
+to best-of-n self-imitation, from the same start (controls.py). Everything in it is the library used as a user would use
+it; the numbers of a run are in presets.py, what is printed at the end is in tables.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
+from agent_gym.evaluate.compare import Run
+from agent_gym.examples.controls import StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.examples.dashboard import tool_calls, watch
-from agent_gym.examples.presets import PRESETS, Imitation, Preset
+from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
+from agent_gym.examples.presets import PRESETS, Controls, Preset
+from agent_gym.examples.tables import differences, differences_table, over_seeds, policies, run_of, seeds_table
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.rollout import Runner, read_trajectories
+from agent_gym.rollout import Episode, EpisodeSpec, Row, Runner, read_trajectories
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer
-from agent_gym.trainers.sft import expert_episodes, train_sft
+from agent_gym.trainers.sft import train_sft
 from agent_gym.trainers.tasks import task_dataset
 from agent_gym.viewer import write_html
 
-QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
-"""Settings of a run that prints its own lines."""
-
-_WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
+RL, MORE_SFT = "GRPO policy", "more SFT"
 
 
 def run_speedrun(
@@ -64,70 +70,25 @@ def run_speedrun(
         raise ConfigError(f"engine is {engine!r}; allowed: auto, vllm, transformers")
     if chosen.needs_gpu and not torch.cuda.is_available():
         raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset cpu runs anywhere")
+    if chosen.controls and not chosen.imitation:
+        raise ConfigError("this preset has controls and no phase of imitation: both start from imitation's weights")
     use_vllm = None if engine == "auto" else engine == "vllm"
     return _Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
 
 
-def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> SFTConfig:
-    """Make TRL's settings of one phase; context length and precision are those of the `AgentGRPOConfig` in `args`."""
-    return SFTConfig(
-        str(folder),
-        seed=seed,
-        max_steps=phase.steps,
-        per_device_train_batch_size=phase.batch,
-        max_length=args.max_episode_tokens,
-        bf16=args.bf16,
-        use_cpu=args.use_cpu,
-        gradient_checkpointing=args.gradient_checkpointing,
-        **{**QUIET, "logging_steps": _WINDOW if phase.until_loss else max(1, phase.steps // 4), **phase.settings},
-    )
+def run_seeds(
+    preset: str | Preset, seeds: Sequence[int], output_dir: str | Path = "runs/speedrun", *, engine: str = "auto"
+) -> dict[str, Any]:
+    """Run a preset with several seeds, one after the other, each in a folder `seed_N`; arguments as `run_speedrun`'s.
 
-
-def imitate(
-    preset: Preset, phase: Imitation, model: Any, tokenizer: Any, settings: SFTConfig, callbacks: list[Any]
-) -> None:
-    """Let the expert play and train the model on its episodes."""
-    options: dict[str, Any] = {"episodes": phase.episodes, "seed": settings.seed, "styles": phase.styles}
-    episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options)
-    rows = [row for episode in episodes for row in episode.rows]
-    # All tokens are trained on in this phase, the environment's included: a model that starts from random weights
-    # learns to copy numbers from them. RL afterwards trains on the policy's tokens only. An environment that shows
-    # images writes little text besides them, and always the same.
-    train_on = "policy" if any(row.images for row in rows) else "all"
-    if phase.until_loss is not None:
-        callbacks = [*callbacks, _Until(phase.until_loss)]
-    train_sft(model, tokenizer, rows, settings, train_on=train_on, callbacks=callbacks)
-
-
-class _Until(TrainerCallback):
-    """Ends a phase whose mean loss since the last log, `_WINDOW` steps ago, is low enough."""
-
-    def __init__(self, loss: float) -> None:
-        self._loss = loss
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        if float((logs or {}).get("loss", float("inf"))) < self._loss:
-            control.should_training_stop = True
-
-
-class _Progress(TrainerCallback):
-    """One line per logged step instead of TRL's table."""
-
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        logs, step = logs or {}, f"step {state.global_step:3d}  "
-        if not state.is_world_process_zero:
-            return
-        if "eval_success" in logs:
-            low, high = logs["eval_success_low"], logs["eval_success_high"]
-            self._log(f"{step}dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]")
-        elif "reward" in logs:
-            times = f"rollout {logs['time/rollout']:.1f} s  update {logs['time/update']:.1f} s"
-            self._log(f"{step}reward {logs['reward']:.3f}  turns {logs['episode/turns']:.2f}  {times}")
-        elif "loss" in logs:
-            self._log(f"{step}loss {float(logs['loss']):.3f}")
+    Returns:
+        What seeds.json holds: means over seeds with intervals, and the values of each seed (`tables.over_seeds`).
+    """
+    folder = Path(output_dir)
+    found = over_seeds([run_speedrun(preset, seed, folder / f"seed_{seed}", engine=engine) for seed in seeds])
+    (folder / "seeds.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}")
+    return found
 
 
 class _Speedrun:
@@ -137,6 +98,9 @@ class _Speedrun:
         self.preset, self.seed, self.folder, self.use_vllm = preset, seed, folder, use_vllm
         self.seconds: dict[str, float] = {}
         self.rows: list[tuple[str, str, EvalResult]] = []
+        self.runs: dict[tuple[str, str], Run] = {}
+        self.shown: list[Demonstrations] = []
+        self.more: dict[str, Any] = {}  # of results.json, for a preset with controls
         self.begin = time.perf_counter()
 
     def log(self, text: str) -> None:
@@ -149,8 +113,8 @@ class _Speedrun:
         if source is None:
             make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
             options = {"seed": self.seed, **preset.tiny}
-            where = (self.folder / "tiny", preset.env_id, preset.env_kwargs)
-            source = str(self._timed("model", make, *where, **options))
+            place = (self.folder / "tiny", preset.env_id, preset.env_kwargs)
+            source = str(self._timed("model", make, *place, **options))
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
             seed=self.seed,
@@ -159,16 +123,17 @@ class _Speedrun:
             eval_on_start=True,
             **{**QUIET, **preset.grpo},
         )
-        init = cast(dict[str, Any], self.args.model_init_kwargs or {})
         try:
-            self.tokenizer = load_encoder(source)
-            self.model = model_class(source).from_pretrained(source, **init)
+            self.tokenizer, self.model = load_encoder(source), self._load(source)
         except OSError as error:
             raise ConfigError(f"cannot load the model {source!r}; is the hub within reach?") from error
-        size = sum(parameter.numel() for parameter in self.model.parameters())
-        self.log(f"model: {source}, {size / 1e6:.2f}M parameters")
+        self.log(f"model: {source}, {sum(weight.numel() for weight in self.model.parameters()) / 1e6:.2f}M parameters")
         # Before the engine, whose process group transformers would take for a distributed run.
-        sft = [imitation_settings(phase, self.folder / "sft_run", self.seed, self.args) for phase in preset.imitation]
+        where = (self.folder / "sft_run", self.seed, self.args)
+        sft = [imitation_settings(phase, *where) for phase in preset.imitation]
+        if preset.controls:
+            rates = (preset.controls.more_sft_rate, preset.controls.self_imitation_rate)
+            of_controls = [imitation_settings(endless(preset.imitation[-1], rate), *where) for rate in rates]
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
         self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
@@ -177,16 +142,23 @@ class _Speedrun:
         self.log(f"Going on with the {self.engine} engine")
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-            progress = [_Progress(self.log)]
-            self._timed("imitation", imitate, preset, phase, self.model, self.tokenizer, settings, progress)
-            self._evaluate(phase.name)
+            what = (preset, phase, self.model, self.tokenizer, settings, [Progress(self.log)])
+            self.shown.append(self._timed("imitation", imitate, *what))
+            self._evaluate(phase.name, self.model)
         if preset.imitation:
-            self.model.save_pretrained(self.folder / "sft")
-            self.tokenizer.save_pretrained(self.folder / "sft")
+            self._save(self.model, "sft")
         else:
-            self._evaluate("before RL")
-        self._timed("GRPO", self._train)
-        self._evaluate("GRPO policy")
+            self._evaluate("before RL", self.model)
+        if preset.controls:
+            with self._runner() as runner:
+                facts = (preset, self.seed, self.shown[-1].played, partial(self._play, runner, self.model))
+                self.more["start"], lines = self._timed("evaluation", prove_start, *facts)
+            for line in lines:
+                self.log(line)
+        used = self._timed("GRPO", self._train)
+        self._evaluate(RL, self.model)
+        if preset.controls:
+            self._control(preset.controls, used, *of_controls)
         self.policy.close()  # so that the next run in this process has the memory
         return self._report()
 
@@ -196,23 +168,43 @@ class _Speedrun:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
         return result
 
-    def _evaluate(self, name: str) -> None:
-        """Play the test tasks, greedily and sampled, with the engine that also trains."""
-        self.policy.sync(named_weights(self.model))
-        training = self.model.training
-        runner = Runner(self.policy, self.tokenizer, self.args.budget, workers=self.args.env_workers)
-        preset, split = self.preset, self.preset.test_split
-        specs = make_specs(preset.env_id, preset.env_kwargs, split=split, episodes=preset.test_tasks, seed=self.seed)
-        for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            result = summarize(self._timed("evaluation", runner.run, specs, temperature=temperature))
-            self.rows.append((name, decoding, result))
-            calls = tool_calls(result.metrics)
-            self.log(f"{name}, {decoding}: success {result} test tasks, {calls:.2f} tool calls per episode")
-        runner.close()
-        self.model.train(training)
+    def _load(self, source: str) -> Any:
+        return model_class(source).from_pretrained(source, **cast(dict[str, Any], self.args.model_init_kwargs or {}))
 
-    def _train(self) -> None:
-        preset = self.preset
+    def _save(self, model: Any, name: str) -> None:
+        model.save_pretrained(self.folder / name)
+        self.tokenizer.save_pretrained(self.folder / name)
+
+    def _runner(self) -> contextlib.closing[Runner]:
+        """Make a runner of the engine that also trains, to be closed after use."""
+        return contextlib.closing(Runner(self.policy, self.tokenizer, self.args.budget, workers=self.args.env_workers))
+
+    def _play(self, runner: Runner, model: Any, specs: list[EpisodeSpec], temperature: float = 1.0) -> list[Episode]:
+        """Play with the weights of any model of the policy's shape."""
+        if isinstance(self.policy, TransformersPolicy):
+            self.policy.model = model  # it samples from the model itself, and `sync` does nothing
+        self.policy.sync(named_weights(model))
+        training = model.training
+        episodes = runner.run(specs, temperature=temperature)
+        model.train(training)
+        return episodes
+
+    def _evaluate(self, name: str, model: Any) -> None:
+        """Play the test tasks, greedily and sampled."""
+        p = self.preset
+        specs = make_specs(p.env_id, p.env_kwargs, split=p.test_split, episodes=p.test_tasks, seed=self.seed)
+        with self._runner() as runner:
+            for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+                episodes = self._timed("evaluation", self._play, runner, model, specs, temperature)
+                result = summarize(episodes)
+                self.rows.append((name, decoding, result))
+                self.runs[name, decoding] = run_of(name, episodes)
+                played = f"success {result} test tasks, {tool_calls(result.metrics):.2f} tool calls per episode"
+                self.log(f"{name}, {decoding}: {played}")
+
+    def _train(self) -> float:
+        """Train by GRPO and return the CPU seconds of its steps."""
+        preset, clock = self.preset, StepClock()
         train, dev = (
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
             for split, count in (("train", preset.train_tasks), (preset.dev_split, preset.dev_tasks))
@@ -224,13 +216,47 @@ class _Speedrun:
             eval_dataset=dev,
             policy=self.policy,
             processing_class=self.tokenizer,
-            callbacks=[_Progress(self.log)],
+            callbacks=[Progress(self.log), clock],
         )
         trainer.remove_callback(PrinterCallback)
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
         trainer.save_model()
+        return clock.seconds
+
+    def _control(self, controls: Controls, budget: float, more_sft: SFTConfig, own: SFTConfig) -> None:
+        """Train both controls from the saved start with the CPU seconds of RL, and evaluate them."""
+        preset, shown = self.preset, [row for phase in self.shown for row in phase.rows]
+        itself, start = f"best-of-{controls.best_of} self-imitation", preset.imitation[-1].name
+
+        def train(args: SFTConfig, train_on: str, rows: list[Row], clock: UntilUsedUp) -> None:
+            callbacks = [Progress(self.log), clock]
+            train_sft(model, self.tokenizer, rows, args, train_on=train_on, callbacks=callbacks)
+
+        self.log(f"{MORE_SFT}: {budget:.1f} CPU seconds, {len(shown)} demonstrations")
+        model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate)
+        self._timed(MORE_SFT, train, more_sft, self.shown[-1].train_on, shown, clock)
+        self._save(model, "more_sft")
+        self._evaluate(MORE_SFT, model)
+
+        self.log(f"{itself}: {budget:.1f} CPU seconds, {controls.rounds} rounds")
+        model, where = self._load(str(self.folder / "sft")), (preset.env_id, preset.env_kwargs)
+        tasks = make_specs(*where, split="train", episodes=preset.train_tasks, seed=self.seed)
+        with self._runner() as runner:
+            how = (self.args.batch_tasks, partial(self._play, runner, model), partial(train, own, "policy"), self.seed)
+            rounds = self._timed("self-imitation", imitate_itself, controls, budget, tasks, *how)
+        for number, one in enumerate(rounds, 1):
+            played = f"{one.succeeded} of {one.played} episodes succeeded"
+            self.log(f"round {number}: {played}, {one.kept} tasks imitated in {one.steps} steps")
+        self._save(model, "self_imitation")
+        self._evaluate(itself, model)
+
+        used = sum(one.playing_seconds + one.training_seconds for one in rounds)
+        self.more["cpu_seconds"] = {RL: budget, MORE_SFT: clock.seconds, itself: used}
+        self.more |= {"more_sft_steps": clock.steps, "rounds": [asdict(one) for one in rounds]}
+        pairs = ((RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start))
+        self.more["differences"] = differences(self.runs, pairs)
 
     def _report(self) -> dict[str, Any]:
         page = write_html(self.folder / "trajectories.html", self._trajectories(), "Speedrun trajectories")
@@ -243,6 +269,7 @@ class _Speedrun:
                 | {"episodes": r.episodes, "failed": r.failed, "reward": r.reward, "metrics": r.metrics}
                 for name, decoding, r in self.rows
             ],
+            **self.more,
             "seconds": {**self.seconds, "total": time.perf_counter() - self.begin},
         }
         (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
@@ -261,16 +288,12 @@ class _Speedrun:
                     yield record
 
     def _table(self) -> str:
-        lines = [
-            f"\n{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}. "
-            "Success with 95% Wilson intervals.\n",
-            f"| {'policy':<32} | {'decoding':<8} | {'success':<24} | calls | turns |",
-            f"|{'-' * 34}|{'-' * 10}|{'-' * 26}|{'-' * 7}|{'-' * 7}|",
-        ]
-        for name, decoding, result in self.rows:
-            share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
-            calls, turns = tool_calls(result.metrics), result.metrics["episode/turns"]
-            lines.append(f"| {name:<32} | {decoding:<8} | {share:<24} | {calls:5.2f} | {turns:5.2f} |")
+        title = f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}."
+        parts = [f"\n{title} Success with 95% Wilson intervals."]
+        parts.append(policies(self.rows, rewards=self.preset.controls is not None))
+        if self.preset.controls:
+            used = (f"{name} {seconds:.1f}" for name, seconds in self.more["cpu_seconds"].items())
+            parts += [differences_table(self.more["differences"]), f"CPU seconds of training: {', '.join(used)}."]
         total = time.perf_counter() - self.begin
         split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
-        return "\n".join([*lines, f"\n{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
+        return "\n\n".join([*parts, f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])

@@ -16,10 +16,12 @@ from trainer_tools import distance, weights  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
-from agent_gym.examples.presets import CPU, PRESETS, RETOOL, Imitation  # noqa: E402
-from agent_gym.examples.speedrun import imitate, imitation_settings, run_speedrun  # noqa: E402
+from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
+from agent_gym.examples.presets import CPU, PRESETS, RETOOL, Controls, Imitation  # noqa: E402
+from agent_gym.examples.speedrun import run_seeds, run_speedrun  # noqa: E402
 from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
@@ -76,6 +78,49 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert tested == {"validation"}
 
 
+def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # At a rate of 0 the control ends where it has begun: at the weights of the start.
+    controls = Controls(more_sft_rate=0.0, self_imitation_rate=1e-3, rounds=2, best_of=2)
+    # RL moves its weights, though no episode of a miniature is better than another.
+    grpo = {**MINI.grpo, "entropy_coef": 0.1, "warmup_steps": 0}
+    preset = dataclasses.replace(MINI, controls=controls, test_split="train", grpo=grpo)
+    found = run_seeds(preset, (1,), tmp_path, engine="transformers")
+    printed = capfd.readouterr().out
+    names = ["imitation", "mixture", "GRPO policy", "more SFT", "best-of-2 self-imitation"]
+    rows = [(name, decoding) for name in names for decoding in ("greedy", "sampled")]
+    assert [(row["policy"], row["decoding"]) for row in found["results"]] == rows
+    assert found == json.loads((tmp_path / "seeds.json").read_text()) and found["seeds"] == [1]
+
+    results = json.loads((tmp_path / "seed_1" / "results.json").read_text())
+    assert [row["reward"]["values"][0] for row in found["results"]] == [row["reward"] for row in results["results"]]
+    cpu = results["cpu_seconds"]
+    assert min(cpu.values()) == cpu["GRPO policy"] > 0
+    assert results["more_sft_steps"] > 0 and len(results["rounds"]) == 2
+    assert all(one["played"] > 0 for one in results["rounds"])
+    start = results["start"]
+    assert start["demonstrator"]["episodes"] == 20 and start["demonstrator"]["success"]["value"] == 1.0
+    assert start["headroom"]["tasks"] == 5 and start["headroom"]["attempts"] == 8
+    assert start["headroom"]["pass@8"]["value"] >= start["headroom"]["pass@1"]["value"]
+    # This miniature is tested on what it is trained on, and says so.
+    assert start["distinct_test_tasks"] == start["test_tasks_in_training"] == 5 and start["training_tasks"] == 40
+    assert "test tasks: 5, of which 5 are distinct; 5 of these are among the 40 tasks of training" in printed
+    pairs = [("GRPO policy", "mixture"), *(("GRPO policy", name) for name in names[3:]), ("more SFT", "mixture")]
+    assert list(dict.fromkeys((d["policy"], d["against"]) for d in results["differences"])) == pairs
+    assert "GRPO policy minus best-of-2 self-imitation" in printed and "CPU seconds of training: GRPO" in printed
+
+    moved, same, begun = (
+        weights(AutoModelForCausalLM.from_pretrained(tmp_path / "seed_1" / name))
+        for name in ("grpo", "more_sft", "sft")
+    )
+    assert distance(same, begun) == 0.0 and distance(moved, begun) > 0.0
+    # Nor do controls change what is measured before them.
+    plain = run_speedrun(dataclasses.replace(preset, controls=None), 1, tmp_path / "plain", engine="transformers")
+    for row, without in zip(results["results"], plain["results"], strict=False):
+        assert row["success"] == without["success"] and row["reward"] == pytest.approx(without["reward"], abs=1e-6)
+
+
 def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
     tiny = make_tiny_model(tmp_path / "tiny", MINI.env_id, MINI.env_kwargs, demonstrations=200)
     args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
@@ -124,6 +169,11 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="needs an NVIDIA GPU"):
             run_speedrun("gpu", output_dir=tmp_path)
+    with pytest.raises(ConfigError, match="controls and no phase of imitation"):
+        run_speedrun(dataclasses.replace(MINI, imitation=(), controls=Controls(1e-3, 1e-3)), output_dir=tmp_path)
+    for seeds in ("0,a", "", "1,1", "-1"):
+        with pytest.raises(ConfigError, match="expected different whole numbers with commas"):
+            speedrun([f"--seeds={seeds}"])
     missing = dataclasses.replace(MINI, model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="cannot load the model .*nothing"):
         run_speedrun(missing, output_dir=tmp_path, engine="transformers")

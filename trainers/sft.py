@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -46,13 +46,15 @@ def expert_episodes(
     seed: int = 0,
     styles: Mapping[str, float] | None = None,
     budget: Budget | None = None,
+    on_end: Callable[[Episode], None] | None = None,
 ) -> list[Episode]:
     """Let the expert of an environment play the first `episodes` tasks of a split, or all.
 
     Returned are the episodes that it solved in its default style, and all of other styles: those may show mistakes.
     `styles` maps each style, which the environment names, to its share of the episodes; `seed` decides which are whose.
-    `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`. Raises `ConfigError` if the environment has no
-    expert or no such style, or the shares are not positive.
+    `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`. `on_end` is called with every episode as it ends,
+    those that are not returned included. Raises `ConfigError` if the environment has no expert or no such style, or the
+    shares are not positive.
     """
     styles = dict(styles or {"default": 1.0})
     if min(styles.values()) < 0 or sum(styles.values()) <= 0:
@@ -71,7 +73,7 @@ def expert_episodes(
 
     renderer = ChatRenderer.of(tokenizer)
     with contextlib.closing(Runner(ScriptedPolicy(act, renderer.encode_action), renderer, budget, workers=4)) as runner:
-        played = runner.run(specs)
+        played = runner.run(specs, on_end=on_end)
     default = [style == "default" for style in style_of]
     warn_of_expert(list(itertools.compress(played, default)))
     return [e for e, own in zip(played, default, strict=True) if not e.failure and (e.success or not own)]

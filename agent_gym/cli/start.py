@@ -7,6 +7,7 @@ import json
 import keyword
 import os
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
@@ -94,6 +95,7 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag("--env ID", "an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()
     parser.flag("--seed", "seed of everything", type=int, default=0)
+    parser.flag("--seeds LIST", "several runs, into output_dir/seed_N, and their means, for example 0,1,2", type=_seeds)
     parser.flag("--output_dir DIR", "where models and results go", default="runs/speedrun")
     add_engine(parser.flag)
     arguments = parser.parse(argv)
@@ -103,10 +105,20 @@ def speedrun(argv: Sequence[str]) -> int:
     set_environment()
     require("trl", "train")
     from agent_gym.examples.presets import own_preset
-    from agent_gym.examples.speedrun import run_speedrun
+    from agent_gym.examples.speedrun import run_seeds, run_speedrun
 
     if arguments.env_kwargs and not arguments.env:
         raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
     preset = own_preset(arguments.env, arguments.env_kwargs) if arguments.env else arguments.preset
-    run_speedrun(preset, arguments.seed, arguments.output_dir, engine=arguments.engine)
+    if arguments.seeds:
+        run_seeds(preset, arguments.seeds, arguments.output_dir, engine=arguments.engine)
+    else:
+        run_speedrun(preset, arguments.seed, arguments.output_dir, engine=arguments.engine)
     return 0
+
+
+def _seeds(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts) or len({int(part) for part in parts}) < len(parts):
+        raise ArgumentTypeError(f"expected different whole numbers with commas between them, as 0,1,2; got {text!r}")
+    return [int(part) for part in parts]

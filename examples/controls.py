@@ -1,0 +1,206 @@
+"""The controls of a speedrun: what else could have been done with the CPU seconds that RL used.
+
+Each starts from the weights that RL started from and trains until as many CPU seconds are used up:
+
+- more SFT: the same demonstrations as before, at a rate of its own. If it gains nothing, the start was converged.
+- best-of-n self-imitation: in each of several rounds the policy plays training tasks n times; of each task the success
+  with the best reward is kept, and SFT trains on what was kept (rejection sampling fine-tuning: Z. Yuan
+  et al., arXiv:2308.01825; in rounds it is the Expert Iteration of T. Anthony et al., arXiv:1705.08439).
+
+CPU seconds are those of this process with all its threads (`time.process_time`), since wall time depends on what else a
+machine does. What counts is the same for all: the steps of training, with the rollouts in them. Evaluations, the
+drawing of curves, and loading are left out, for RL as for the controls. An engine in another process is not counted, so
+that a preset with controls has to play in its own: vLLM on a CPU does, and transformers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from transformers import TrainerCallback
+
+from agent_gym.evaluate import EvalResult, make_specs, summarize
+from agent_gym.examples.presets import Controls, Imitation, Preset
+from agent_gym.examples.tables import estimate
+from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, make_env
+from agent_gym.rollout.env_threads import close_env
+
+WARMUP = 0.05
+"""Share of a control's CPU seconds in which its rate rises: Adam begins anew."""
+
+_HEADROOM_TASKS, _ATTEMPTS = 200, 8
+
+
+class StepClock(TrainerCallback):
+    """Counts a trainer's optimizer steps and their CPU seconds; with GRPO the rollouts are in them."""
+
+    def __init__(self) -> None:
+        self.steps, self.seconds, self._begin = 0, 0.0, 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._begin = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps, self.seconds = self.steps + 1, self.seconds + time.process_time() - self._begin
+
+
+class UntilUsedUp(StepClock):
+    """Ends training when a budget of CPU seconds is used up, at a learning rate that falls to 0 until then.
+
+    The rate follows the seconds that are used, not a planned number of steps: the price of a step changes with what
+    else runs on a machine, and a schedule that ends too early or is cut off would weaken the control.
+    """
+
+    def __init__(self, budget: float, rate: float) -> None:
+        super().__init__()
+        self.budget, self.rate = budget, rate
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        super().on_step_begin(args, state, control)
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(self.seconds / self.budget, self.rate)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_step_end(args, state, control)
+        control.should_training_stop = self.seconds >= self.budget
+
+
+def rate_at(used: float, peak: float) -> float:
+    """Return the learning rate when a share `used` of the budget is gone: a short linear rise, then a cosine to 0."""
+    if used < WARMUP:
+        return peak * max(used / WARMUP, 0.1)
+    return peak * (1 + math.cos(math.pi * min(1.0, (used - WARMUP) / (1 - WARMUP)))) / 2
+
+
+def endless(phase: Imitation, rate: float) -> Imitation:
+    """Return the phase without an end or a schedule of its own: `UntilUsedUp` sets both."""
+    own = {key: value for key, value in phase.settings.items() if key != "warmup_steps" and "lr_scheduler" not in key}
+    settings = {**own, "learning_rate": rate, "lr_scheduler_type": "constant", "logging_steps": 100}
+    return replace(phase, steps=10**9, settings=settings, until_loss=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of self-imitation."""
+
+    played: int  # episodes
+    succeeded: int
+    kept: int  # episodes that SFT trained on
+    steps: int
+    playing_seconds: float  # CPU
+    training_seconds: float  # CPU
+
+
+def imitate_itself(
+    controls: Controls,
+    budget: float,
+    tasks: Sequence[EpisodeSpec],
+    batch: int,
+    play: Callable[[list[EpisodeSpec]], list[Episode]],
+    train: Callable[[list[Row], UntilUsedUp], Any],
+    seed: int,
+) -> list[Round]:
+    """Sample, keep the best, imitate it, in rounds, until the CPU seconds are used up.
+
+    Args:
+        controls: how many rounds and attempts, and the share of a round that goes into playing.
+        budget: CPU seconds of all rounds together. A round has an equal part of what the rounds before it have left.
+        tasks: the training tasks, one spec each. They are played in an order drawn once, each as late again as can be.
+        batch: tasks that are played at once; whether playing has had its share is looked at between batches.
+        play: plays episodes with the current weights.
+        train: imitates rows under a callback that ends it.
+        seed: of the order, of sampling, and of the choice among attempts with equal rewards.
+    """
+    rng = random.Random(seed)
+    order = itertools.cycle(rng.sample(list(tasks), len(tasks)))
+    rounds, used, groups = list[Round](), 0.0, itertools.count(1)
+    for number in range(controls.rounds):
+        share, begin, played = (budget - used) / (controls.rounds - number), time.process_time(), list[Episode]()
+        playing, succeeded = 0.0, 0
+        # A policy that has not succeeded yet plays on: without a success there is nothing to train on.
+        while playing < (controls.playing * share if succeeded else share):
+            specs = [
+                replace(task, group=group, member=member, sampling_seed=derive_seed(seed, group, member))
+                for task, group in zip(itertools.islice(order, batch), groups, strict=False)
+                for member in range(controls.best_of)
+            ]
+            played += play(specs)
+            playing, succeeded = time.process_time() - begin, sum(episode.success for episode in played)
+        kept = best_attempts(played, rng)
+        clock = UntilUsedUp(share - playing, controls.self_imitation_rate)
+        if kept and clock.budget > 0:
+            train([row for episode in kept for row in episode.rows], clock)
+        used += playing + clock.seconds
+        rounds.append(Round(len(played), succeeded, len(kept), clock.steps, playing, clock.seconds))
+    return rounds
+
+
+def best_attempts(episodes: Sequence[Episode], rng: random.Random) -> list[Episode]:
+    """Return of each task that an attempt has solved the one with the best reward; ties by chance."""
+    solved: dict[int | None, list[Episode]] = {}
+    for episode in episodes:
+        if episode.success and not episode.failure:
+            solved.setdefault(episode.spec.index, []).append(episode)
+    return [max(attempts, key=lambda episode: (episode.reward, rng.random())) for attempts in solved.values()]
+
+
+def prove_start(
+    preset: Preset, seed: int, demonstrator: EvalResult, play: Callable[[list[EpisodeSpec]], list[Episode]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return numbers by which to judge a start, and the lines that print them.
+
+    They are the success and reward of all that the demonstrator played, pass@1 and pass@8 of the start on up to 200
+    test tasks (`play` samples with its weights), and whether training has seen the test tasks (`held_out`).
+    """
+    facts = held_out(preset, seed)
+    where, count = (preset.env_id, preset.env_kwargs), min(facts["test_tasks"], _HEADROOM_TASKS)
+    specs = make_specs(*where, split=preset.test_split, episodes=count, group_size=_ATTEMPTS, seed=seed)
+    start, most = summarize(play(specs)), f"pass@{_ATTEMPTS}"
+    passed, reward = start.measures[most], demonstrator.measures["reward"]
+    found = {
+        "demonstrator": {"episodes": demonstrator.episodes}
+        | {"success": asdict(demonstrator.measures["episode/success"]), "reward": asdict(reward)},
+        "headroom": {"tasks": start.tasks, "attempts": _ATTEMPTS}
+        | {"pass@1": asdict(start.measures["episode/success"]), most: asdict(passed)},
+        **facts,
+    }
+    first = estimate("success", start.measures["episode/success"])
+    lines = [
+        f"demonstrator: success {demonstrator} episodes, reward {estimate('reward', reward)}",
+        f"start, sampled: pass@1 {first}, {most} {estimate('success', passed)}, {start.tasks} test tasks",
+        "test tasks: {test_tasks}, of which {distinct_test_tasks} are distinct; {test_tasks_in_training} of these are "
+        "among the {training_tasks} tasks of training".format(**facts),
+    ]
+    return found, lines
+
+
+def held_out(preset: Preset, seed: int) -> dict[str, int]:
+    """Count the test tasks, those of them that differ, and those that also occur in training.
+
+    Two tasks are the same if their openings are: all messages before the policy's first turn, with their images.
+    Training tasks are those of RL and of the demonstrations.
+    """
+    shown = [phase.episodes for phase in preset.imitation]
+    trained = None if preset.train_tasks is None else max([preset.train_tasks, *shown])
+    test, train = (
+        _openings(preset, preset.test_split, preset.test_tasks, seed),
+        _openings(preset, "train", trained, seed),
+    )
+    different = set(test)
+    found = {"test_tasks": len(test), "distinct_test_tasks": len(different)}
+    return found | {"training_tasks": len(train), "test_tasks_in_training": len(different & set(train))}
+
+
+def _openings(preset: Preset, split: str, tasks: int | None, seed: int) -> list[str]:
+    specs = make_specs(preset.env_id, preset.env_kwargs, split=split, episodes=tasks, seed=seed)
+    env = make_env(preset.env_id, preset.env_kwargs)
+    opened: list[Mapping[str, Any]] = [env.reset(seed=spec.seed, options=spec.options)[1] for spec in specs]
+    close_env(env)
+    return [json.dumps(info["messages"], default=lambda image: image.digest) for info in opened]

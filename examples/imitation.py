@@ -1,0 +1,94 @@
+"""One phase of imitation as a speedrun does it: the expert plays, SFT follows, each with a line of progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from trl import SFTConfig
+
+from agent_gym.evaluate import EvalResult, summarize
+from agent_gym.examples.presets import Imitation, Preset
+from agent_gym.rollout import Episode, Row
+from agent_gym.trainers.sft import expert_episodes, train_sft
+
+QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
+"""Settings of a run that prints its own lines."""
+
+_WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """What a phase of imitation showed."""
+
+    rows: list[Row]  # that were imitated
+    train_on: str  # as in `train_sft`
+    played: EvalResult  # of all that the expert played
+
+
+def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> SFTConfig:
+    """Make TRL's settings of one phase; context length and precision are those of the `AgentGRPOConfig` in `args`."""
+    return SFTConfig(
+        str(folder),
+        seed=seed,
+        max_steps=phase.steps,
+        per_device_train_batch_size=phase.batch,
+        max_length=args.max_episode_tokens,
+        bf16=args.bf16,
+        use_cpu=args.use_cpu,
+        gradient_checkpointing=args.gradient_checkpointing,
+        **{**QUIET, "logging_steps": _WINDOW if phase.until_loss else max(1, phase.steps // 4), **phase.settings},
+    )
+
+
+def imitate(
+    preset: Preset, phase: Imitation, model: Any, tokenizer: Any, settings: SFTConfig, callbacks: list[Any]
+) -> Demonstrations:
+    """Let the expert play and train the model on its episodes, which are returned."""
+    options: dict[str, Any] = {"episodes": phase.episodes, "seed": settings.seed, "styles": phase.styles}
+    played: list[Episode] = []
+    episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options, on_end=played.append)
+    rows = [row for episode in episodes for row in episode.rows]
+    # All tokens are trained on in this phase, the environment's included: a model that starts from random weights
+    # learns to copy numbers from them. RL afterwards trains on the policy's tokens only. An environment that shows
+    # images writes little text besides them, and always the same.
+    train_on = "policy" if any(row.images for row in rows) else "all"
+    if phase.until_loss is not None:
+        callbacks = [*callbacks, _Until(phase.until_loss)]
+    train_sft(model, tokenizer, rows, settings, train_on=train_on, callbacks=callbacks)
+    return Demonstrations(rows, train_on, summarize(played))
+
+
+class _Until(TrainerCallback):
+    """Ends a phase whose mean loss since the last log, `_WINDOW` steps ago, is low enough."""
+
+    def __init__(self, loss: float) -> None:
+        self._loss = loss
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if float((logs or {}).get("loss", float("inf"))) < self._loss:
+            control.should_training_stop = True
+
+
+class Progress(TrainerCallback):
+    """One line per logged step instead of TRL's table."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        logs, step = logs or {}, f"step {state.global_step:3d}  "
+        if not state.is_world_process_zero:
+            return
+        if "eval_success" in logs:
+            low, high = logs["eval_success_low"], logs["eval_success_high"]
+            self._log(f"{step}dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]")
+        elif "reward" in logs:
+            times = f"rollout {logs['time/rollout']:.1f} s  update {logs['time/update']:.1f} s"
+            self._log(f"{step}reward {logs['reward']:.3f}  turns {logs['episode/turns']:.2f}  {times}")
+        elif "loss" in logs:
+            self._log(f"{step}loss {float(logs['loss']):.3f}")

@@ -1,0 +1,125 @@
+"""What a speedrun prints at its end: policies with intervals, paired differences, and both over several seeds.
+
+Over seeds an interval is Student's for the mean of the runs, so that it also holds for what another seed would change:
+the start, the order of the data, the sampling. The interval of one run is of its test tasks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from agent_gym.evaluate import EvalResult, Measure
+from agent_gym.evaluate.compare import Run, compare
+from agent_gym.evaluate.report import align
+from agent_gym.evaluate.statistics import Difference, mean
+from agent_gym.examples.dashboard import tool_calls
+from agent_gym.rollout import Episode
+
+MEASURES = {"success": "episode/success", "reward": "reward"}
+_NO_REWARDS = Difference(0.0, 0.0, 0.0, None, None, 1.0, "permutation")  # `compare` leaves out what is always 0
+
+
+def policies(rows: Iterable[tuple[str, str, EvalResult]], *, rewards: bool) -> str:
+    """Return a row per policy and way of decoding: success, calls and turns, and with `rewards` the mean reward."""
+    head, lines = ["policy", "decoding", "success", "reward"], list[str]()
+    widths = [32, 8, 24, 24]
+    for name, decoding, result in rows:
+        share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
+        cells = [name, decoding, share, estimate("reward", result.measures["reward"]) if result.episodes else "-"][
+            : 4 if rewards else 3
+        ]
+        calls, turns = tool_calls(result.metrics), result.metrics["episode/turns"]
+        lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} | {calls:5.2f} | {turns:5.2f} |")
+    columns = head[: 4 if rewards else 3]
+    title = f"| {' | '.join(map(str.ljust, columns, widths))} | calls | turns |"
+    rule = "".join(f"|{'-' * (width + 2)}" for width in widths[: len(columns)]) + f"|{'-' * 7}|{'-' * 7}|"
+    return "\n".join([title, rule, *lines])
+
+
+def run_of(name: str, episodes: Sequence[Episode]) -> Run:
+    """Return an evaluation in the form that `compare` takes."""
+    spec = episodes[0].spec
+    run = Run(name, spec.env_id, dict(spec.env_kwargs))
+    for episode in episodes:
+        if episode.failure:
+            run.failed.append(episode)
+        else:
+            run.tasks.setdefault(episode.task_id, []).append(episode)
+            run.questions[episode.task_id] = ""  # one environment with the same arguments asked both
+    return run
+
+
+def differences(runs: Mapping[tuple[str, str], Run], pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Compare pairs (policy, against), paired by test task: a record per pair, way of decoding and measure."""
+    records = []
+    for policy, against in pairs:
+        for decoding in ("greedy", "sampled"):
+            found = compare(runs[against, decoding], runs[policy, decoding]).measures
+            for measure, name in MEASURES.items():
+                d = asdict(found.get(name, _NO_REWARDS))
+                kept = {key: d[key] for key in ("difference", "low", "high", "p", "test")}
+                records.append({"policy": policy, "against": against, "decoding": decoding, "measure": measure} | kept)
+    return records
+
+
+def differences_table(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return a row per record of `differences`, or of those over seeds, which have no p-value."""
+    rows = [["difference", "decoding", "measure", "difference [95%]", "p"]]
+    for r in records:
+        p = "" if "p" not in r else "< 0.0001" if r["p"] < 1e-4 else f"{r['p']:.4f}"
+        measure = Measure(r["difference"], r["low"], r["high"])
+        pair = f"{r['policy']} minus {r['against']}"
+        rows.append([pair, r["decoding"], r["measure"], estimate(r["measure"], measure, sign="+"), p])
+    return align(row if any(one[4] for one in rows[1:]) else row[:4] for row in rows)
+
+
+def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Condense the `results.json` of several seeds: means with Student's intervals over seeds, and the values.
+
+    The paired difference of a seed is that of its run, so that what a seed does to both policies cancels.
+    """
+    first = results[0]
+    rows = [
+        {"policy": row["policy"], "decoding": row["decoding"]}
+        | {measure: _over([run["results"][i][measure] for run in results]) for measure in MEASURES}
+        for i, row in enumerate(first["results"])
+    ]
+    paired = list[dict[str, Any]]()
+    for record in first.get("differences", []):
+        names = {key: record[key] for key in ("policy", "against", "decoding", "measure")}
+        values = [r["difference"] for run in results for r in run["differences"] if names.items() <= r.items()]
+        found = _over(values)
+        paired.append({**names, "difference": found.pop("mean"), **found})
+    return {
+        "preset": first["preset"],
+        "seeds": [run["seed"] for run in results],
+        "results": rows,
+        "differences": paired,
+    }
+
+
+def seeds_table(found: Mapping[str, Any]) -> str:
+    """Return the tables of what `over_seeds` has found."""
+    rows = [["policy", "decoding", "success [95% over seeds]", "reward [95% over seeds]"]]
+    for row in found["results"]:
+        measures = [(m, Measure(row[m]["mean"], row[m]["low"], row[m]["high"])) for m in MEASURES]
+        rows.append([row["policy"], row["decoding"], *(estimate(name, measure) for name, measure in measures)])
+    parts = [f"{found['preset']}, seeds {', '.join(map(str, found['seeds']))}", align(rows)]
+    return "\n\n".join([*parts, *([differences_table(found["differences"])] if found["differences"] else [])])
+
+
+def _over(values: Sequence[float]) -> dict[str, Any]:
+    measure = mean(values, [1] * len(values))
+    return {"mean": measure.value, "low": measure.low, "high": measure.high, "values": list(values)}
+
+
+def estimate(name: str, measure: Measure, sign: str = "") -> str:
+    """Write an estimate with its interval: success in per cent, a difference of it in points."""
+    scale, form = (100, f"{sign}.1f") if name == "success" else (1, f"{sign}.3f")
+    unit = "" if name != "success" else " points" if sign else "%"
+    value = f"{measure.value * scale:{form}}{unit}"
+    if measure.low is None or measure.high is None:
+        return value
+    return f"{value} [{measure.low * scale:{form}}, {measure.high * scale:{form}}]"
