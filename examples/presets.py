@@ -348,10 +348,43 @@ WEBSHOP = Preset(
 )
 """Shopping: to search for all that an instruction asks, to open what was found, to choose the option, to buy."""
 
+GUESS = Preset(
+    env_id="AgentR1/GuessTheNumber-v0",
+    env_kwargs={"system_prompt": ""},
+    # A number is one token, so that a guess is one decision.
+    tiny={"vocab_size": 320, "frames": (*map(str, range(1, 100)), "higher: ", "lower: ", "no: ", " to ")},
+    imitation=(
+        Imitation(
+            name="imitation",
+            episodes=3000,
+            steps=600,
+            batch=24,
+            settings={"learning_rate": 4e-3, **hold_then_decay(300), **ADAM},
+            styles={"low": 1.0},
+        ),
+    ),
+    dev_tasks=30,
+    test_tasks=None,
+    grpo={
+        **TINY_GRPO,
+        "max_steps": 120,
+        "num_iterations": 4,  # a rollout costs more than an update
+        "per_device_train_batch_size": 256,
+        "micro_batch_size": 256,
+        "max_num_seqs": 256,
+        "learning_rate": 1e-3,
+        "max_turn_tokens": 4,
+        "max_episode_tokens": 100,
+        "eval_steps": 20,
+    },
+)
+"""A number in a range: from a poor player's way of searching to a better one than its teacher's."""
+
 PRESETS = {
     "cpu": CPU,
     "gpu": GPU,
     "alfworld": ALFWORLD,
+    "guess": GUESS,
     "hotpotqa": HOTPOTQA,
     "maze": MAZE,
     "retool": RETOOL,

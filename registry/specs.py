@@ -127,4 +127,10 @@ ENVS: tuple[EnvEntry, ...] = (
         summary="a maze that is seen as an image at every turn, for vision-language models",
         data="embedded generator",
     ),
+    EnvEntry(
+        "AgentR1/GuessTheNumber-v0",
+        entry_point="agent_gym.envs.guess.env:GuessTheNumberEnv",
+        summary="a number in a range, in as few guesses as halving takes",
+        data="embedded generator",
+    ),
 )

@@ -147,8 +147,9 @@ def test_no_question_is_asked_twice(env_id: str) -> None:
             continue
         for index in range(min(len(env.tasks[split]), 2_000)):
             observation, info = env.reset(seed=0, options={"split": split, "index": index})
-            # ALFWorld's tasks also differ in where things lie, which is seen only when it is looked for.
-            hidden = str(getattr(getattr(env, "_game", None), "start", ""))
+            # ALFWorld's tasks also differ in where things lie, which is seen only when it is looked for, and those of a
+            # game in the number to be found.
+            hidden = str(getattr(getattr(env, "_game", None), "start", getattr(env, "_wanted", "")))
             shown = observation, hidden, *(image.digest for image in images_of(info["messages"]))
             # Train is a stream, of which only the beginning is looked at here: it may repeat itself and nothing else.
             assert seen.get(shown, "train") == split == "train" or shown not in seen, f"{split}/{index}: {observation}"
