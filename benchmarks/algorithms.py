@@ -82,7 +82,7 @@ class Seed:
     """All variants of one seed, on one start and with one engine."""
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
-        from agent_gym.examples.presets import CPU
+        from agent_gym.examples.made_starts import CPU
         from agent_gym.policies.vllm import set_environment
         from agent_gym.trainers import AgentGRPOConfig
 

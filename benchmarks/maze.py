@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 
 from agent_gym.envs.maze.env import MOVES
-from agent_gym.examples.presets import MAZE
+from agent_gym.examples.made_starts import MAZE
 
 TASKS = 500
 _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}

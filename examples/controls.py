@@ -27,7 +27,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from agent_gym.evaluate import EvalResult, make_specs, summarize
-from agent_gym.examples.presets import Controls, Imitation, Preset
+from agent_gym.examples.preset import Controls, Imitation, Preset
 from agent_gym.examples.tables import estimate
 from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
@@ -35,7 +35,10 @@ from agent_gym.rollout.env_threads import close_env
 WARMUP = 0.05
 """Share of a control's CPU seconds in which its rate rises: Adam begins anew."""
 
-_HEADROOM_TASKS, _ATTEMPTS = 200, 8
+ATTEMPTS = 8
+"""At each test task where a preset has controls: there may be few, and pass@8 is the headroom of a start."""
+
+_HEADROOM_TASKS = 200
 
 
 class StepClock(TrainerCallback):
@@ -161,13 +164,13 @@ def prove_start(
     """
     facts = held_out(preset, seed)
     where, count = (preset.env_id, preset.env_kwargs), min(facts["test_tasks"], _HEADROOM_TASKS)
-    specs = make_specs(*where, split=preset.test_split, episodes=count, group_size=_ATTEMPTS, seed=seed)
-    start, most = summarize(play(specs)), f"pass@{_ATTEMPTS}"
+    specs = make_specs(*where, split=preset.test_split, episodes=count, group_size=ATTEMPTS, seed=seed)
+    start, most = summarize(play(specs)), f"pass@{ATTEMPTS}"
     passed, reward = start.measures[most], demonstrator.measures["reward"]
     found = {
         "demonstrator": {"episodes": demonstrator.episodes}
         | {"success": asdict(demonstrator.measures["episode/success"]), "reward": asdict(reward)},
-        "headroom": {"tasks": start.tasks, "attempts": _ATTEMPTS}
+        "headroom": {"tasks": start.tasks, "attempts": ATTEMPTS}
         | {"pass@1": asdict(start.measures["episode/success"]), most: asdict(passed)},
         **facts,
     }
@@ -184,8 +187,9 @@ def prove_start(
 def held_out(preset: Preset, seed: int) -> dict[str, int]:
     """Count the test tasks, those of them that differ, and those that also occur in training.
 
-    Two tasks are the same if their openings are: all messages before the policy's first turn, with their images.
-    Training tasks are those of RL and of the demonstrations.
+    Two tasks differ if what `begin` is given does, which may be hidden from the policy. Training has seen a test task
+    if it has seen its opening: all messages before the policy's first turn, with their images. Training tasks are those
+    of RL and of the demonstrations.
     """
     shown = [phase.episodes for phase in preset.imitation]
     trained = None if preset.train_tasks is None else max([preset.train_tasks, *shown])
@@ -193,14 +197,20 @@ def held_out(preset: Preset, seed: int) -> dict[str, int]:
         _openings(preset, preset.test_split, preset.test_tasks, seed),
         _openings(preset, "train", trained, seed),
     )
-    different = set(test)
-    found = {"test_tasks": len(test), "distinct_test_tasks": len(different)}
-    return found | {"training_tasks": len(train), "test_tasks_in_training": len(different & set(train))}
+    seen = {opening for opening, _ in train}
+    found = {"test_tasks": len(test), "distinct_test_tasks": len(set(test))}
+    return found | {
+        "training_tasks": len(train),
+        "test_tasks_in_training": sum(opening in seen for opening, _ in set(test)),
+    }
 
 
-def _openings(preset: Preset, split: str, tasks: int | None, seed: int) -> list[str]:
+def _openings(preset: Preset, split: str, tasks: int | None, seed: int) -> list[tuple[str, str]]:
+    """The opening of each task, and the task."""
     specs = make_specs(preset.env_id, preset.env_kwargs, split=split, episodes=tasks, seed=seed)
     env = make_env(preset.env_id, preset.env_kwargs)
+    given = env.get_wrapper_attr("tasks")[split]
     opened: list[Mapping[str, Any]] = [env.reset(seed=spec.seed, options=spec.options)[1] for spec in specs]
     close_env(env)
-    return [json.dumps(info["messages"], default=lambda image: image.digest) for info in opened]
+    messages = [json.dumps(info["messages"], default=lambda image: image.digest) for info in opened]
+    return [(one, repr(given[spec.index])) for one, spec in zip(messages, specs, strict=True)]

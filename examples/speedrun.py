@@ -26,10 +26,11 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
-from agent_gym.examples.controls import StepClock, UntilUsedUp, endless, imitate_itself, prove_start
+from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.examples.dashboard import tool_calls, watch
 from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
-from agent_gym.examples.presets import PRESETS, Controls, Preset
+from agent_gym.examples.preset import Controls, Preset
+from agent_gym.examples.presets import PRESETS
 from agent_gym.examples.tables import differences, differences_table, over_seeds, policies, run_of, seeds_table
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.policies.processors import load_encoder, model_class
@@ -192,9 +193,11 @@ class _Speedrun:
     def _evaluate(self, name: str, model: Any) -> None:
         """Play the test tasks, greedily and sampled."""
         p = self.preset
-        specs = make_specs(p.env_id, p.env_kwargs, split=p.test_split, episodes=p.test_tasks, seed=self.seed)
+        where: Any = {"split": p.test_split, "episodes": p.test_tasks, "seed": self.seed}
+        attempts = ATTEMPTS if p.controls else 1
         with self._runner() as runner:
-            for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+            for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, attempts)):
+                specs = make_specs(p.env_id, p.env_kwargs, group_size=size, **where)
                 episodes = self._timed("evaluation", self._play, runner, model, specs, temperature)
                 result = summarize(episodes)
                 self.rows.append((name, decoding, result))

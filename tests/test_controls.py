@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.examples.controls import UntilUsedUp, best_attempts, endless, imitate_itself, rate_at  # noqa: E402
 from agent_gym.examples.imitation import imitation_settings  # noqa: E402
-from agent_gym.examples.presets import CPU, Controls  # noqa: E402
+from agent_gym.examples.made_starts import CPU  # noqa: E402
+from agent_gym.examples.preset import Controls  # noqa: E402
 from agent_gym.examples.tables import differences, over_seeds, run_of, seeds_table  # noqa: E402
 from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Step  # noqa: E402

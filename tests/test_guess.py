@@ -45,7 +45,7 @@ def test_no_range_of_a_split_is_in_another_one() -> None:
     env = gymnasium.make("AgentR1/GuessTheNumber-v0", ranges=12, size=7).unwrapped
     ranges = {split: {task[:2] for task in tasks} for split, tasks in env.tasks.items()}
     assert sorted(itertools.chain.from_iterable(ranges.values())) == [(low, low + 6) for low in range(1, 13)]
-    assert {split: len(set(env.tasks[split])) for split in ranges} == {"train": 42, "validation": 21, "test": 21}
+    assert {split: len(set(env.tasks[split])) for split in ranges} == {"train": 49, "validation": 14, "test": 21}
 
 
 def test_what_it_does_not_take_is_named() -> None:
@@ -55,5 +55,5 @@ def test_what_it_does_not_take_is_named() -> None:
     for task in ((1, 15, 16), "8", (1, 15, True)):
         with pytest.raises(ConfigError, match="a task"):
             env.reset(options={"task": task})
-    with pytest.raises(ConfigError, match="ranges is 3"):
-        GuessTheNumberEnv(ranges=3)
+    with pytest.raises(ConfigError, match="ranges is 4"):
+        GuessTheNumberEnv(ranges=4)

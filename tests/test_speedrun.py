@@ -20,7 +20,9 @@ from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
-from agent_gym.examples.presets import CPU, PRESETS, RETOOL, Controls, Imitation  # noqa: E402
+from agent_gym.examples.made_starts import CPU, RETOOL  # noqa: E402
+from agent_gym.examples.preset import Controls, Imitation  # noqa: E402
+from agent_gym.examples.presets import PRESETS  # noqa: E402
 from agent_gym.examples.speedrun import run_seeds, run_speedrun  # noqa: E402
 from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.rollout import read_trajectories  # noqa: E402

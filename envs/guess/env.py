@@ -18,7 +18,7 @@ from agent_gym.errors import ConfigError, whole_number
 _SMALLER = 0.6
 """How likely the expert in style "low" takes a number in comparison with the next smaller one."""
 _STYLES = ("default", "low")
-_REPEATS = 100
+_REPEATS = 50
 
 
 class GuessTheNumberEnv(TextEnv):
@@ -43,16 +43,16 @@ class GuessTheNumberEnv(TextEnv):
 
     ## Arguments
     - `size`: how many numbers a range has, 2 to 100.
-    - `ranges`: how many ranges there are, 4 to 100: they begin with 1, 2, 3 and so on.
+    - `ranges`: how many ranges there are, 5 to 100: they begin with 1, 2, 3 and so on.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     ## Ids
     `AgentR1/GuessTheNumber-v0` (15 numbers, 4 guesses).
 
     ## Data
-    A task is a range and a number in it. Ranges that begin with 1, 3, 5, ... are those of train; of the others, which
-    training never shows, each second one is of test, and the rest of validation. In these each task occurs once. Train
-    repeats its tasks 100 times, since an expert that guesses by chance plays them in many ways.
+    A task is a range and a number in it. Of five ranges in a row three are those of train; training never shows the
+    second one, which is of test, and the fourth one, which is of validation. In these each task occurs once. Train
+    repeats its tasks 50 times, since an expert that guesses by chance plays them in many ways.
 
     ## References
     None: a task of this project. A game of the same name, with one range, is in GEM (axon-rl/gem).
@@ -64,10 +64,11 @@ class GuessTheNumberEnv(TextEnv):
     reward_weights: ClassVar[Mapping[str, float]] = {"found": 1.0}
     default_system_prompt: ClassVar[str] = "Guess the number. Write the number only."
 
-    def __init__(self, *, size: int = 15, ranges: int = 9, max_turns: int = 4, **kwargs: Any) -> None:
+    def __init__(self, *, size: int = 15, ranges: int = 30, max_turns: int = 4, **kwargs: Any) -> None:
         size = whole_number("size", size, 2, 100)
-        starts = range(1, whole_number("ranges", ranges, 4, 100) + 1)
-        split = {"train": starts[::2], "validation": starts[3::4], "test": starts[1::4]}
+        starts = range(1, whole_number("ranges", ranges, 5, 100) + 1)
+        split = {"validation": starts[3::5], "test": starts[1::5]}
+        split = {"train": [low for low in starts if all(low not in held for held in split.values())], **split}
         tasks = {
             name: [(low, low + size - 1, low + i) for low, i in itertools.product(chosen, range(size))]
             for name, chosen in split.items()
