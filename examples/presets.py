@@ -12,7 +12,8 @@ from agent_gym.rollout import make_env
 
 GUESS = Preset(
     env_id="AgentR1/GuessTheNumber-v0",
-    env_kwargs={"system_prompt": ""},
+    # With few ranges (five in training) the policy learned those by heart and failed in all others.
+    env_kwargs={"system_prompt": "", "ranges": 30},
     # A number is one token, so that a guess is one decision.
     tiny={"vocab_size": 320, "frames": (*map(str, range(1, 100)), "higher: ", "lower: ", "no: ", " to ")},
     imitation=(

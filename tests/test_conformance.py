@@ -162,6 +162,8 @@ def test_no_question_is_asked_twice(env_id: str) -> None:
 @every_id
 def test_gold_never_shows(env_id: str) -> None:
     """Play badly on tasks whose gold answer could not stand anywhere by chance, and does not in the question."""
+    if env_id == "AgentR1/GuessTheNumber-v0":
+        pytest.skip("the number to be found stands in ranges, too; tests/test_guess.py compares each answer as a whole")
     env = gymnasium.make(env_id)
     checked = 0
     for index in range(400):

@@ -64,7 +64,7 @@ class GuessTheNumberEnv(TextEnv):
     reward_weights: ClassVar[Mapping[str, float]] = {"found": 1.0}
     default_system_prompt: ClassVar[str] = "Guess the number. Write the number only."
 
-    def __init__(self, *, size: int = 15, ranges: int = 30, max_turns: int = 4, **kwargs: Any) -> None:
+    def __init__(self, *, size: int = 15, ranges: int = 35, max_turns: int = 4, **kwargs: Any) -> None:
         size = whole_number("size", size, 2, 100)
         starts = range(1, whole_number("ranges", ranges, 5, 100) + 1)
         split = {"validation": starts[3::5], "test": starts[1::5]}
