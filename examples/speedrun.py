@@ -23,6 +23,7 @@ from transformers import PrinterCallback
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
@@ -92,6 +93,14 @@ def run_seeds(
     return found
 
 
+RARE = 0.02
+RARE_SUCCESS = """\
+fewer than 2% of the sampled episodes succeed, so that RL has little to compare and may learn nothing. What helps:
+          a longer imitation (`steps` and `episodes` of `Imitation`), above all where names are copied;
+          one token for what is always written in the same words (`tiny={"frames": ...}`); shorter texts, easier tasks.
+          Write a `Preset` as those in examples/presets.py and run it by `run_speedrun(preset)`."""
+
+
 class _Speedrun:
     """One run and its results so far."""
 
@@ -110,7 +119,7 @@ class _Speedrun:
     def run(self) -> dict[str, Any]:
         preset = self.preset
         self.log(f"{preset.env_id}, seed {self.seed}")
-        source = preset.model
+        source = None if preset.model is None else model_source(preset.model)
         if source is None:
             make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
             options = {"seed": self.seed, **preset.tiny}
@@ -147,6 +156,8 @@ class _Speedrun:
             self.shown.append(self._timed("imitation", imitate, *what))
             self._evaluate(phase.name, self.model)
         if preset.imitation:
+            if self.rows[-1][-1].success < RARE:
+                self.log(RARE_SUCCESS)
             self._save(self.model, "sft")
         else:
             self._evaluate("before RL", self.model)
