@@ -67,11 +67,11 @@ class GuessTheNumberEnv(TextEnv):
     def __init__(self, *, size: int = 15, ranges: int = 35, max_turns: int = 4, **kwargs: Any) -> None:
         size = whole_number("size", size, 2, 100)
         starts = range(1, whole_number("ranges", ranges, 5, 100) + 1)
-        split = {"validation": starts[3::5], "test": starts[1::5]}
-        split = {"train": [low for low in starts if all(low not in held for held in split.values())], **split}
+        held_out = {"validation": starts[3::5], "test": starts[1::5]}
+        shown = [low for low in starts if not any(low in held for held in held_out.values())]
         tasks = {
             name: [(low, low + size - 1, low + i) for low, i in itertools.product(chosen, range(size))]
-            for name, chosen in split.items()
+            for name, chosen in {"train": shown, **held_out}.items()
         }
         tasks["train"] *= _REPEATS
         super().__init__(tasks, max_turns=max_turns, **kwargs)
