@@ -90,5 +90,5 @@ class Progress(TrainerCallback):
         elif "reward" in logs:
             times = f"rollout {logs['time/rollout']:.1f} s  update {logs['time/update']:.1f} s"
             self._log(f"{step}reward {logs['reward']:.3f}  turns {logs['episode/turns']:.2f}  {times}")
-        elif "mean_token_accuracy" in logs:  # of SFT; steps of GRPO without a rollout are not worth a line
+        elif "loss" in logs and "mean_token_accuracy" in logs:  # of SFT: not its last log, nor GRPO without a rollout
             self._log(f"{step}loss {float(logs['loss']):.3f}")

@@ -1,4 +1,4 @@
-"""What a speedrun is told: a task, a model, phases of imitation, GRPO, controls; and what all tiny models share."""
+"""What a speedrun consists of: a task, a model, phases of imitation, GRPO, controls; and what all tiny models share."""
 
 from __future__ import annotations
 

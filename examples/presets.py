@@ -12,7 +12,7 @@ from agent_gym.rollout import make_env
 
 GUESS = Preset(
     env_id="AgentR1/GuessTheNumber-v0",
-    # With few ranges (five in training) the policy learned those by heart and failed in all others.
+    # Enough that training cannot be served by knowing each range by heart.
     env_kwargs={"system_prompt": "", "ranges": 30},
     # A number is one token, so that a guess is one decision.
     tiny={"vocab_size": 320, "frames": (*map(str, range(1, 100)), "higher: ", "lower: ", "no: ", " to ")},

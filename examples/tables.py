@@ -23,19 +23,20 @@ _NO_REWARDS = Difference(0.0, 0.0, 0.0, None, None, 1.0, "permutation")  # `comp
 
 def policies(rows: Iterable[tuple[str, str, EvalResult]], *, rewards: bool) -> str:
     """Return a row per policy and way of decoding: success, calls and turns, and with `rewards` the mean reward."""
-    head, lines = ["policy", "decoding", "success", "reward"], list[str]()
-    widths = [32, 8, 24, 24]
+    widths = {"policy": 32, "decoding": 8, "success": 24} | ({"reward": 24} if rewards else {})
+
+    def line(cells: Iterable[str], calls: str, turns: str) -> str:
+        return f"| {' | '.join(map(str.ljust, cells, widths.values()))} | {calls} | {turns} |"
+
+    rule = "".join(f"|{'-' * (width + 2)}" for width in [*widths.values(), 5, 5]) + "|"
+    lines = [line(widths, "calls", "turns"), rule]
     for name, decoding, result in rows:
-        share = f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"
-        cells = [name, decoding, share, estimate("reward", result.measures["reward"]) if result.episodes else "-"][
-            : 4 if rewards else 3
-        ]
+        cells = [name, decoding, f"{result.success:6.1%} [{result.low:5.1%}, {result.high:5.1%}]"]
+        if rewards:
+            cells.append(estimate("reward", result.measures["reward"]) if result.episodes else "-")
         calls, turns = tool_calls(result.metrics), result.metrics["episode/turns"]
-        lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} | {calls:5.2f} | {turns:5.2f} |")
-    columns = head[: 4 if rewards else 3]
-    title = f"| {' | '.join(map(str.ljust, columns, widths))} | calls | turns |"
-    rule = "".join(f"|{'-' * (width + 2)}" for width in widths[: len(columns)]) + f"|{'-' * 7}|{'-' * 7}|"
-    return "\n".join([title, rule, *lines])
+        lines.append(line(cells, f"{calls:5.2f}", f"{turns:5.2f}"))
+    return "\n".join(lines)
 
 
 def run_of(name: str, episodes: Sequence[Episode]) -> Run:

@@ -66,8 +66,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert 0.5 * total < sum(seconds.values()) <= total
     assert set(seconds) == {"model", "engine start", "imitation", "evaluation", "GRPO"}
     assert "split test, seed 1. Success with 95% Wilson intervals." in printed
-    rare = results["results"][3]["success"] < 0.02  # of the policy that RL begins with, sampled
-    assert rare == ("RL has little to compare" in printed)
+    assert results["results"][3]["success"] == 0.0 and "RL has little to compare" in printed
     assert "step   0  dev success" in printed and "step   3  reward" in printed
 
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
