@@ -2,7 +2,7 @@
 
 They answer without the tool, or give up at once. RL has to find out whether the better way is worth its turns. Such a
 start shows that RL works, and says little about what it is worth: forty steps of imitation were unlearned. The preset
-`guess` begins with an imitation of a poor player and has controls.
+`bisect` begins with an imitation of a poor player and has controls.
 """
 
 from __future__ import annotations

@@ -10,39 +10,37 @@ from agent_gym.examples.made_starts import ALFWORLD, CPU, HOTPOTQA, MAZE, RETOOL
 from agent_gym.examples.preset import ADAM, TINY_GRPO, Controls, Imitation, Preset, hold_then_decay
 from agent_gym.rollout import make_env
 
-GUESS = Preset(
-    env_id="AgentR1/GuessTheNumber-v0",
-    # Enough that training cannot be served by knowing each range by heart.
-    env_kwargs={"system_prompt": "", "ranges": 30},
-    # A number is one token, so that a guess is one decision.
-    tiny={"vocab_size": 320, "frames": (*map(str, range(1, 100)), "higher: ", "lower: ", "no: ", " to ")},
+BISECT = Preset(
+    env_id="AgentR1/Bisect-v0",
+    env_kwargs={"system_prompt": ""},
+    # A number is one token, so that the choice of a commit is one decision.
+    tiny={"vocab_size": 320, "frames": (*map(str, range(1, 33)), "good: ", "bad: ", " left")},
     imitation=(
         Imitation(
             name="imitation",
-            episodes=3000,
-            steps=600,
+            episodes=2000,
+            steps=300,
             batch=24,
-            settings={"learning_rate": 4e-3, **hold_then_decay(300), **ADAM},
-            styles={"low": 1.0},
+            settings={"learning_rate": 4e-3, **hold_then_decay(150), **ADAM},
+            styles={"newest": 1.0},
         ),
     ),
     controls=Controls(more_sft_rate=1e-3, self_imitation_rate=1e-3),
-    dev_tasks=90,
+    dev_tasks=72,
     test_tasks=None,
     grpo={
         **TINY_GRPO,
-        "max_steps": 160,
+        "max_steps": 144,
         "num_iterations": 4,  # a rollout costs more than an update
-        "per_device_train_batch_size": 256,
-        "micro_batch_size": 256,
-        "max_num_seqs": 256,
+        "per_device_train_batch_size": 128,
+        "micro_batch_size": 128,
         "learning_rate": 1e-3,
         "max_turn_tokens": 4,
-        "max_episode_tokens": 100,
-        "eval_steps": 20,
+        "max_episode_tokens": 120,
+        "eval_steps": 16,
     },
 )
-"""A number in a range: from a poor player's way of searching to a better one than its teacher's."""
+"""Which commit broke the tests: from the imitation of a poor way of searching to a better one than its teacher's."""
 
 GPU = Preset(
     env_id="AgentR1/GSM8K-v0",
@@ -77,7 +75,7 @@ PRESETS = {
     "cpu": CPU,
     "gpu": GPU,
     "alfworld": ALFWORLD,
-    "guess": GUESS,
+    "bisect": BISECT,
     "hotpotqa": HOTPOTQA,
     "maze": MAZE,
     "retool": RETOOL,

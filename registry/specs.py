@@ -128,9 +128,9 @@ ENVS: tuple[EnvEntry, ...] = (
         data="embedded generator",
     ),
     EnvEntry(
-        "AgentR1/GuessTheNumber-v0",
-        entry_point="agent_gym.envs.guess.env:GuessTheNumberEnv",
-        summary="a number in a range, in as few guesses as halving takes",
+        "AgentR1/Bisect-v0",
+        entry_point="agent_gym.envs.bisect.env:BisectEnv",
+        summary="which commit broke the tests, in as few tests as halving takes",
         data="embedded generator",
     ),
 )

@@ -87,10 +87,10 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag(
         "--preset",
         "cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
-        "GSM8K; the others as cpu: alfworld, learning to look for things; guess, learning to halve, with controls; "
+        "GSM8K; the others as cpu: alfworld, learning to look for things; bisect, learning to halve, with controls; "
         "hotpotqa, learning to search; maze, with a model that reads images; retool, learning to run programs; "
         "webshop, learning to shop",
-        choices=("cpu", "gpu", "alfworld", "guess", "hotpotqa", "maze", "retool", "webshop"),
+        choices=("cpu", "gpu", "alfworld", "bisect", "hotpotqa", "maze", "retool", "webshop"),
         default="cpu",
     )
     parser.flag("--env ID", "an environment of your own instead of a preset's, with an expert")

@@ -1,0 +1,119 @@
+"""Bisection: which of many commits broke the tests, found in as few tests as halving takes.
+
+The smallest task in which a policy can learn to search better than its teacher. No single episode shows how: a poor
+choice of what to test may have luck. What pays on average, to halve what is left, has to be found out by comparing many
+episodes. What to test next depends on nothing but how many commits are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, whole_number
+
+_OLDER = 0.6
+"""How likely the expert in style "newest" tests a commit in comparison with the next newer one."""
+_STYLES = ("default", "newest")
+_REPEATS = 20
+
+
+class BisectEnv(TextEnv):
+    """Find the commit that broke the tests, in as few tests as halving takes.
+
+    ## Description
+    One of some commits broke the tests, and all that follow it fail, too. The policy chooses which commit is tested. If
+    the test fails, this commit and the older ones are left; if it passes, the newer ones. Halving what is left finds
+    one of 32 commits in 5 tests.
+
+    ## Observation
+    `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left then; they are
+    numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one. When a single
+    commit is left, it is found, and the answer is empty.
+
+    ## Action
+    The number of a commit, for example "8". To test the newest one tells nothing: it is known to be bad.
+
+    ## Reward
+    `found` (weight 1): a single commit is left.
+
+    ## Episode end
+    `terminated` when the commit is found, `truncated` after `max_turns` tests. `is_success` is `found`.
+
+    ## Arguments
+    - `size`: the most commits of a task, 16 to 999. A task has more than half as many.
+    - `max_turns`: tests at most; by default as many as halving `size` commits takes.
+    - everything `TextEnv` takes: split, system_prompt, reward_weights, tokenizer, render_mode.
+
+    ## Ids
+    `AgentR1/Bisect-v0` (17 to 32 commits, 5 tests).
+
+    ## Data
+    A task is a number of commits and the bad one among them. Of four numbers of commits in a row, the second one is of
+    test, the fourth one of validation, and no episode of training begins with these. In them each task occurs once.
+    Train repeats its tasks 20 times, since an expert that chooses by chance plays them in many ways.
+
+    ## References
+    None: a task of this project, after `git bisect`.
+
+    ## Versions
+    v0: first version.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"found": 1.0}
+    default_system_prompt: ClassVar[str] = (
+        "One of the commits broke the tests, and those after it fail, too. Find it by few tests: write the number of "
+        "the commit to test next, and nothing else. 1 is the oldest of those that are left."
+    )
+
+    def __init__(self, *, size: int = 32, max_turns: int | None = None, **kwargs: Any) -> None:
+        size = whole_number("size", size, 16, 999)
+        counts = range(size // 2 + 1, size + 1)
+        # The largest number is shown, whichever split it would be of: what lies between can be learned, not what lies
+        # beyond.
+        held_out = {"validation": [n for n in counts[3::4] if n < size], "test": [n for n in counts[1::4] if n < size]}
+        shown = [n for n in counts if not any(n in held for held in held_out.values())]
+        tasks = {
+            name: [(n, bad) for n in chosen for bad in range(1, n + 1)]
+            for name, chosen in {"train": shown, **held_out}.items()
+        }
+        tasks["train"] *= _REPEATS
+        turns = (size - 1).bit_length() if max_turns is None else max_turns
+        super().__init__(tasks, max_turns=turns, **kwargs)
+        self._left, self._bad = 0, 0
+
+    def begin(self, task: Any) -> str:
+        if not (isinstance(task, tuple | list) and len(task) == 2 and all(type(one) is int for one in task)):
+            raise ConfigError(f"a task is a number of commits and the bad one, as (20, 8), got {task!r:.80}")
+        self._left, self._bad = task
+        if not 1 <= self._bad <= self._left or self._left < 2:
+            raise ConfigError(f"a task is 2 commits or more and the bad one among them, as (20, 8), got {task!r:.80}")
+        return f"{self._left} left"
+
+    def respond(self, action: str) -> Reply:
+        text = action.strip()
+        tested = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+        if not 1 <= tested <= self._left:
+            return Reply(f"Write a number from 1 to {self._left}.", terms={"found": 0.0}, error="no such commit")
+        if self._bad <= tested:
+            word, self._left = "bad", tested
+        else:
+            word, self._left, self._bad = "good", self._left - tested, self._bad - tested
+        if self._left == 1:
+            return Reply(terms={"found": 1.0}, terminated=True, success=True)
+        return Reply(f"{word}: {self._left} left", terms={"found": 0.0})
+
+    def expert_action(self, style: str = "default") -> str:
+        """Halve what is left; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
+        if style not in _STYLES:
+            raise ConfigError(f"the expert of Bisect has no style {style!r}; known: {', '.join(_STYLES)}")
+        if style == "default":
+            return str(self._left // 2)
+        weights = _OLDER ** np.arange(self._left - 1)
+        return str(self._left - 1 - int(self.np_random.choice(len(weights), p=weights / weights.sum())))
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        return str(int(rng.integers(1, self._left + 1)))

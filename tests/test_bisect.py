@@ -1,0 +1,66 @@
+"""Bisect: what each test is answered, who finds how much, and that training begins with no number of a test."""
+
+from __future__ import annotations
+
+import itertools
+
+import gymnasium
+import pytest
+
+from agent_gym.envs.bisect.env import BisectEnv
+from agent_gym.errors import ConfigError
+
+
+def found(env: BisectEnv, index: int, style: str, seed: int = 0) -> bool:
+    env.reset(seed=seed, options={"split": "test", "index": index})
+    while True:
+        *_, terminated, truncated, info = env.step(env.expert_action(style))
+        if terminated or truncated:
+            return info["is_success"]
+
+
+@pytest.mark.parametrize("size", [16, 20, 32, 100])
+def test_halving_finds_every_commit(size: int) -> None:
+    env = BisectEnv(size=size)
+    assert all(found(env, index, "default") for index in range(len(env.tasks["test"])))
+
+
+def test_a_poor_player_finds_a_third() -> None:
+    env = BisectEnv()
+    lucky = [found(env, i, "newest", seed) for seed, i in itertools.product(range(30), range(len(env.tasks["test"])))]
+    assert sum(lucky) / len(lucky) == pytest.approx(0.335, abs=0.03)  # three standard errors
+
+
+def test_each_test_is_answered_with_what_is_left() -> None:
+    env = BisectEnv(max_turns=8)
+    assert env.reset(options={"task": (20, 8)})[0].endswith("\n\n20 left")
+    answers = {
+        "12": "bad: 12 left", "0": "Write a number from 1 to 12.", "13": "Write a number from 1 to 12.",
+        "12 ": "bad: 12 left", "٣": "Write a number from 1 to 12.", "5": "good: 7 left", "1": "good: 6 left",
+    }  # fmt: skip
+    for action, answer in answers.items():
+        observation, reward, terminated, truncated, _ = env.step(action)
+        assert (observation, reward, terminated, truncated) == (answer, 0.0, False, False), action
+    assert env.step("2")[:4] == ("bad: 2 left", 0.0, False, True)  # the eighth test is the last one
+    env.reset(options={"task": (4, 2)})
+    env.step("2")
+    observation, reward, terminated, _, info = env.step("1")
+    assert (observation, reward, terminated, info["is_success"]) == ("", 1.0, True, True)
+
+
+def test_no_number_of_commits_is_in_two_splits() -> None:
+    env = gymnasium.make("AgentR1/Bisect-v0").unwrapped
+    counts = {split: {n for n, _ in tasks} for split, tasks in env.tasks.items()}
+    assert sorted(itertools.chain.from_iterable(counts.values())) == list(range(17, 33))
+    assert {split: len(set(env.tasks[split])) for split in counts} == {"train": 224, "validation": 72, "test": 96}
+
+
+def test_what_it_does_not_take_is_named() -> None:
+    env = BisectEnv()
+    with pytest.raises(ConfigError, match="no style 'fast'; known: default, newest"):
+        env.expert_action("fast")
+    for task in ((20, 21), (20, 0), (1, 1), "8", (15, True)):
+        with pytest.raises(ConfigError, match="a task"):
+            env.reset(options={"task": task})
+    with pytest.raises(ConfigError, match="size is 8"):
+        BisectEnv(size=8)
