@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 from transformers import ProgressCallback, TrainerCallback
 
+from agent_gym.examples.tables import tool_calls
 from agent_gym.viewer import CurvePoint, plot_curve
 from agent_gym.viewer.curve import render_curve
 
@@ -189,6 +190,12 @@ def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], di
     return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
 
 
-def tool_calls(metrics: Mapping[str, float]) -> float:
-    """Tool calls per episode, whatever the tools."""
-    return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
+def evaluations(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return a record per evaluated step of a log history: success with its interval, and what an episode held."""
+    logs = {log["step"]: log for log in history if "eval_success" in log}
+    per_episode = {name: f"eval_episode/{name}" for name in ("turns", "tool_calls", "tokens")}
+    return [
+        {"step": step, "success": log["eval_success"], "low": log["eval_success_low"], "high": log["eval_success_high"]}
+        | {name: log[key] for name, key in per_episode.items()}
+        for step, log in sorted(logs.items())
+    ]

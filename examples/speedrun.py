@@ -28,11 +28,20 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
 from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
-from agent_gym.examples.dashboard import tool_calls, watch
+from agent_gym.examples.dashboard import evaluations, watch
+from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
 from agent_gym.examples.preset import Controls, Preset
 from agent_gym.examples.presets import PRESETS
-from agent_gym.examples.tables import differences, differences_table, over_seeds, policies, run_of, seeds_table
+from agent_gym.examples.tables import (
+    differences,
+    differences_table,
+    over_seeds,
+    policies,
+    run_of,
+    seeds_table,
+    tool_calls,
+)
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
@@ -85,11 +94,14 @@ def run_seeds(
 
     Returns:
         What seeds.json holds: means over seeds with intervals, and the values of each seed (`tables.over_seeds`).
+        Beside it stand figure.png and figure.svg (`figure.draw`).
     """
     folder = Path(output_dir)
-    found = over_seeds([run_speedrun(preset, seed, folder / f"seed_{seed}", engine=engine) for seed in seeds])
+    results = [run_speedrun(preset, seed, folder / f"seed_{seed}", engine=engine) for seed in seeds]
+    found = over_seeds(results)
     (folder / "seeds.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print(f"\n{seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}")
+    picture, vectors = draw(over_runs(results), folder / "figure.png")
+    print(f"\n{seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}\nfigure        {picture}, {vectors.name}")
     return found
 
 
@@ -111,6 +123,7 @@ class _Speedrun:
         self.runs: dict[tuple[str, str], Run] = {}
         self.shown: list[Demonstrations] = []
         self.more: dict[str, Any] = {}  # of results.json, for a preset with controls
+        self.dev: dict[str, Any] = {"split": preset.dev_split, "tasks": preset.dev_tasks}  # of results.json
         self.begin = time.perf_counter()
 
     def log(self, text: str) -> None:
@@ -167,6 +180,7 @@ class _Speedrun:
                 self.more["start"], lines = self._timed("evaluation", prove_start, *facts)
             for line in lines:
                 self.log(line)
+        self.dev |= {"decoding": "sampled" if self.args.eval_temperature else "greedy", "start": self.rows[-1][0]}
         used = self._timed("GRPO", self._train)
         self._evaluate(RL, self.model)
         if preset.controls:
@@ -216,6 +230,17 @@ class _Speedrun:
                 played = f"success {result} test tasks, {tool_calls(result.metrics):.2f} tool calls per episode"
                 self.log(f"{name}, {decoding}: {played}")
 
+    def _evaluate_control(self, name: str, model: Any) -> None:
+        """Play the test tasks, and the dev tasks as the evaluations during RL do."""
+        self._evaluate(name, model)
+        p = self.preset
+        where: Any = {"split": p.dev_split, "episodes": p.dev_tasks, "seed": self.seed}
+        with self._runner() as runner:
+            specs = make_specs(p.env_id, p.env_kwargs, **where)
+            found = summarize(self._timed("evaluation", self._play, runner, model, specs, self.args.eval_temperature))
+        record = {"policy": name, "success": found.success, "low": found.low, "high": found.high}
+        self.dev.setdefault("controls", []).append(record)
+
     def _train(self) -> float:
         """Train by GRPO and return the CPU seconds of its steps."""
         preset, clock = self.preset, StepClock()
@@ -236,6 +261,7 @@ class _Speedrun:
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
+        self.dev["evaluations"] = evaluations(trainer.state.log_history)
         trainer.save_model()
         return clock.seconds
 
@@ -252,7 +278,7 @@ class _Speedrun:
         model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate)
         self._timed(MORE_SFT, train, more_sft, self.shown[-1].train_on, shown, clock)
         self._save(model, "more_sft")
-        self._evaluate(MORE_SFT, model)
+        self._evaluate_control(MORE_SFT, model)
 
         self.log(f"{itself}: {budget:.1f} CPU seconds, {controls.rounds} rounds")
         model, where = self._load(str(self.folder / "sft")), (preset.env_id, preset.env_kwargs)
@@ -264,7 +290,7 @@ class _Speedrun:
             played = f"{one.succeeded} of {one.played} episodes succeeded"
             self.log(f"round {number}: {played}, {one.kept} tasks imitated in {one.steps} steps")
         self._save(model, "self_imitation")
-        self._evaluate(itself, model)
+        self._evaluate_control(itself, model)
 
         used = sum(one.playing_seconds + one.training_seconds for one in rounds)
         self.more["cpu_seconds"] = {RL: budget, MORE_SFT: clock.seconds, itself: used}
@@ -283,6 +309,7 @@ class _Speedrun:
                 | {"episodes": r.episodes, "failed": r.failed, "reward": r.reward, "metrics": r.metrics}
                 for name, decoding, r in self.rows
             ],
+            "dev": self.dev,
             **self.more,
             "seconds": {**self.seconds, "total": time.perf_counter() - self.begin},
         }

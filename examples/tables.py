@@ -14,7 +14,6 @@ from agent_gym.evaluate import EvalResult, Measure
 from agent_gym.evaluate.compare import Run, compare
 from agent_gym.evaluate.report import align
 from agent_gym.evaluate.statistics import Difference, mean
-from agent_gym.examples.dashboard import tool_calls
 from agent_gym.rollout import Episode
 
 MEASURES = {"success": "episode/success", "reward": "reward"}
@@ -37,6 +36,11 @@ def policies(rows: Iterable[tuple[str, str, EvalResult]], *, rewards: bool) -> s
         calls, turns = tool_calls(result.metrics), result.metrics["episode/turns"]
         lines.append(line(cells, f"{calls:5.2f}", f"{turns:5.2f}"))
     return "\n".join(lines)
+
+
+def tool_calls(metrics: Mapping[str, float]) -> float:
+    """Tool calls per episode, whatever the tools."""
+    return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
 
 
 def run_of(name: str, episodes: Sequence[Episode]) -> Run:
@@ -84,14 +88,14 @@ def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = results[0]
     rows = [
         {"policy": row["policy"], "decoding": row["decoding"]}
-        | {measure: _over([run["results"][i][measure] for run in results]) for measure in MEASURES}
+        | {measure: over([run["results"][i][measure] for run in results]) for measure in MEASURES}
         for i, row in enumerate(first["results"])
     ]
     paired = list[dict[str, Any]]()
     for record in first.get("differences", []):
         names = {key: record[key] for key in ("policy", "against", "decoding", "measure")}
         values = [r["difference"] for run in results for r in run["differences"] if names.items() <= r.items()]
-        found = _over(values)
+        found = over(values)
         paired.append({**names, "difference": found.pop("mean"), **found})
     return {
         "preset": first["preset"],
@@ -111,7 +115,8 @@ def seeds_table(found: Mapping[str, Any]) -> str:
     return "\n\n".join([*parts, *([differences_table(found["differences"])] if found["differences"] else [])])
 
 
-def _over(values: Sequence[float]) -> dict[str, Any]:
+def over(values: Sequence[float]) -> dict[str, Any]:
+    """Return "mean", "low", "high" (Student's 95% interval, None where the seeds agree or are one) and "values"."""
     measure = mean(values, [1] * len(values))
     return {"mean": measure.value, "low": measure.low, "high": measure.high, "values": list(values)}
 

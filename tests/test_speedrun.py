@@ -19,13 +19,15 @@ from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
+from agent_gym.examples.figure import draw_figure  # noqa: E402
 from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
 from agent_gym.examples.made_starts import CPU, RETOOL  # noqa: E402
 from agent_gym.examples.preset import Controls, Imitation  # noqa: E402
 from agent_gym.examples.presets import PRESETS  # noqa: E402
 from agent_gym.examples.speedrun import run_seeds, run_speedrun  # noqa: E402
 from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
-from agent_gym.rollout import read_trajectories  # noqa: E402
+from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
+from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes  # noqa: E402
 
@@ -89,15 +91,39 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     # RL moves its weights, though no episode of a miniature is better than another.
     grpo = {**MINI.grpo, "entropy_coef": 0.1, "warmup_steps": 0}
     preset = dataclasses.replace(MINI, controls=controls, test_split="train", grpo=grpo)
-    found = run_seeds(preset, (1,), tmp_path, engine="transformers")
+    found = run_seeds(preset, (1, 2), tmp_path, engine="transformers")
     printed = capfd.readouterr().out
     names = ["imitation", "mixture", "GRPO policy", "more SFT", "best-of-2 self-imitation"]
     rows = [(name, decoding) for name in names for decoding in ("greedy", "sampled")]
     assert [(row["policy"], row["decoding"]) for row in found["results"]] == rows
-    assert found == json.loads((tmp_path / "seeds.json").read_text()) and found["seeds"] == [1]
+    assert found == json.loads((tmp_path / "seeds.json").read_text()) and found["seeds"] == [1, 2]
 
     results = json.loads((tmp_path / "seed_1" / "results.json").read_text())
     assert [row["reward"]["values"][0] for row in found["results"]] == [row["reward"] for row in results["results"]]
+    drawn, files = draw_figure(tmp_path)
+    assert f"figure        {files[0]}, figure.svg" in printed and [file.suffix for file in files] == [".png", ".svg"]
+    assert drawn["seeds"] == [1, 2] and drawn["steps"] == [0, 2, 3]
+    runs = [results, json.loads((tmp_path / "seed_2" / "results.json").read_text())]
+    for name in ("success", "tokens", "turns" if "turns" in drawn else "tool_calls"):
+        values = zip(*([record[name] for record in run["dev"]["evaluations"]] for run in runs), strict=True)
+        assert [one["values"] for one in drawn[name]] == [list(at_step) for at_step in values]
+    held_to: dict[str, list[float]] = {row["policy"]: [] for row in results["dev"]["controls"]}
+    for run in runs:
+        for row in run["dev"]["controls"]:
+            held_to[row["policy"]].append(row["success"])
+    held_to["start: mixture"] = drawn["success"][0]["values"]
+    held_to["demonstrator, on training tasks"] = [run["start"]["demonstrator"]["success"]["value"] for run in runs]
+    assert {name: one["values"] for name, one in drawn["lines"].items()} == held_to and len(held_to) == 4
+    # At a rate of 0 more SFT is the start: it has played the same dev tasks.
+    assert held_to["more SFT"] == held_to["start: mixture"]
+    for record in results["dev"]["evaluations"]:
+        path = tmp_path / "seed_1" / "grpo" / "trajectories" / f"eval_{record['step']:06d}_0.jsonl"
+        episodes = [from_record(one) for one in read_trajectories(path)]
+        assert len(episodes) == 3
+        for name in ("success", "turns", "tool_calls", "tokens"):
+            played = [episode_values(episode)[f"episode/{name}"] for episode in episodes]
+            assert record[name] == pytest.approx(sum(played) / 3)
+
     cpu = results["cpu_seconds"]
     assert min(cpu.values()) == cpu["GRPO policy"] > 0
     assert results["more_sft_steps"] > 0 and len(results["rounds"]) == 2

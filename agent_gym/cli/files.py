@@ -1,4 +1,4 @@
-"""The commands that work on trajectory files and runs: `view`, `compare`, `rescore` and `export`."""
+"""The commands that work on trajectory files and runs: `view`, `figure`, `compare`, `rescore` and `export`."""
 
 from __future__ import annotations
 
@@ -98,6 +98,21 @@ def _show(files: Sequence[Path], number: int | None) -> None:
         browse(records, console)
     else:
         console.print(episode_table(records))
+
+
+def figure(argv: Sequence[str]) -> int:
+    """Draw the runs of a speedrun as one picture: success over steps with its band, controls, tool calls, tokens."""
+    parser = Parser("figure", figure.__doc__, config=False)
+    parser.flag("folder FOLDER", "what `agent-gym speedrun --seeds 0,1,2 --output_dir FOLDER` has left")
+    parser.flag("--output FILE.png", "the picture, and beside it the same as .svg; default: FOLDER/figure.png")
+    arguments = parser.parse(argv)
+    from agent_gym.examples.figure import draw_figure
+
+    found, files = draw_figure(arguments.folder, arguments.output)
+    seeds = ", ".join(map(str, found["seeds"]))
+    print(f"seeds {seeds}" if len(found["seeds"]) > 1 else f"one seed, {seeds}: the picture has no band")
+    print(*files, sep="\n")
+    return 0
 
 
 def compare(argv: Sequence[str]) -> int:

@@ -35,6 +35,7 @@ COMMANDS = {
     "serve": ("serve:serve", "serve a search engine or a sandbox that many trainers share"),
     "export": ("files:export", "write a trained model or trajectories for others: Hugging Face folders, data sets"),
     "view": ("files:view", "turn trajectories into one HTML page"),
+    "figure": ("files:figure", "draw a speedrun over several seeds as one picture"),
     "new": ("start:new", "write a small environment of your own to start from"),
     "speedrun": ("start:speedrun", "all of it in minutes: tiny model, warm start, GRPO, results"),
 }
