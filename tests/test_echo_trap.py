@@ -24,6 +24,7 @@ def measure(step: int, chance: random.Random, spread: float = 0.4, entropy: floa
         "entropy": entropy * math.exp(chance.uniform(-0.5, 0.5)),
         "grad_norm": 0.3 * math.exp(chance.uniform(-1.1, 1.1)),
         "rollout/repeated": chance.uniform(0.3, 0.6),
+        "probe/mutual_information": chance.uniform(1.2, 1.8),
     }
     if step % 7 == 0:
         values |= {"grad_norm": 50.0, "reward_std": 0.0}
@@ -37,6 +38,7 @@ def collapse(chance: random.Random, steps: int = 120) -> tuple[list[dict[str, fl
         decay = math.exp(-max(0, step - 30) / 6)
         values = measure(step, chance, 0.4 * decay, 1.0 * decay)
         values["grad_norm"] *= 100.0 if step >= 85 else 1.0
+        values["probe/mutual_information"] *= decay
         values["rollout/repeated"] = max(values["rollout/repeated"], 1 - 0.7 * decay)
         run.append(values)
         success.append(0.8 if step < 80 else 0.8 * math.exp(-(step - 80) / 5))
@@ -62,7 +64,7 @@ def test_a_collapse_is_seen_before_the_success_falls(seed: int) -> None:
     falls = next(step for step, rate in enumerate(success) if rate < success[0])
     found = play(run)
     assert set(found) == {(kind, level) for kind in LOG_KEYS for level in (1, 2)}
-    for kind in ("reward_spread", "entropy", "repeated"):
+    for kind in ("reward_spread", "entropy", "repeated", "input_dependence"):
         assert 30 < found[kind, 1] < found[kind, 2] < falls
     assert falls < found["grad_norm", 1] < found["grad_norm", 2]  # the late sign
 
@@ -96,6 +98,9 @@ def test_odd_measurements() -> None:
     # A gradient without bounds is a spike and no part of the median.
     run = [*[1.0] * 10, *[math.inf] * 8, 11.0, 11.0]
     assert play([{"grad_norm": value} for value in run]) == {("grad_norm", 1): 12, ("grad_norm", 2): 19}
+    # A policy that does not read its prompts at first has nothing to forget.
+    run = [*[0.05] * 10, *[-0.01] * 20]
+    assert play([{"probe/mutual_information": value} for value in run]) == {}
     # A run that starts without spread has nothing to lose.
     still, moving = {"reward_std": 0.0, "grad_norm": 0.0}, {"reward_std": 0.4, "grad_norm": 0.3}
     assert play([still] * 40 + [moving] * 40) == {}

@@ -27,6 +27,7 @@ from agent_gym.trainers.selection import (  # noqa: E402
     fresh_tasks,
     informative_groups,
     keep_groups,
+    keep_variance,
     tasks_to_draw,
 )
 from agent_gym.trainers.tasks import GroupSampler, Mixture, mix_datasets  # noqa: E402
@@ -58,6 +59,25 @@ def test_a_fraction_keeps_the_widest_in_any_order(rollout: list[list[float]], fr
     assert all(spreads[a] >= spreads[b] - 1e-12 for a, b in itertools.product(kept, left))
     mixed = {i: random.sample(rollout[i], len(rollout[i])) for i in random.sample(range(len(rollout)), len(rollout))}
     assert keep(mixed, fraction) == kept
+
+
+def test_a_share_of_the_variance_by_hand() -> None:
+    # Sample variances of 0.5, 0, 8 and 0, and 2: 10.5 in all, in descending order 8, 2, 0.5, 0, 0.
+    returns = {0: [0.0, 1.0], 1: [0.3, 0.3], 4: [0.0, 4.0], 6: [7.0], 9: [0.0, 2.0]}
+    shares = {8 / 10.5: [4], 0.77: [4, 9], 10 / 10.5: [4, 9], 0.96: [0, 4, 9], 1.0: [0, 4, 9], 0.01: [4]}
+    for share, expected in shares.items():
+        assert keep_variance(returns, share, dict.fromkeys(returns, 3)) == expected
+    assert keep_variance(returns, 0.01, {0: 3, 1: 3, 6: 3, 4: 5, 9: 5}) == [0, 4], "one of each environment"
+    assert keep_variance({2: [1.0, 1.0], 3: [0.0, 0.0]}, 0.9, {2: 0, 3: 0}) == [2], "where no group has a spread"
+
+
+@given(rollouts, st.floats(0.01, 1.0))
+def test_no_fewer_groups_hold_the_share(rollout: list[list[float]], share: float) -> None:
+    of = [statistics.variance(group) if len(group) > 1 else 0.0 for group in rollout]
+    kept = keep_variance(dict(enumerate(rollout)), share, dict.fromkeys(range(len(rollout)), 3))
+    assert sum(of[i] for i in kept) >= share * sum(of) - 1e-8 * sum(of)
+    most = max((sum(some) for some in itertools.combinations(of, len(kept) - 1)), default=0.0)
+    assert len(kept) == 1 or most <= share * sum(of) + 1e-9
 
 
 def test_each_environment_keeps_its_groups_of_largest_spread() -> None:
@@ -255,6 +275,19 @@ def test_starpo_s_trains_on_the_groups_of_largest_spread(tmp_path: Path) -> None
         lengths = batch["attention_mask"].sum(1).tolist()[:-1]
         assert {tuple(batch["input_ids"][row, :n].tolist()) for row, n in enumerate(lengths)} == expected
     assert logged(trainer, "rollout/groups_kept") == [0.5, 0.5]
+
+
+def test_the_snr_filter_trains_on_the_groups_that_hold_the_variance(tmp_path: Path) -> None:
+    options = {"max_steps": 2, "keep_variance": 0.7, "per_device_train_batch_size": 24}
+    trainer, batches, episodes = trained(tmp_path, policy=Parrot([0, 3, 6, 9, 12]), **options)
+    for i, batch in enumerate(batches):
+        rollout = episodes[24 * i : 24 * (i + 1)]
+        rewards = {g: [e.reward for e in rollout if e.spec.group == g] for g in range(6)}
+        best = keep_variance(rewards, 0.7, dict.fromkeys(rewards, 0))
+        assert 1 <= len(best) < 6 and logged(trainer, "rollout/groups_kept")[i] == pytest.approx(len(best) / 6)
+        expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]) for e in rollout if e.spec.group in best}
+        lengths = batch["attention_mask"].sum(1).tolist()[:-1]
+        assert {tuple(batch["input_ids"][row, :n].tolist()) for row, n in enumerate(lengths)} == expected
 
 
 # Rewards.

@@ -38,6 +38,13 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"outcome_weight": 0.5}, "outcome_weight weighs the outcome against process rewards: set process_norm, too"),
     ({"scale_rewards": "groups"}, "scale_rewards is 'groups'; allowed: group, batch, none"),
     ({"keep_groups": 0.0}, r"keep_groups is 0\.0; it must be above 0 and at most 1"),
+    ({"keep_variance": 1.5}, r"keep_variance is 1\.5; it must be above 0 and at most 1, or None"),
+    (
+        {"keep_variance": 0.9, "keep_groups": 0.5},
+        r"keep_groups 0\.5 and keep_variance 0\.9 are two rules for one choice",
+    ),
+    ({"num_generations": 1, "advantage_estimator": "remax", "keep_variance": 0.9}, "num_generations must be above 1"),
+    ({"probe_steps": -1}, "probe_steps is -1; it must be at least 0"),
     ({"step_lam": -0.1}, r"step_lam is -0\.1; it must be from 0 to 1"),
     ({"micro_batch_tokens": 1}, "micro_batch_tokens is 1; it must be at least 2"),
     ({"overlong_buffer": 9}, "overlong_buffer is 9; it must be at most max_turn_tokens, here 8"),

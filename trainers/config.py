@@ -86,8 +86,10 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     def __post_init__(self) -> None:
         self.check_settings()
         single = self.num_generations == 1  # there are no groups
-        if single and (self.keep_groups < 1.0 or self.max_refills):
-            raise ConfigError("keep_groups and max_refills compare episodes of a task: num_generations must be above 1")
+        if single and (self.keep_groups < 1.0 or self.keep_variance is not None or self.max_refills):
+            raise ConfigError(
+                "keep_groups, keep_variance and max_refills compare episodes of a task: num_generations must be above 1"
+            )
         if single and self.estimator.needs_groups:
             raise ConfigError(
                 f"num_generations is 1, but {self.advantage_estimator!r} compares episodes of the same task: raise it "

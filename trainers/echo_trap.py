@@ -3,7 +3,8 @@
 RAGEN (arXiv:2504.20073, section 4) describes how multi-turn training collapses. Early signs: the spread of rewards
 within groups falls off a cliff and the entropy drops, while the success rate still looks well. Late sign: the gradient
 norm spikes, from where no run came back. `EchoTrapMonitor` looks for these and for repeated text; `EchoTrapCallback`
-feeds it from the logs of a trainer.
+feeds it from the logs of a trainer. RAGEN-2 (arXiv:2604.06268) adds a collapse that none of these shows: text that does
+not depend on its prompt any more (input_dependence.py, with `probe_steps`).
 
 Healthy runs show some of it too: a policy that solves everything has no spread, one that is sure of itself has little
 entropy, one that has learned a format repeats it, and the first successes of a hard task make large gradients. So the
@@ -25,6 +26,7 @@ LOG_KEYS = {
     "entropy": "entropy",
     "grad_norm": "grad_norm",
     "repeated": "rollout/repeated",
+    "input_dependence": "probe/mutual_information",
 }
 """What is watched, and the name it is logged under."""
 
@@ -39,6 +41,10 @@ FALLEN = 0.1
 VARIETY = 0.5
 # Ours: norms that differ by a factor of three from batch to batch are common, a factor of ten is not.
 SPIKE = 10.0
+# Ours: RAGEN-2 shows that mutual information falls before the success does and gives no bound. Half is beyond the
+# noise of its 32 responses. A policy that begins below `IGNORES` nats does not read its prompts yet.
+DEPENDENCE = 0.5
+IGNORES = 0.1
 
 _MEANING = {
     "reward_spread": "the members of a group earn the same, so that their advantages are zero, be it that they all "
@@ -46,6 +52,7 @@ _MEANING = {
     "entropy": "the policy hardly explores any more",
     "grad_norm": "if this is not the first success on a hard task, the run will hardly recover",
     "repeated": "the policy writes the same again and again",
+    "input_dependence": "what the policy writes depends less and less on its prompt, which entropy does not show",
 }
 
 
@@ -53,9 +60,10 @@ class EchoTrapMonitor:
     """Compares a run with its own beginning.
 
     A measurement is bad if the spread or the entropy is below `FALLEN` of its baseline, if the share of distinct
-    n-grams is below `VARIETY` of it, or if the gradient norm is more than `SPIKE` times its running median. Baselines
-    are means of the first measurements: what a spread or an entropy should be depends on rewards and model. `levels`
-    holds the present level of each kind: 0, 1 for a warning, 2 when critical. It falls back to 0 on recovery.
+    n-grams is below `VARIETY` of it, if the mutual information of prompts and responses is below `DEPENDENCE` of it, or
+    if the gradient norm is more than `SPIKE` times its running median. Baselines are means of the first measurements:
+    what a spread or an entropy should be depends on rewards and model. `levels` holds the present level of each kind:
+    0, 1 for a warning, 2 when critical. It falls back to 0 on recovery.
     """
 
     def __init__(self) -> None:
@@ -98,6 +106,8 @@ class EchoTrapMonitor:
             median = statistics.median(seen[-5 * PATIENCE :])
             return SPIKE * median if median > 0 else None
         baseline = statistics.fmean(seen[:WARMUP])
+        if kind == "input_dependence":
+            return DEPENDENCE * baseline if baseline >= IGNORES else None
         return 1 - VARIETY * (1 - baseline) if kind == "repeated" else FALLEN * baseline
 
 

@@ -41,6 +41,7 @@ from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience, merge, shape_rewards, with_baselines
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
+from agent_gym.trainers.input_dependence import InputDependenceCallback
 from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
 from agent_gym.trainers.metrics import TokenCredit, completion_table, eval_metrics, show_on_tensorboard, write_episodes
 from agent_gym.trainers.rows import RowTrainer
@@ -140,12 +141,18 @@ class AgentGRPOTrainer(RowTrainer):
         self.vision = self.renderer.vision
         if self.vision is not None and args.packing:
             raise ConfigError("packing does not know the images of rows: leave it out for a model that reads images")
+        if self.vision is not None and args.probe_steps:
+            raise ConfigError(
+                "probe_steps does not know the images of rows: leave it at 0 for a model that reads images"
+            )
         self.renderer.also_ends_at(self.eos_token_ids)
         self._epochs = EpochCallback()
         self.add_callback(self._epochs)
         if args.echo_trap != "off":
             # In front of the callbacks that report, which shall see what it adds to the logs.
             self.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=args.echo_trap == "stop"))
+        if args.probe_steps:
+            self.add_callback(InputDependenceCallback(self, args.probe_steps))
         self.estimator, self.credit_settings = args.estimator, args.credit
         self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)

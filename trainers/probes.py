@@ -7,6 +7,8 @@ tokens do.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,6 +72,21 @@ def can_share(trainer: Any) -> bool:
     return apart and (one - padded).abs().mean().item() <= _tolerance(trainer, 0.05)
 
 
+@contextlib.contextmanager
+def reading(model: Any) -> Iterator[None]:
+    """Let a model be asked outside of a training step: without dropout or gradient, and leave it as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):  # it may keep weights together for a backward pass: none follows here
+                module.reshard()
+
+
 def _window(text: Any) -> Any:
     return getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
 
@@ -91,15 +108,7 @@ def _scores(trainer: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
     attended = places < lengths[:, None]
     batch = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": attended & (places >= first)}
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
-    finally:
-        model.train(training)
-        for module in model.modules():
-            if isinstance(module, FSDPModule):  # it may keep weights together for a backward pass: none follows here
-                module.reshard()
+    with reading(model):
+        scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
     return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)

@@ -1,7 +1,7 @@
 """When the episodes of a run are played, and which of them are trained on.
 
     tasks of the sampler -> episodes -> (DAPO: replace groups that agree by fresh tasks, again and again)
-                                     -> (StarPO-S: keep the groups of largest spread)
+                                     -> (StarPO-S, RAGEN-2: keep the groups of largest spread)
 
 When to play:
 
@@ -36,7 +36,7 @@ from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures, deri
 from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.partial import PartialRollouts, warn_discarded
-from agent_gym.trainers.selection import informative_groups, keep_groups, tasks_to_draw
+from agent_gym.trainers.selection import informative_groups, keep_groups, keep_variance, tasks_to_draw
 
 if TYPE_CHECKING:
     from agent_gym.trainers.grpo import AgentGRPOTrainer
@@ -70,6 +70,8 @@ class RolloutScheduler:
             kept = set(informative_groups(returns)[: args.batch_tasks])
         if args.keep_groups < 1.0:
             kept = set(keep_groups({group: returns[group] for group in kept}, args.keep_groups, source_of))
+        if args.keep_variance is not None:
+            kept = set(keep_variance({group: returns[group] for group in kept}, args.keep_variance, source_of))
         if trainer.estimator.needs_baseline:
             greedy = gather_object([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
             kept &= {group for group, reward in greedy if reward == reward}

@@ -1,8 +1,9 @@
 """Which groups of episodes are trained on, and how long they may be.
 
 A group whose members all earned the same teaches nothing. RAGEN ranks the groups of a rollout by the spread of their
-returns and trains on the top (`keep_groups`). DAPO drops the groups that agree and plays further tasks until the batch
-is full again (`informative_groups`, `tasks_to_draw`, `fresh_tasks`).
+returns and trains on the top (`keep_groups`); RAGEN-2 trains on the top that holds a share of all variance
+(`keep_variance`). DAPO drops the groups that agree and plays further tasks until the batch is full again
+(`informative_groups`, `tasks_to_draw`, `fresh_tasks`).
 
 Everything here is a pure function of numbers that all processes share, so that they agree without talking. An episode
 whose machinery broke has no return.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,14 +38,36 @@ def keep_groups(returns: Returns, fraction: float, source_of: Mapping[int, int])
     Returns:
         The kept groups in ascending order, at least one of each environment. Equal spreads go to the lower number.
     """
-    # `stdev` is exact, so that neither rounding nor the order of members makes a difference where there is none.
-    spreads = {group: statistics.stdev(values) if len(values) > 1 else 0.0 for group, values in returns.items()}
     kept: list[int] = []
-    for source in {source_of[group] for group in returns}:
-        ranked = sorted((g for g in returns if source_of[g] == source), key=lambda group: (-spreads[group], group))
+    for ranked in _ranked(returns, source_of):
         # The small allowance is for products that fall short by rounding alone: 0.29 of 100 groups are 29.
-        kept += ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))]
+        kept += [group for _, group in ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))]]
     return sorted(kept)
+
+
+def keep_variance(returns: Returns, share: float, source_of: Mapping[int, int]) -> list[int]:
+    """Choose the fewest groups that hold a share of the summed variance: RAGEN-2's SNR-aware top-p filter.
+
+    With the groups in descending order of their sample variances v, the first k are kept, k the least with
+    v_1 + ... + v_k >= share (v_1 + ... + v_P) (arXiv:2604.06268, section 3.3). How many these are depends on the
+    rollout: few where few groups differ. A share of 1 drops the groups that agree.
+
+    Arguments, ranking and the return value are those of `keep_groups`; where no group has a spread, one is kept.
+    """
+    kept: list[int] = []
+    for ranked in _ranked(returns, source_of):
+        sums = list(itertools.accumulate(variance for variance, _ in ranked))
+        enough = share * sums[-1] * (1 - 1e-9)  # sums round
+        kept += [group for _, group in ranked[: 1 + sum(total < enough for total in sums)]]
+    return sorted(kept)
+
+
+def _ranked(returns: Returns, source_of: Mapping[int, int]) -> Iterator[list[tuple[float, int]]]:
+    """Yield of each environment (variance, group), the largest first."""
+    # `variance` is exact, so that neither rounding nor the order of members makes a difference where there is none.
+    of = {group: statistics.variance(values) if len(values) > 1 else 0.0 for group, values in returns.items()}
+    for source in {source_of[group] for group in returns}:
+        yield sorted(((of[g], g) for g in returns if source_of[g] == source), key=lambda one: (-one[0], one[1]))
 
 
 def informative_groups(returns: Returns) -> list[int]:

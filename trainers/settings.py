@@ -141,6 +141,11 @@ class AgentSettings:
     keep_groups: float = setting(
         1.0, "selection", "StarPO-S: train on this share of the groups, those of largest reward spread."
     )
+    keep_variance: float | None = setting(
+        None,
+        "selection",
+        "RAGEN-2's SNR-aware filter: train on the fewest groups that hold this share of the summed reward variance.",
+    )
     max_refills: int = setting(
         0, "selection", "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times.", 0
     )
@@ -189,6 +194,13 @@ class AgentSettings:
         "warn", "evaluation", "What the collapse monitor does when it sees one coming: off, warn or stop."
     )
 
+    probe_steps: int = setting(
+        0,
+        "evaluation",
+        "Every so many steps score responses under each other's prompts, to see if they depend on them; 0 for never.",
+        0,
+    )
+
     def check_settings(self) -> None:
         """Raise `ConfigError` for values that no run can have, and for settings of ours that contradict each other."""
         if self.loss_type in _TRL_LOSSES:
@@ -204,6 +216,15 @@ class AgentSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
         if not 0.0 < self.keep_groups <= 1.0:
             raise ConfigError(f"keep_groups is {self.keep_groups}; it must be above 0 and at most 1")
+        if self.keep_variance is not None and not 0.0 < self.keep_variance <= 1.0:
+            raise ConfigError(
+                f"keep_variance is {self.keep_variance}; it must be above 0 and at most 1, or None to keep all groups"
+            )
+        if self.keep_variance is not None and self.keep_groups < 1.0:
+            raise ConfigError(
+                f"keep_groups {self.keep_groups} and keep_variance {self.keep_variance} are two rules for one choice: "
+                "set one of them"
+            )
         if self.outcome_weight != 1.0 and self.process_norm is None:
             raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
         if self.overlong_buffer > self.max_turn_tokens:

@@ -1,0 +1,127 @@
+"""Whether the policy's text still depends on its prompt: the probe for template collapse.
+
+RAGEN-2 (arXiv:2604.06268, section 2.2) splits the entropy of what a policy writes, H(Z) = I(X;Z) + H(Z|X). The entropy
+that training logs is about the second part: it may stay high while the first falls to nothing, when the policy writes
+many texts and the same ones whatever it was asked. The probe scores each response under its own prompt and under the
+others of the rollout (section 2.3, in-batch cross-scoring), with the model of the trainer.
+
+A response is the first turn of an episode with all its tokens: later turns see a context of their own. That is the
+paper's first-turn scope, without a parser that would cut the reasoning out. The probe runs between two steps, draws no
+random number, and changes nothing in them. Rows with images are not read.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+
+from agent_gym.rollout import Row
+from agent_gym.trainers.batch import TrainingEpisode, collate
+from agent_gym.trainers.probes import reading
+from agent_gym.transcript import Span
+
+PROMPTS, RESPONSES = 8, 4
+"""Most prompts of a measurement, and most responses to each: the paper has 8 prompts (section 4.1), with 16 to each."""
+
+TIE = 1e-3
+"""Nats within which two scores are the same: a sum over tokens rounds otherwise in another batch."""
+
+Response = tuple[tuple[int, ...], tuple[int, ...]]
+"""The ids of a prompt, and those of what was answered to it."""
+
+
+def measures(scores: torch.Tensor, lengths: torch.Tensor, own: torch.Tensor) -> dict[str, float]:
+    """Return the proxies of RAGEN-2, table 1, of a matrix of scores.
+
+    Args:
+        scores: (N, P) L[i, j] = log p(z_i | x_j), the logprob of all tokens of response i under prompt j, in nats.
+        lengths: (N,) tokens of each response, at least 1.
+        own: (N,) the prompt that each response answers.
+
+    Returns:
+        "probe/mutual_information": mean of L[i, own] - log mean_j exp L[i, j], in nats per response (MI-Seq-Est): about
+        0 if responses ignore their prompts, and log P at most. "probe/retrieval": share of responses that are likeliest
+        under their own prompt (Retrieval-Acc), 1 / P by chance; prompts that tie share the hit. "probe/entropy": the
+        conditional entropy H(Z|X), mean of -L[i, own] / length, in nats per token.
+    """
+    scores = scores.double()
+    matched = scores.gather(1, own[:, None])[:, 0]
+    marginal = scores.logsumexp(1) - math.log(scores.size(1))
+    best = (scores >= scores.amax(1, keepdim=True) - TIE).double()
+    hits = best.gather(1, own[:, None])[:, 0] / best.sum(1)
+    return {
+        "probe/mutual_information": (matched - marginal).mean().item(),
+        "probe/retrieval": hits.mean().item(),
+        "probe/entropy": -(matched / lengths).mean().item(),
+    }
+
+
+def first_turns(batch: dict[str, Any]) -> list[Response]:
+    """Return what the trained rows of a batch have before and in the first turn of their episode."""
+    found = []
+    for row in ((batch["step_of"] == 0) & (batch["weights"] > 0)).any(1).nonzero().view(-1).tolist():
+        ids, mine = batch["input_ids"][row], (batch["step_of"][row] == 0).nonzero().view(-1)
+        found.append((tuple(ids[: mine[0]].tolist()), tuple(ids[mine].tolist())))
+    return found
+
+
+def choose(responses: Sequence[Response]) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
+    """Return the first prompts, each with its first responses, as many as a measurement takes."""
+    answers: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for prompt, response in responses:
+        if prompt in answers or len(answers) < PROMPTS:
+            answers.setdefault(prompt, []).append(response)
+    return {prompt: given[:RESPONSES] for prompt, given in answers.items()}
+
+
+def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
+    """Score responses under each other's prompts with the weights of a `RowTrainer`, and return the `measures`.
+
+    Processes divide the rows, and all of them have to take part, with the same responses. The number of prompts is
+    returned, too, as "probe/prompts". With fewer than two there is nothing to tell apart, and nothing is returned.
+    """
+    answers = choose(responses)
+    if len(answers) < 2:
+        return {}
+    written = [(i, response) for i, given in enumerate(answers.values()) for response in given]
+    pairs = [(prompt, response) for _, response in written for prompt in answers]
+    processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
+    mine = [_row(*pair) for pair in pairs[rank::processes]]
+    holder = TrainingEpisode(0, 0, True, mine, [0.0], [0.0], [0])
+    n_rows = -(-len(pairs) // processes) + 1  # as many in each process, and the dummy
+    batch = collate([holder], n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
+    with reading(trainer.model):
+        logps = trainer._score(trainer.model, batch, critic=False).logps
+    totals = logps.sum(1)[: len(mine)].tolist()
+    scores = torch.empty(len(pairs), dtype=torch.float64)
+    for part, found in gather_object([(rank, totals)]):
+        scores[part::processes] = torch.tensor(found, dtype=torch.float64)
+    own = torch.tensor([i for i, _ in written])
+    lengths = torch.tensor([len(response) for _, response in written])
+    return measures(scores.view(len(written), len(answers)), lengths, own) | {"probe/prompts": float(len(answers))}
+
+
+def _row(prompt: Sequence[int], response: Sequence[int]) -> Row:
+    start, stop = len(prompt), len(prompt) + len(response)
+    return Row([*prompt, *response], [Span(0, start, "env", 0), Span(start, stop, "agent", 0)], [0.0] * stop)
+
+
+class InputDependenceCallback(TrainerCallback):
+    """Probes the responses of the last rollout every so many optimizer steps, and logs what it finds with the step."""
+
+    def __init__(self, trainer: Any, every: int) -> None:
+        self._trainer, self._every = trainer, every
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % self._every:
+            return
+        started, trainer = time.perf_counter(), self._trainer
+        found = probe(trainer, gather_object(first_turns(trainer._generated)))
+        for name, value in (found | {"time/probe": time.perf_counter() - started}).items():
+            trainer._metrics["train"][name].append(value)
