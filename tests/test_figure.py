@@ -40,7 +40,7 @@ def leave(
     dev = {"split": "validation", "tasks": 90, "decoding": "greedy", "start": "imitation"}
     dev |= {"evaluations": evaluations, "controls": controls}
     start = {"demonstrator": {"episodes": 3000, "success": {"value": 0.5, "low": 0.4, "high": 0.6}}}
-    run = {"preset": "AgentR1/GuessTheNumber-v0", "seed": seed, "dev": dev, "start": start, **changes}
+    run = {"preset": "AgentR1/Bisect-v0", "seed": seed, "dev": dev, "start": start, **changes}
     (folder / f"seed_{seed}").mkdir(parents=True)
     (folder / f"seed_{seed}" / "results.json").write_text(json.dumps(run))
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path, capsys: Any) -> None:
     assert "the runs differ in their steps: seed 0 has [0, 20, 40], seed 1 has [0, 30]; draw runs of one preset" in line
     leave(tmp_path / "presets", 0, [0.1, 0.2, 0.3])
     leave(tmp_path / "presets", 1, [0.1, 0.2, 0.3], preset="AgentR1/GSM8K-v0")
-    with pytest.raises(ConfigError, match="differ in their environment: seed 0 has AgentR1/Guess"):
+    with pytest.raises(ConfigError, match="differ in their environment: seed 0 has AgentR1/Bisect"):
         draw_figure(tmp_path / "presets")
     leave(tmp_path / "old", 0, [0.1, 0.2, 0.3], dev={})
     with pytest.raises(ConfigError, match="holds no evaluations during GRPO: it is of an earlier version"):
