@@ -108,9 +108,19 @@ def run_seeds(
 RARE = 0.02
 RARE_SUCCESS = """\
 fewer than 2% of the sampled episodes succeed, so that RL has little to compare and may learn nothing. What helps:
-          a longer imitation (`steps` and `episodes` of `Imitation`), above all where names are copied;
-          one token for what is always written in the same words (`tiny={"frames": ...}`); shorter texts, easier tasks.
-          Write a `Preset` as those in examples/presets.py and run it by `run_speedrun(preset)`."""
+          a longer imitation (`steps` and `episodes`), above all where names or queries are copied;
+          one token for what is always written in the same words (`frames`); shorter texts, easier tasks.
+          In Python, for any environment (numbers and frames are examples):
+
+              from dataclasses import replace
+              from agent_gym.examples.presets import own_preset
+              from agent_gym.examples.speedrun import run_speedrun
+
+              preset = own_preset("{env_id}", {env_kwargs})
+              longer = replace(preset.imitation[0], steps=1000)
+              frames = ("SELECT ", " FROM ")
+              run_speedrun(replace(preset, imitation=(longer,), tiny={{"frames": frames}}))
+"""
 
 
 class _Speedrun:
@@ -170,7 +180,7 @@ class _Speedrun:
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
-                self.log(RARE_SUCCESS)
+                self.log(RARE_SUCCESS.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
             self._save(self.model, "sft")
         else:
             self._evaluate("before RL", self.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert set(seconds) == {"model", "engine start", "imitation", "evaluation", "GRPO"}
     assert "split test, seed 1. Success with 95% Wilson intervals." in printed
     assert results["results"][3]["success"] == 0.0 and "RL has little to compare" in printed
+    # What helps is printed as a program that runs with this environment (here without the run itself).
+    lines = printed.split("numbers and frames are examples):\n")[1].split("\n[")[0]
+    program = textwrap.dedent(lines).replace("run_speedrun(replace", "changed = (replace")
+    exec(program, found := dict[str, Any]())
+    changed = found["changed"]
+    assert (changed.env_id, changed.env_kwargs) == (MINI.env_id, MINI.env_kwargs)
+    assert changed.imitation[0].steps == 1000 and changed.tiny["frames"]
     assert "step   0  dev success" in printed and "step   3  reward" in printed
 
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
