@@ -4,20 +4,21 @@
     python benchmarks/algorithms.py --only grpo rloo --seeds 0
     python benchmarks/algorithms.py --table              # print what there is
 
-The task is the embedded GSM8K with its calculator, the model and the start those of the speedrun's `cpu` preset: a tiny
-model that has imitated the expert and then a policy which mostly answers at once. Everything that RL sees is the same
-for all algorithms of a seed: start, order of tasks, number of tasks and of episodes (`--steps` rollouts of 16 tasks x 8
-episodes), one pass over each rollout in one update. What differs is in `VARIANTS` and nowhere else. The test problems
-come from sentence patterns that never occur in training.
+The task is Bisect, the model and the start those of the speedrun's preset `bisect`: a tiny model that has imitated a
+poor player until more of it gains nothing. Everything that RL sees is the same for all algorithms of a seed: start,
+order of tasks, number of tasks and of episodes (`--steps` rollouts of 32 tasks x 8 episodes), four updates on each
+rollout. What differs is in `VARIANTS` and nowhere else. No episode of training begins with a number of commits of the
+test tasks.
 
 `overlap` plays each rollout with the weights of the rollout before, while the update in between is computed, and
 `over_sampling` interrupts the slowest quarter of a rollout and lets it go on in the next one.
 
-`no mask` is GRPO with the world's tokens in the loss: the results of the calculator, and the template around them, get
-the advantage of the step before them, as if the policy had written them.
+`no mask` is GRPO with the world's tokens in the loss: the results of the tests, and the template around them, get the
+advantage of the step before them, as if the policy had written them. `window:1` shows the policy the latest turn only,
+which is all that this task needs.
 
-Learning rates were chosen on seed 0 for GRPO (the preset's) and for the critic, and used for all. A row of this table
-says that an implementation learns; differences between rows at this size say little about 7B models.
+The learning rate is the preset's, chosen for GRPO on seed 0, and used for all. Intervals are Student's over seeds, also
+those of the difference to GRPO, which is paired by seed. Differences at this size say little about 7B models.
 """
 
 from __future__ import annotations
@@ -55,15 +56,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "grpo, no mask": {"leak": True},
     "grpo, overlap": {"overlap": True},
     "grpo, over_sampling": {"over_sampling": 0.25},
+    "grpo, window:1": {"context": "window:1"},
 }
 """What each row of the table changes in the preset's GRPO."""
 
 
 def main() -> None:
     parser = _common.parser(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="N")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=36, metavar="N", help="rollouts of 128 episodes")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="rollouts of 256 episodes")
     parser.add_argument("--out", type=Path, default=Path("runs/algorithms"), metavar="FOLDER")
     parser.add_argument("--table", action="store_true", help="run nothing, print the table of what is there")
     options = parser.parse_args()
@@ -82,20 +84,21 @@ class Seed:
     """All variants of one seed, on one start and with one engine."""
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
-        from agent_gym.examples.made_starts import CPU
+        from agent_gym.examples.presets import BISECT
         from agent_gym.policies.vllm import set_environment
         from agent_gym.trainers import AgentGRPOConfig
 
         set_environment()
-        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, CPU
-        self.tests, self.quick = 16 if quick else CPU.test_tasks, quick
+        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, BISECT
+        self.tests, self.quick = 16 if quick else BISECT.test_tasks, quick
         self.args = AgentGRPOConfig(str(folder), seed=seed, use_vllm=True, **self._settings())
         self.policy: Any = None
 
     def _settings(self) -> dict[str, Any]:
         from agent_gym.examples.speedrun import QUIET
 
-        settings = {**QUIET, **self.preset.grpo, "max_steps": self.steps, "trajectories_per_step": 0}
+        settings = {**QUIET, **self.preset.grpo, "trajectories_per_step": 0}
+        settings["max_steps"] = self.steps * settings["num_iterations"]
         settings.pop("eval_steps")
         if self.quick:
             settings |= {"per_device_train_batch_size": 32}  # four tasks, of which over_sampling adds one
@@ -113,7 +116,7 @@ class Seed:
             seconds = time.perf_counter() - begin
             file.write_text(json.dumps({"name": name, "seed": self.seed, "seconds": seconds, **result}))
             before, after = result["before"]["greedy"], result["after"]["greedy"]
-            print(f"seed {self.seed}  {name:<22} {before[0]:6.1%} -> {after[0]:6.1%}  {seconds:.0f} s", flush=True)
+            print(f"seed {self.seed}  {name:<22} {before:6.1%} -> {after:6.1%}  {seconds:.0f} s", flush=True)
 
     def start(self) -> Path:
         """Make the policy that RL starts from, once per seed."""
@@ -125,7 +128,7 @@ class Seed:
         folder = self.folder / f"start{self.seed}"
         if not (folder / "config.json").is_file():
             preset, scratch = self.preset, self.folder / f"scratch{self.seed}"
-            tiny = make_tiny_model(scratch / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed)
+            tiny = make_tiny_model(scratch / "tiny", preset.env_id, preset.env_kwargs, seed=self.seed, **preset.tiny)
             tokenizer = AutoTokenizer.from_pretrained(tiny)
             model = AutoModelForCausalLM.from_pretrained(tiny, dtype="float32")
             for phase in preset.imitation:
@@ -178,14 +181,15 @@ class Seed:
     def measure(self, trainer: Any) -> dict[str, Any]:
         """Play the test tasks, greedily and sampled."""
         from agent_gym.evaluate import make_specs, summarize
+        from agent_gym.examples.controls import ATTEMPTS
 
         preset, found = self.preset, {}
-        specs = make_specs(preset.env_id, preset.env_kwargs, split="test", episodes=self.tests, seed=self.seed)
+        where: Any = {"split": "test", "episodes": self.tests, "seed": self.seed}
         training = trainer.model.training
         trainer.model.eval()
-        for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            result = summarize(trainer.rollout(specs, temperature))
-            found[decoding] = (result.success, result.low, result.high, result.metrics["episode/turns"])
+        for decoding, temperature, attempts in (("greedy", 0.0, 1), ("sampled", 1.0, ATTEMPTS)):
+            specs = make_specs(preset.env_id, preset.env_kwargs, group_size=attempts, **where)
+            found[decoding] = summarize(trainer.rollout(specs, temperature)).success
         trainer.model.train(training)
         return found
 
@@ -219,33 +223,29 @@ def leaky(base: Any) -> Any:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Lay the results out: one line per algorithm, its seeds side by side, and the mean of them."""
-    seeds = sorted({result["seed"] for result in results})
-    head = ["algorithm", *(f"seed {seed}, greedy" for seed in seeds), "mean", "mean, sampled"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    of = {(result["name"], result["seed"]): result for result in results}
-    starts = {seed: next(r["before"] for r in results if r["seed"] == seed) for seed in seeds}
-
-    def line(name: str, found: dict[int, dict[str, Any]]) -> str:
-        cells = []
-        for seed in seeds:
-            if seed not in found:
-                cells.append("")
-                continue
-            success, low, high, _ = found[seed]["greedy"]
-            cells.append(f"{success:.1%} [{low:.1%}, {high:.1%}]")
-        for decoding in ("greedy", "sampled"):
-            values = [one[decoding][0] for one in found.values()]
-            cells.append(f"{sum(values) / len(values):.1%}")
-        return "| " + " | ".join([name, *cells]) + " |"
-
-    if results:
-        lines.append(line("start", starts))
-    for name in VARIANTS:
-        done = {seed: of[name, seed] for seed in seeds if (name, seed) in of}
-        if done:
-            lines.append(line(name, {seed: result["after"] for seed, result in done.items()}))
+    """Lay the results out: one line per algorithm, means over its seeds with intervals, and how far it is from GRPO."""
+    lines = ["| algorithm | seeds | greedy | sampled | sampled, minus GRPO |", "|" + "---|" * 5]
+    found = {(result["name"], result["seed"]): result["after"] for result in results}
+    found |= {("start", result["seed"]): result["before"] for result in results}
+    for name in ("start", *VARIANTS):
+        mine = {seed: after for (of, seed), after in found.items() if of == name}
+        if mine:
+            paired = [
+                after["sampled"] - found["grpo", s]["sampled"] for s, after in mine.items() if ("grpo", s) in found
+            ]
+            cells = [interval([after[decoding] for after in mine.values()]) for decoding in ("greedy", "sampled")]
+            cells.append("" if name == "grpo" or not paired else interval(paired, "+"))
+            lines.append("| " + " | ".join([name, str(len(mine)), *cells]) + " |")
     return "\n".join(lines)
+
+
+def interval(values: list[float], sign: str = "") -> str:
+    """Write a mean in per cent or points with Student's interval, which a single value does not have."""
+    from agent_gym.evaluate.statistics import mean
+
+    found = mean(values, [1] * len(values))
+    text = f"{100 * found.value:{sign}.1f}"
+    return text if found.low is None else f"{text} [{100 * found.low:{sign}.1f}, {100 * found.high:{sign}.1f}]"
 
 
 if __name__ == "__main__":

@@ -30,11 +30,14 @@ BISECT = Preset(
     test_tasks=None,
     grpo={
         **TINY_GRPO,
-        "max_steps": 144,
+        "max_steps": 80,
         "num_iterations": 4,  # a rollout costs more than an update
-        "per_device_train_batch_size": 128,
-        "micro_batch_size": 128,
+        "per_device_train_batch_size": 256,
+        "micro_batch_size": 256,
+        "max_num_seqs": 256,
         "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant_with_warmup",  # a decay would cost steps, and there are few
+        "lr_scheduler_kwargs": {},
         "max_turn_tokens": 4,
         "max_episode_tokens": 120,
         "eval_steps": 16,
