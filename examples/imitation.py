@@ -54,9 +54,10 @@ def imitate(
     episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options, on_end=played.append)
     rows = [row for episode in episodes for row in episode.rows]
     # All tokens are trained on in this phase, the environment's included: a model that starts from random weights
-    # learns to copy numbers from them. RL afterwards trains on the policy's tokens only. An environment that shows
-    # images writes little text besides them, and always the same.
-    train_on = "policy" if any(row.images for row in rows) else "all"
+    # learns to copy numbers from them. RL afterwards trains on the policy's tokens only, and so does imitation where the
+    # environment shows images, since the text besides them is always the same, and where the model is pre-trained: it
+    # can copy, and logits of a vocabulary of 49k tokens cost more than the rest of its step.
+    train_on = "policy" if preset.model is not None or any(row.images for row in rows) else "all"
     if phase.until_loss is not None:
         callbacks = [*callbacks, _Until(phase.until_loss)]
     train_sft(model, tokenizer, rows, settings, train_on=train_on, callbacks=callbacks)
