@@ -54,7 +54,7 @@ def imitate(
     episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options, on_end=played.append)
     rows = [row for episode in episodes for row in episode.rows]
     # All tokens are trained on in this phase, the environment's included: a model that starts from random weights
-    # learns to copy numbers from them. RL afterwards trains on the policy's tokens only, and so does imitation where the
+    # learns to copy numbers from them. RL afterwards trains on the policy's tokens only, and imitation does where the
     # environment shows images, since the text besides them is always the same, and where the model is pre-trained: it
     # can copy, and logits of a vocabulary of 49k tokens cost more than the rest of its step.
     train_on = "policy" if preset.model is not None or any(row.images for row in rows) else "all"

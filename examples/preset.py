@@ -42,6 +42,7 @@ class Preset:
     grpo: Mapping[str, Any]  # fields of `AgentGRPOConfig`
     model: str | None = None  # a model id; None for a tiny model made on the spot
     tiny: Mapping[str, Any] = field(default_factory=dict)  # arguments of `make_tiny_model`
+    train_layers: int | None = None  # train the last layers and the last norm only; None for all weights
     imitation: tuple[Imitation, ...] = ()  # phases before RL
     train_tasks: int | None = 4000  # tasks RL trains on; None for all
     dev_split: str = "validation"  # of the learning curve

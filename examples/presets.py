@@ -74,6 +74,44 @@ GPU = Preset(
 )
 """The calculator, on a GPU with a real model."""
 
+SMOLLM2 = Preset(
+    env_id="AgentR1/Bisect-v0",
+    # Tokens are the price: few commits take few turns, and without this prompt the template writes a longer one.
+    env_kwargs={"size": 16, "system_prompt": "Which commit to test next?"},
+    model="smollm2",
+    train_layers=12,  # of 30: nothing is computed backwards through the others
+    imitation=(
+        Imitation(
+            name="imitation",
+            episodes=192,
+            steps=20,
+            batch=12,
+            settings={"learning_rate": 2e-4, "lr_scheduler_type": "cosine", "warmup_steps": 2},
+            styles={"newest": 1.0},
+        ),
+    ),
+    controls=Controls(more_sft_rate=1e-4, self_imitation_rate=1e-4),
+    train_tasks=None,
+    dev_tasks=12,
+    test_tasks=None,
+    grpo={
+        **TINY_GRPO,
+        "max_steps": 32,
+        "num_iterations": 2,
+        "per_device_train_batch_size": 64,
+        "micro_batch_size": 16,
+        "learning_rate": 1e-4,
+        "lr_scheduler_type": "constant_with_warmup",
+        "lr_scheduler_kwargs": {},
+        "warmup_steps": 2,
+        "max_turn_tokens": 6,
+        "max_episode_tokens": 130,
+        "eval_steps": 16,
+        "bf16": True,
+    },
+)
+"""The same with a real model, SmolLM2-135M-Instruct: `agent-gym prepare smollm2` gets it."""
+
 PRESETS = {
     "cpu": CPU,
     "gpu": GPU,
@@ -82,6 +120,7 @@ PRESETS = {
     "hotpotqa": HOTPOTQA,
     "maze": MAZE,
     "retool": RETOOL,
+    "smollm2": SMOLLM2,
     "webshop": WEBSHOP,
 }
 

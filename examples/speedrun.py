@@ -205,7 +205,13 @@ class _Speedrun:
         return result
 
     def _load(self, source: str) -> Any:
-        return model_class(source).from_pretrained(source, **cast(dict[str, Any], self.args.model_init_kwargs or {}))
+        options = cast(dict[str, Any], self.args.model_init_kwargs or {})
+        model = model_class(source).from_pretrained(source, **options)
+        if self.preset.train_layers is not None:
+            model.requires_grad_(False)
+            for part in (*model.base_model.layers[-self.preset.train_layers :], model.base_model.norm):
+                part.requires_grad_(True)
+        return model
 
     def _save(self, model: Any, name: str) -> None:
         model.save_pretrained(self.folder / name)

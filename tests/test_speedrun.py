@@ -192,6 +192,18 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
         assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-5)
 
 
+def test_only_the_last_layers_are_trained_where_a_preset_says_so(tmp_path: Path) -> None:
+    preset = dataclasses.replace(MINI, train_layers=1, grpo={**MINI.grpo, "entropy_coef": 0.1, "warmup_steps": 0})
+    run_speedrun(preset, 1, tmp_path, engine="transformers")
+    start, imitated, trained = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("tiny", "sft", "grpo")
+    )
+    last = f"model.layers.{max(int(name.split('.')[2]) for name in start if '.layers.' in name)}."
+    for before, after in ((start, imitated), (imitated, trained)):
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        assert moved and all(name.startswith(last) or name == "model.norm.weight" for name in moved)
+
+
 def test_presets_are_complete_runs() -> None:
     for preset in PRESETS.values():
         settings = {**preset.grpo, "bf16": False, "use_cpu": True}
