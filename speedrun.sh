@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# From a bare machine to a policy that has learned to use a calculator: set up the environment where that is still
+# From a bare machine to a policy that has learned to search better than its teacher: set up the environment where that is still
 # to be done, then `agent-gym speedrun`. Everything given here goes to that command: ./speedrun.sh --help
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"

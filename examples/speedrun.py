@@ -58,7 +58,7 @@ RL, MORE_SFT = "GRPO policy", "more SFT"
 
 
 def run_speedrun(
-    preset: str | Preset = "cpu", seed: int = 0, output_dir: str | Path = "runs/speedrun", *, engine: str = "auto"
+    preset: str | Preset = "bisect", seed: int = 0, output_dir: str | Path = "runs/speedrun", *, engine: str = "auto"
 ) -> dict[str, Any]:
     """Run a preset and leave its results in a folder.
 

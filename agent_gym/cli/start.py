@@ -86,12 +86,13 @@ def speedrun(argv: Sequence[str]) -> int:
     parser = Parser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
-        "cpu: GSM8K with a tiny model made on the spot, minutes on two cores; gpu: Qwen2.5-1.5B-Instruct on real "
-        "GSM8K; the others as cpu: alfworld, learning to look for things; bisect, learning to halve, with controls; "
-        "hotpotqa, learning to search; maze, with a model that reads images; retool, learning to run programs; "
-        "smollm2, as bisect with SmolLM2-135M (agent-gym prepare smollm2); webshop, learning to shop",
+        "bisect: learning to search, with a tiny model made on the spot and with controls, minutes on two cores; "
+        "smollm2: as bisect with SmolLM2-135M (agent-gym prepare smollm2); gpu: Qwen2.5-1.5B-Instruct on real GSM8K; "
+        "the others with a tiny model and a made start: alfworld, learning to look for things; cpu, GSM8K; "
+        "hotpotqa, learning to look up; maze, with a model that reads images; retool, learning to run programs; "
+        "webshop, learning to shop",
         choices=("cpu", "gpu", "alfworld", "bisect", "hotpotqa", "maze", "retool", "smollm2", "webshop"),
-        default="cpu",
+        default="bisect",
     )
     parser.flag("--env ID", "an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()
