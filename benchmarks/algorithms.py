@@ -5,7 +5,7 @@
     python benchmarks/algorithms.py --table              # print what there is
 
 The task is Bisect, the model and the start those of the speedrun's preset `bisect`: a tiny model that has imitated a
-poor player until more of it gains nothing. Everything that RL sees is the same for all algorithms of a seed: start,
+poor player until more of it gains little. Everything that RL sees is the same for all algorithms of a seed: start,
 order of tasks, number of tasks and of episodes (`--steps` rollouts of 32 tasks x 8 episodes), four updates on each
 rollout. What differs is in `VARIANTS` and nowhere else. No episode of training begins with a number of commits of the
 test tasks.

@@ -36,7 +36,7 @@ BISECT = Preset(
         "micro_batch_size": 256,
         "max_num_seqs": 256,
         "learning_rate": 1e-3,
-        "lr_scheduler_type": "constant_with_warmup",  # a decay would cost steps, and there are few
+        "lr_scheduler_type": "constant_with_warmup",
         "lr_scheduler_kwargs": {},
         "max_turn_tokens": 4,
         "max_episode_tokens": 120,
