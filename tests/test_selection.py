@@ -264,6 +264,12 @@ def test_refills_stop_at_their_limit_or_without_tasks_and_train_on_what_there_is
     assert sorted(episode.spec.index for episode in episodes) == [0] * 4 + [1] * 4 + [2] * 4
 
 
+def rows_of(batch: Any) -> set[tuple[int, ...]]:
+    """Return the rows of a training batch without padding, and without the dummy at its end."""
+    lengths = batch["attention_mask"].sum(1).tolist()[:-1]
+    return {tuple(batch["input_ids"][row, :n].tolist()) for row, n in enumerate(lengths)}
+
+
 def test_starpo_s_trains_on_the_groups_of_largest_spread(tmp_path: Path) -> None:
     options = {"max_steps": 2, "keep_groups": 0.5, "per_device_train_batch_size": 24}
     trainer, batches, episodes = trained(tmp_path, policy=Parrot([0, 3, 6, 9, 12]), **options)
@@ -272,8 +278,7 @@ def test_starpo_s_trains_on_the_groups_of_largest_spread(tmp_path: Path) -> None
         rewards = {g: [e.reward for e in rollout if e.spec.group == g] for g in range(6)}
         best = sorted(rewards, key=lambda g: -statistics.stdev(rewards[g]))[:3]
         expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]) for e in rollout if e.spec.group in best}
-        lengths = batch["attention_mask"].sum(1).tolist()[:-1]
-        assert {tuple(batch["input_ids"][row, :n].tolist()) for row, n in enumerate(lengths)} == expected
+        assert rows_of(batch) == expected
     assert logged(trainer, "rollout/groups_kept") == [0.5, 0.5]
 
 
@@ -286,8 +291,7 @@ def test_the_snr_filter_trains_on_the_groups_that_hold_the_variance(tmp_path: Pa
         best = keep_variance(rewards, 0.7, dict.fromkeys(rewards, 0))
         assert 1 <= len(best) < 6 and logged(trainer, "rollout/groups_kept")[i] == pytest.approx(len(best) / 6)
         expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]) for e in rollout if e.spec.group in best}
-        lengths = batch["attention_mask"].sum(1).tolist()[:-1]
-        assert {tuple(batch["input_ids"][row, :n].tolist()) for row, n in enumerate(lengths)} == expected
+        assert rows_of(batch) == expected
 
 
 # Rewards.
