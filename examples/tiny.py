@@ -1,9 +1,9 @@
 """Models small enough to learn on two CPU cores, made on the spot, without the hub: one for text, one for images.
 
-The text model is Qwen3 with two layers of width 96 (0.28M parameters) and a byte-level BPE tokenizer trained on the
-environment's own demonstrations. Three choices make it learn in minutes: digits are single tokens, so that numbers can
-be copied digit by digit; the fixed frame of a tool call is one token, so that an episode has about 80 tokens instead of
-150; heads have 32 dimensions, of which vLLM's CPU kernels take multiples only.
+The text model is Qwen3 with two layers, of width 96 unless asked for less (0.28M parameters), and a byte-level BPE
+tokenizer trained on the environment's own demonstrations. Three choices make it learn in minutes: digits are single
+tokens, so that numbers can be copied digit by digit; the fixed frame of a tool call is one token, so that an episode
+has about 80 tokens instead of 150; heads have 32 dimensions, of which vLLM's CPU kernels take multiples only.
 
 The vision model is Qwen2-VL with patches of 14 pixels, of which 2 x 2 are merged: 28 x 28 pixels are a token.
 
@@ -17,7 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-SIZE = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 256}
+from agent_gym.errors import ConfigError
+
+HEAD = 32  # dimensions of a head
+WIDTH = 96
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 14, 2
@@ -154,6 +157,7 @@ def make_tiny_model(
     names_apart: bool = False,
     frames: Sequence[str] = (),
     demonstrations: int = 3000,
+    width: int = WIDTH,
     context: int = 1024,
     seed: int = 0,
 ) -> Path:
@@ -167,16 +171,23 @@ def make_tiny_model(
         names_apart: see there.
         frames: see there.
         demonstrations: how many the tokenizer is trained on, at most; where episodes are slow, fewer may do.
+        width: of the hidden states, a multiple of 32; where little has to be copied, 64 learn as well and sooner.
         context: longest sequence, in tokens.
         seed: of the random weights.
+
+    Raises:
+        ConfigError: for a width that cannot be divided into heads of 32 dimensions.
     """
     from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    if width < HEAD or width % HEAD:
+        raise ConfigError(f"width is {width}; a multiple of {HEAD} is needed, as 64 or 96")
 
     texts = demonstration_texts(env_id, env_kwargs, episodes=demonstrations)
     tokenizer = make_tiny_tokenizer(texts, vocab_size, names_apart=names_apart, frames=frames)
     # Qwen3's own base of a million is for contexts of 32,000 tokens.
-    language = _language(tokenizer, context, {"rope_type": "default", "rope_theta": 10_000.0})
-    config = Qwen3Config(head_dim=32, tie_word_embeddings=True, dtype="float32", **language)
+    language = _language(tokenizer, width, context, {"rope_type": "default", "rope_theta": 10_000.0})
+    config = Qwen3Config(head_dim=HEAD, tie_word_embeddings=True, dtype="float32", **language)
     return _write(folder, tokenizer, Qwen3ForCausalLM, config, seed)
 
 
@@ -198,10 +209,10 @@ def make_tiny_vision_model(
     # Half of a head's 32 dimensions, divided among time, height and width; the width gets the slowest. With the usual
     # base of 10,000 these would not turn by a hundredth between neighbours.
     rope = {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [4, 6, 6]}
-    width = SIZE["hidden_size"]
-    eye = {"depth": 2, "embed_dim": 128, "hidden_size": width, "mlp_ratio": 2, "num_heads": 4, "patch_size": PATCH}
+    eye = {"depth": 2, "embed_dim": 128, "hidden_size": WIDTH, "mlp_ratio": 2, "num_heads": 4, "patch_size": PATCH}
+    language = _language(processor.tokenizer, WIDTH, context, rope)
     config = Qwen2VLConfig(
-        text_config=cast(Any, {**_language(processor.tokenizer, context, rope), "initializer_range": width**-0.5}),
+        text_config=cast(Any, {**language, "initializer_range": WIDTH**-0.5}),
         vision_config=cast(Any, {**eye, "spatial_merge_size": MERGE, "initializer_range": 0.05}),
         image_token_id=image,
         video_token_id=video,
@@ -213,9 +224,12 @@ def make_tiny_vision_model(
     return _write(folder, processor, Qwen2VLForConditionalGeneration, config, seed)
 
 
-def _language(tokenizer: Any, context: int, rope: dict[str, Any]) -> dict[str, Any]:
+def _language(tokenizer: Any, width: int, context: int, rope: dict[str, Any]) -> dict[str, Any]:
     return {
-        **SIZE,
+        "hidden_size": width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": width // HEAD,
+        "intermediate_size": width * 8 // 3 // 64 * 64,
         "vocab_size": -(-len(tokenizer) // 64) * 64,
         "num_key_value_heads": 1,
         "max_position_embeddings": context,

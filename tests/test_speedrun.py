@@ -253,6 +253,16 @@ def test_the_same_seed_gives_the_same_small_model(tmp_path: Path) -> None:
     assert config.head_dim % 32 == 0, "what vLLM's kernels for the CPU take"
 
 
+def test_a_narrower_model_is_made_and_an_odd_width_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    narrow = make_tiny_model(tmp_path / "narrow", GSM8K, KWARGS, demonstrations=20, width=64)
+    config = AutoConfig.from_pretrained(narrow)
+    assert (config.hidden_size, config.num_attention_heads * config.head_dim) == (64, 64)
+    for width in (0, 80):
+        with pytest.raises(ConfigError, match=f"width is {width}; a multiple of 32"):
+            make_tiny_model(tmp_path / "odd", GSM8K, KWARGS, width=width)
+    assert not (tmp_path / "odd").exists()
+
+
 def test_digits_and_the_frame_of_a_call_are_single_tokens(tiny_tokenizer: Any) -> None:
     call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
     pieces = {
