@@ -48,6 +48,16 @@ def test_each_test_is_answered_with_what_is_left() -> None:
     assert (observation, reward, terminated, info["is_success"]) == ("", 1.0, True, True)
 
 
+def test_inline_every_text_of_an_episode_is_a_line() -> None:
+    env = BisectEnv(rendering="inline")
+    _, info = env.reset(options={"task": (20, 8)})
+    assert env.inline and info["stop"] == ["\n"]
+    lines = [env.step(action)[0] for action in ("12\n", "0\n", "4\n")]
+    assert lines == ["bad: 12 left\n", "Write a number from 1 to 12.\n", "good: 8 left\n"]
+    assert env.expert_action() == "4\n"
+    assert all(found(env, index, "default") for index in range(len(env.tasks["test"])))
+
+
 def test_no_number_of_commits_is_in_two_splits() -> None:
     env = gymnasium.make("AgentR1/Bisect-v0").unwrapped
     counts = {split: {n for n, _ in tasks} for split, tasks in env.tasks.items()}
@@ -64,3 +74,5 @@ def test_what_it_does_not_take_is_named() -> None:
             env.reset(options={"task": task})
     with pytest.raises(ConfigError, match="size is 8"):
         BisectEnv(size=8)
+    with pytest.raises(ConfigError, match="rendering is 'line'; allowed: chat, inline"):
+        BisectEnv(rendering="line")

@@ -32,10 +32,12 @@ class BisectEnv(TextEnv):
     ## Observation
     `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left then; they are
     numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one. When a single
-    commit is left, it is found, and the answer is empty.
+    commit is left, it is found, and the answer is empty. With `rendering="inline"` the answer is a line inside the
+    policy's own turn: an episode has half as many tokens, since those that open and close a message are left out.
 
     ## Action
-    The number of a commit, for example "8". To test the newest one tells nothing: it is known to be bad.
+    The number of a commit, for example "8". To test the newest one tells nothing: it is known to be bad. With
+    `rendering="inline"` the number ends with its line.
 
     ## Reward
     `found` (weight 1): a single commit is left.
@@ -46,6 +48,7 @@ class BisectEnv(TextEnv):
     ## Arguments
     - `size`: the most commits of a task, 16 to 999. A task has more than half as many.
     - `max_turns`: tests at most; by default as many as halving `size` commits takes.
+    - `rendering`: "chat" for an answer in a message of its own, "inline" for a line in the policy's turn.
     - everything `TextEnv` takes: split, system_prompt, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -69,8 +72,13 @@ class BisectEnv(TextEnv):
         "the commit to test next, and nothing else. 1 is the oldest of those that are left."
     )
 
-    def __init__(self, *, size: int = 32, max_turns: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, size: int = 32, max_turns: int | None = None, rendering: str = "chat", **kwargs: Any) -> None:
         size = whole_number("size", size, 16, 999)
+        if rendering not in ("chat", "inline"):
+            raise ConfigError(f"rendering is {rendering!r}; allowed: chat, inline")
+        self.inline = rendering == "inline"
+        self._end = "\n" if self.inline else ""
+        self.stop = (self._end,) if self.inline else ()
         counts = range(size // 2 + 1, size + 1)
         # The largest number is shown, whichever split it would be of: what lies between can be learned, not what lies
         # beyond.
@@ -97,23 +105,25 @@ class BisectEnv(TextEnv):
         text = action.strip()
         tested = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
         if not 1 <= tested <= self._left:
-            return Reply(f"Write a number from 1 to {self._left}.", terms={"found": 0.0}, error="no such commit")
+            request = f"Write a number from 1 to {self._left}.{self._end}"
+            return Reply(request, terms={"found": 0.0}, error="no such commit")
         if self._bad <= tested:
             word, self._left = "bad", tested
         else:
             word, self._left, self._bad = "good", self._left - tested, self._bad - tested
         if self._left == 1:
             return Reply(terms={"found": 1.0}, terminated=True, success=True)
-        return Reply(f"{word}: {self._left} left", terms={"found": 0.0})
+        return Reply(f"{word}: {self._left} left{self._end}", terms={"found": 0.0})
 
     def expert_action(self, style: str = "default") -> str:
         """Halve what is left; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
         if style not in _STYLES:
             raise ConfigError(f"the expert of Bisect has no style {style!r}; known: {', '.join(_STYLES)}")
         if style == "default":
-            return str(self._left // 2)
+            return f"{self._left // 2}{self._end}"
         weights = _OLDER ** np.arange(self._left - 1)
-        return str(self._left - 1 - int(self.np_random.choice(len(weights), p=weights / weights.sum())))
+        tested = self._left - 1 - int(self.np_random.choice(len(weights), p=weights / weights.sum()))
+        return f"{tested}{self._end}"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        return str(int(rng.integers(1, self._left + 1)))
+        return f"{rng.integers(1, self._left + 1)}{self._end}"
