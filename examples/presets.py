@@ -14,7 +14,7 @@ BISECT = Preset(
     env_id="AgentR1/Bisect-v0",
     env_kwargs={"system_prompt": ""},
     # A number is one token, so that the choice of a commit is one decision.
-    tiny={"vocab_size": 320, "frames": (*map(str, range(1, 33)), "good: ", "bad: ", " left")},
+    tiny={"width": 64, "vocab_size": 320, "frames": (*map(str, range(1, 33)), "good: ", "bad: ", " left")},
     imitation=(
         Imitation(
             name="imitation",
@@ -25,12 +25,12 @@ BISECT = Preset(
             styles={"newest": 1.0},
         ),
     ),
-    controls=Controls(more_sft_rate=1e-3, self_imitation_rate=1e-3),
+    controls=Controls(more_sft_rate=1e-3, self_imitation_rate=3e-3),
     dev_tasks=72,
     test_tasks=None,
     grpo={
         **TINY_GRPO,
-        "max_steps": 80,
+        "max_steps": 104,
         "num_iterations": 4,  # a rollout costs more than an update
         "per_device_train_batch_size": 256,
         "micro_batch_size": 256,
@@ -40,7 +40,7 @@ BISECT = Preset(
         "lr_scheduler_kwargs": {},
         "max_turn_tokens": 4,
         "max_episode_tokens": 120,
-        "eval_steps": 16,
+        "eval_steps": 13,
     },
 )
 """Which commit broke the tests: from the imitation of a poor way of searching to a better one than its teacher's."""
@@ -76,8 +76,8 @@ GPU = Preset(
 
 SMOLLM2 = Preset(
     env_id="AgentR1/Bisect-v0",
-    # Tokens are the price: few commits take few turns, and without this prompt the template writes a longer one.
-    env_kwargs={"size": 16, "system_prompt": "Which commit to test next?"},
+    # Tokens are the price: without a prompt the template writes its own, which is longer.
+    env_kwargs={"system_prompt": "Which commit to test next?"},
     model="smollm2",
     train_layers=12,  # of 30: nothing is computed backwards through the others
     imitation=(
@@ -92,21 +92,21 @@ SMOLLM2 = Preset(
     ),
     controls=Controls(more_sft_rate=1e-4, self_imitation_rate=1e-4),
     train_tasks=None,
-    dev_tasks=12,
-    test_tasks=None,
+    dev_tasks=24,
+    test_tasks=48,
     grpo={
         **TINY_GRPO,
-        "max_steps": 32,
-        "num_iterations": 2,
+        "max_steps": 48,
+        "num_iterations": 4,
         "per_device_train_batch_size": 64,
         "micro_batch_size": 16,
-        "learning_rate": 1e-4,
+        "learning_rate": 2e-4,
         "lr_scheduler_type": "constant_with_warmup",
         "lr_scheduler_kwargs": {},
         "warmup_steps": 2,
         "max_turn_tokens": 6,
-        "max_episode_tokens": 130,
-        "eval_steps": 16,
+        "max_episode_tokens": 140,
+        "eval_steps": 24,
         "bf16": True,
     },
 )
