@@ -171,7 +171,7 @@ def make_tiny_model(
         names_apart: see there.
         frames: see there.
         demonstrations: how many the tokenizer is trained on, at most; where episodes are slow, fewer may do.
-        width: of the hidden states, a multiple of 32; where little has to be copied, 64 learn as well and sooner.
+        width: of the hidden states, a multiple of 32; each 32 are a head.
         context: longest sequence, in tokens.
         seed: of the random weights.
 

@@ -33,7 +33,7 @@ class BisectEnv(TextEnv):
     `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left then; they are
     numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one. When a single
     commit is left, it is found, and the answer is empty. With `rendering="inline"` the answer is a line inside the
-    policy's own turn: an episode has half as many tokens, since those that open and close a message are left out.
+    policy's own turn: an episode has fewer tokens, since those that open and close a message are left out.
 
     ## Action
     The number of a commit, for example "8". To test the newest one tells nothing: it is known to be bad. With
