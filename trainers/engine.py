@@ -109,6 +109,8 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
         renderer.eos_token_ids,
         context=context,
         max_num_seqs=args.max_num_seqs,
+        # As the loss is computed. On two CPU cores rollouts of SmolLM2 then take 0.6 of their time in float32.
+        dtype="bfloat16" if args.bf16 else None,
         gpu_memory_utilization=args.vllm_gpu_memory_utilization,
         sleep=args.vllm_enable_sleep_mode,
         vision=renderer.vision,
