@@ -74,12 +74,12 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     evaluations = [run["dev"]["evaluations"] for run in runs]
     called = any(record["tool_calls"] for of_run in evaluations for record in of_run)
     series = {
-        name: [over([record[name] for record in at_step]) for at_step in zip(*evaluations, strict=True)]
+        name: [over([record[name] for record in at_step], name) for at_step in zip(*evaluations, strict=True)]
         for name in ("success", "tool_calls" if called else "turns", "tokens")
     }
     lines = [_lines(run) for run in runs]
     found = kinds[0] | {"seeds": [run["seed"] for run in runs], **series}
-    return found | {"lines": {name: over([of_run[name] for of_run in lines]) for name in lines[0]}}
+    return found | {"lines": {name: over([of_run[name] for of_run in lines], "success") for name in lines[0]}}
 
 
 def _kind(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = results[0]
     rows = [
         {"policy": row["policy"], "decoding": row["decoding"]}
-        | {measure: over([run["results"][i][measure] for run in results]) for measure in MEASURES}
+        | {measure: over([run["results"][i][measure] for run in results], measure) for measure in MEASURES}
         for i, row in enumerate(first["results"])
     ]
     paired = list[dict[str, Any]]()
@@ -115,10 +115,16 @@ def seeds_table(found: Mapping[str, Any]) -> str:
     return "\n\n".join([*parts, *([differences_table(found["differences"])] if found["differences"] else [])])
 
 
-def over(values: Sequence[float]) -> dict[str, Any]:
-    """Return "mean", "low", "high" (Student's 95% interval, None where the seeds agree or are one) and "values"."""
-    measure = mean(values, [1] * len(values))
-    return {"mean": measure.value, "low": measure.low, "high": measure.high, "values": list(values)}
+def over(values: Sequence[float], measure: str = "") -> dict[str, Any]:
+    """Return "mean", "low", "high" (Student's 95% interval, None where the seeds agree or are one) and "values".
+
+    The interval of the measure "success" is cut at 0 and 1: over two or three seeds Student's is wider than that.
+    """
+    found = mean(values, [1] * len(values))
+    low, high = found.low, found.high
+    if measure == "success" and low is not None and high is not None:
+        low, high = max(0.0, low), min(1.0, high)
+    return {"mean": found.value, "low": low, "high": high, "values": list(values)}
 
 
 def estimate(name: str, measure: Measure, sign: str = "") -> str:
