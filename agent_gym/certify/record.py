@@ -14,7 +14,7 @@ import numpy as np
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.registry import make
-from agent_gym.testing import Log, policy_texts, without_times
+from agent_gym.testing import Log, play, policy_texts, require
 from agent_gym.tool_env import random_words, words_of
 
 Attack = Callable[[str], Generator[str, str, None]]
@@ -148,17 +148,18 @@ class Subject:
     def play(self, env: TextEnv, actions: Iterable[str], task: tuple[str, int] | None = None, seed: int = 0) -> Log:
         """Play an episode until it or the actions end; see `testing.play`."""
         options = dict(zip(("split", "index"), task, strict=True)) if task else {}
+
+        def announced() -> Iterator[str]:
+            # Counted here: an environment of somebody else may count its turns wrongly.
+            for turn, action in enumerate(actions):
+                require(turn < LONGEST, f"the episode has no end after {LONGEST:,} turns")
+                self.beat(f"{env.place}, turn {turn}: {action[:200]}", STEP_CPU_S)
+                yield action
+
         self.beat(f"reset with seed {seed} and {options}", RESET_CPU_S)
-        log: Log = [env.reset(seed=seed, options=options)]
-        for action in actions:
-            self.beat(f"{env.place}, turn {env.turn}: {action[:200]}", STEP_CPU_S)
-            log.append(env.step(action))
-            if log[-1][2] or log[-1][3]:
-                break
-            if len(log) > LONGEST:
-                raise AssertionError(f"the episode has no end after {LONGEST:,} turns")
+        log = play(env, announced(), seed=seed, options=options)
         self.tell(self.doing, 0)
-        return without_times(log)
+        return log
 
     def turns(self, env: TextEnv) -> Iterator[str]:
         """Yield the expert's turns, or random ones where there is none."""

@@ -117,12 +117,12 @@ def _episode(entry: EnvEntry, env: TextEnv, longest: int) -> Iterator[str]:
         env.expert_action()
     except ConfigError:
         return
-    keys, over = [f"`reset`: {', '.join(info)}"], False
+    opening, over = ", ".join(info), False
     while not over:
         _, _, terminated, truncated, info = env.step(env.expert_action())
         over = terminated or truncated
     yield "## Info"
-    yield f"{keys[0]}. `step`: {', '.join(info)}."
+    yield f"`reset`: {opening}. `step`: {', '.join(info)}."
     if info["metrics"]:
         yield f"Metrics: {', '.join(info['metrics'])}."
     yield "## An episode"
