@@ -18,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from test_continuous import SERVER  # noqa: E402
 from trainer_tools import (  # noqa: E402
     ENV,
     SGD,
@@ -192,7 +193,7 @@ def run_with_bad_ranks(folder: str, cases: list[tuple[dict[str, Any], list[int]]
 
 
 def test_ranks_where_every_episode_failed(tmp_path: Path) -> None:
-    settings: list[dict[str, Any]] = [{}, {"overlap": True}, {"over_sampling": 0.5}]
+    settings: list[dict[str, Any]] = [{}, {"max_staleness": 1}, {"max_staleness": 1, **SERVER}]
     cases = [(options, bad) for options in settings for bad in ([1], [0, 1])]
     message = r"all 16 episodes failed; the first: EnvFailure: the machinery broke \(.*trainer_tools\.py:\d+\)"
     for found in in_ranks(run_with_bad_ranks, 2, str(tmp_path), cases):
@@ -219,7 +220,7 @@ def compare(folder: Path, options: dict[str, Any], processes: int, cut: dict[str
     assert distance(before, one) > 1e-4 and distance(one, weights(trainer.model)) <= TOLERANCE
     for mine, theirs in zip([log for log in trainer.state.log_history if "reward" in log], logs, strict=True):
         for key in mine:
-            if not key.startswith(("time/", "step_time", "rollout/tokens_per_s", "rollout/repeated")):
+            if not key.startswith(("time/", "perf/", "step_time", "rollout/tokens_per_s", "rollout/repeated")):
                 assert theirs[key] == pytest.approx(mine[key], rel=1e-4, abs=1e-5), key
 
 

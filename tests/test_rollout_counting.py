@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from test_over_sampling import Slow, watch  # noqa: E402
+from test_continuous import SERVER, Slow, watch  # noqa: E402
 from trainer_tools import ENV, RandomPolicy, make_trainer  # noqa: E402
 
 from agent_gym.rollout import derive_seed  # noqa: E402
@@ -29,7 +29,7 @@ ROLLOUTS = 8
 
 
 def build(folder: Path, **options: Any) -> Any:
-    policy = Slow() if "over_sampling" in options else RandomPolicy()
+    policy = Slow() if "max_staleness" in options else RandomPolicy()
     data = task_dataset(ENV, split="train", tasks=12)
     return make_trainer(folder, policy=policy, train_dataset=data, use_vllm=True, **{**SHORT, **options})
 
@@ -55,7 +55,7 @@ def test_seeds_and_tasks_follow_the_number_of_the_rollout(tmp_path: Path, extra:
     assert trainer.scheduler.rollouts == len(seen)
 
 
-@pytest.mark.parametrize("way", [{}, {"overlap": True}, {"over_sampling": 0.5}], ids=str)
+@pytest.mark.parametrize("way", [{}, {"max_staleness": 1}, {"max_staleness": 1, **SERVER}], ids=["0", "1", "server"])
 def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_path: Path, way: dict[str, Any]) -> None:
     plain = run(build(tmp_path / "plain"))
     saving = {"save_strategy": "steps", "save_steps": 3}
@@ -66,7 +66,7 @@ def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_p
     resumed = build(tmp_path, **saving, **way)
     rest = run(resumed, str(tmp_path / "checkpoint-3"))
     assert len(rest) == 3, "the checkpoint stands behind five rollouts"
-    if "over_sampling" in way:
+    if way:
         assert Counter(e for batch in whole for e in batch) == Counter(e for batch in plain for e in batch)
         assert Counter(e for batch in rest for e in batch) == Counter(e for batch in whole[5:] for e in batch)
     else:
@@ -74,12 +74,9 @@ def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_p
         assert run(resumed) == whole, "training again begins anew"
 
 
-def test_a_warning_counts_what_is_discarded(tmp_path: Path) -> None:
-    trainer = build(tmp_path, overlap=True)
-    scheduler = trainer.scheduler
-    specs = scheduler._specs([trainer.train_dataset[0]] * 4, 0, 1)
-    scheduler.play_ahead(specs)
-    with pytest.warns(RuntimeWarning, match="4 episodes that were played ahead are discarded"):
-        assert scheduler._take_ahead(specs[:2]) is None
-    scheduler.play_ahead(specs)
-    assert len(scheduler._take_ahead(specs)) == 4
+def test_groups_that_are_discarded_are_named(tmp_path: Path) -> None:
+    trainer = build(tmp_path, max_staleness=1)
+    run(trainer)
+    trainer.scheduler._continuous._in_play[3] = []
+    with pytest.warns(RuntimeWarning, match=r"groups \[3\] that were in play are discarded"):
+        trainer.train()

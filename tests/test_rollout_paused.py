@@ -14,7 +14,7 @@ from toy_envs import SlowWriter
 
 from agent_gym.policies import Generation, Request
 from agent_gym.policies.base import cut_at_stop
-from agent_gym.rollout import Budget, Episode, Rollout, Runner, derive_seed, from_record, to_record
+from agent_gym.rollout import Budget, Episode, Rollout, Runner, Stream, derive_seed, from_record, to_record
 
 
 class Writer(SlowWriter):
@@ -45,6 +45,22 @@ def wordy(episode: Any) -> str:
     return "stop" if episode.turns == 2 + episode.spec.index % 3 else words
 
 
+def play_in_background(runner: Runner, specs: Any) -> tuple[list[Episode], int]:
+    """Play in a thread, add episodes in three parts, and pause again and again; return as `play`."""
+    stream, ended, episodes, pauses = Stream(runner, background=True), list[Episode](), list[Episode](), 0
+    for part in (specs[:4], specs[4:8], specs[8:]):
+        episodes += stream.add(part, 1.0, ended.append)
+        for _ in range(4):
+            time.sleep(0.005)
+            with stream.paused():
+                assert runner.policy.pending == 0
+                pauses += 1
+                runner.version = pauses
+    stream.wait(lambda: len(ended) == len(specs))
+    assert sorted(map(id, ended)) == sorted(map(id, episodes)) and stream.take_times()[0].sampled_tokens > 0
+    return episodes, pauses
+
+
 def play(runner: Runner, specs: Any, every: int = 3) -> tuple[list[Episode], int]:
     """Interrupt after every few episodes; return them all, and how often playing began."""
     rollout = Rollout(runner)
@@ -52,7 +68,7 @@ def play(runner: Runner, specs: Any, every: int = 3) -> tuple[list[Episode], int
     while rollout.unfinished:
         runner.version = rounds
         before = rollout.unfinished
-        rollout.play(1.0, until=lambda before=before: rollout.unfinished <= before - every)
+        rollout.play(until=lambda before=before: rollout.unfinished <= before - every)
         assert runner.policy.pending == 0
         rounds += 1
         assert rounds < 50
@@ -62,14 +78,15 @@ def play(runner: Runner, specs: Any, every: int = 3) -> tuple[list[Episode], int
 @pytest.mark.parametrize("context", ["append", "window:1"])
 @pytest.mark.parametrize("env_id", ["Toy/Counting-v0", "Toy/Inline-v0"])
 @pytest.mark.parametrize("writer", [Writer, SlowWriter], ids=["interrupted", "aborted"])
+@pytest.mark.parametrize("way", [play, play_in_background])
 def test_interrupted_episodes_are_those_of_an_undisturbed_rollout(
-    tokenizer: Any, writer: Any, env_id: str, context: str
+    tokenizer: Any, writer: Any, env_id: str, context: str, way: Any
 ) -> None:
     specs = counting(12, env_id)
     encode = scripted(tokenizer)._encode
     whole = roll(tokenizer, specs, wordy, context=context)
     runner = Runner(writer(wordy, encode), tokenizer, context=context, workers=3, max_live=8)
-    episodes, rounds = play(runner, specs)
+    episodes, rounds = way(runner, specs)
     runner.close()
     assert rounds > 2
     pieces = 0
@@ -119,12 +136,12 @@ def test_time_does_not_run_while_playing_is_paused(tokenizer: Any, monkeypatch: 
     runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, Budget(max_seconds=20.0))
     rollout = Rollout(runner)
     episodes = rollout.add(counting(6))
-    rollout.play(1.0, until=lambda: True)
+    rollout.play(until=lambda: True)
     assert rollout.unfinished
     # As if the pause lasted a minute, three times as long as an episode may.
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + 60.0)
-    rollout.play(1.0)
+    rollout.play()
     runner.close()
     assert all(episode.terminated and episode.truncation is None for episode in episodes)
     assert all(episode.seconds < 20 for episode in episodes)

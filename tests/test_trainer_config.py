@@ -54,7 +54,6 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"eval_temperature": -1.0}, r"eval_temperature is -1\.0; it must be 0 \(greedy\) or at least 0\.01"),
     ({"vllm_max_model_length": 100}, r"vllm_max_model_length is 100, less than max_episode_tokens \(200\): leave it"),
     ({"max_turns": 0}, "max_turns is 0; it must be positive"),
-    ({"overlap": True, "vllm_importance_sampling_correction": False}, "overlap needs vllm_importance_sampling_correct"),
     ({"layout": "server", "weights_transfer": "broadcast", "weights_folder": "x"}, "a broadcast needs none"),
     # One episode per task: only for estimators that do not compare, and without what compares.
     ({"num_generations": 1}, "num_generations is 1, but 'grpo' compares episodes .* raise it to 2 or more, or take"),
@@ -140,7 +139,7 @@ COLUMNS = "has no column 'env_id'; it has: prompt, split. Make it with task_"
         ({"train_dataset": WRONG}, f"train_dataset {COLUMNS}"),
         ({"eval_dataset": WRONG}, f"eval_dataset {COLUMNS}"),
         ({"eval_dataset": {"good": task_dataset(ENV), "bad": WRONG}}, rf"eval_dataset\['bad'\] {COLUMNS}"),
-        ({"policy": None, "overlap": True}, "overlap needs layout='server'"),
+        ({"max_staleness": 1, "max_refills": 1}, "max_staleness does not go with max_refills"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -150,31 +150,25 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                 "vllm_server_base_url, weights_transfer and weights_folder belong to layout='server'; set it, or leave "
                 "them out"
             )
-        if self.overlap and not self.vllm_importance_sampling_correction:
-            raise ConfigError("overlap needs vllm_importance_sampling_correction: the samples are of older weights")
 
-    def check_over_sampling(self) -> None:
-        """Raise `ConfigError` for a share of further tasks that is impossible, or settings that do not go with it."""
-        share = self.over_sampling
-        if not 0.0 <= share < 1.0:
-            raise ConfigError(f"over_sampling is {share}; it must be at least 0 and below 1")
-        if share == 0.0:
+    def check_staleness(self) -> None:
+        """Raise `ConfigError` for a staleness that allows nothing, or settings that do not go with it."""
+        if self.max_staleness == 0:
             return
-        if self.overlap:
-            raise ConfigError("over_sampling and overlap both make samples one rollout old: take one of them")
+        if not self.stale_rollouts:
+            raise ConfigError(
+                f"max_staleness is {self.max_staleness}, and a rollout is trained on in {self.rollout_steps:g} "
+                "optimizer steps, so that none can begin before the one in front of it is trained on: set it to 0, or "
+                f"to {self.rollout_steps:g} or more"
+            )
         if self.max_refills:
-            raise ConfigError("over_sampling does not go with max_refills, which draws tasks after a rollout: take one")
+            raise ConfigError("max_staleness does not go with max_refills, which draws tasks after a rollout: take one")
         if not self.vllm_importance_sampling_correction:
-            raise ConfigError("over_sampling needs vllm_importance_sampling_correction: some weights are older")
+            raise ConfigError("max_staleness needs vllm_importance_sampling_correction: some weights are older")
         if self.batch_tasks % self.world_size:
             raise ConfigError(
-                f"with over_sampling each process plays whole groups of its own: the {self.batch_tasks} tasks of a "
+                f"with max_staleness each process plays whole groups of its own: the {self.batch_tasks} tasks of a "
                 f"rollout must divide by the {self.world_size} processes"
-            )
-        if not self.extra_tasks:
-            raise ConfigError(
-                f"over_sampling is {share}, less than one of the {self.batch_tasks // self.world_size} tasks that a "
-                "process plays in a rollout: raise it, give a rollout more tasks, or set it to 0"
             )
 
     @property
@@ -198,9 +192,14 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         return cast(int, self.generation_batch_size) * self.max_episode_tokens
 
     @property
-    def extra_tasks(self) -> int:
-        """Tasks that each process has in play besides those that it needs, with over_sampling."""
-        return math.floor(self.over_sampling * self.batch_tasks / self.world_size + 1e-9)
+    def rollout_steps(self) -> float:
+        """Optimizer steps on one rollout; below 1 where several rollouts make a step."""
+        return cast(int, self.steps_per_generation) * self.num_iterations / self.gradient_accumulation_steps
+
+    @property
+    def stale_rollouts(self) -> int:
+        """How many rollouts of updates `max_staleness` has room for."""
+        return math.floor(self.max_staleness / self.rollout_steps + 1e-9)
 
     @property
     def budget(self) -> Budget:

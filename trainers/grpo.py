@@ -108,9 +108,7 @@ class AgentGRPOTrainer(RowTrainer):
                 f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
                 "one of gae, step_gae, bilevel_gae"
             )
-        args.check_over_sampling()
-        if args.overlap and args.layout != "server" and policy is None:
-            raise ConfigError("overlap needs layout='server': an engine in the training process shares its device")
+        args.check_staleness()
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
@@ -169,7 +167,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights and log where the time went."""
-        return self.scheduler.play(lambda: self.runner.run_share(specs, temperature=temperature))
+        return self.scheduler.play(lambda: self.scheduler.stream.play(specs, temperature))
 
     @property
     def _engine_differs(self) -> bool:

@@ -224,7 +224,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     @property
     def _engine_differs(self) -> bool:
         """Whether the engine's logprobs are others than those of the loss, by its kernels or the age of its weights."""
-        return self.use_vllm or self.args.overlap or self.args.over_sampling > 0.0
+        return self.use_vllm or self.args.max_staleness > 0
 
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did (`losses.engine_ratio`)."""

@@ -3,15 +3,10 @@
     tasks of the sampler -> episodes -> (DAPO: replace groups that agree by fresh tasks, again and again)
                                      -> (StarPO-S, RAGEN-2: keep the groups of largest spread)
 
-When to play:
-
-    sync       | rollout 0 | update 0 | rollout 1 | update 1 | ...            `play`
-    ahead      | rollout 0 | rollout 1            | rollout 2            | ... `play_ahead`, with `overlap`
-                           | update 0 |           | update 1 |
-    partial    as sync, but a rollout ends when its batch is full             partial.py, with `over_sampling`
-
-Ahead: all tokens of a rollout have the same author, which is one rollout of updates behind the trainer and never more.
-`losses.engine_ratio` corrects this difference, too (IMPALA, arXiv:1802.01561; Noukhovitch et al., arXiv:2410.18252).
+With `max_staleness` 0 a rollout is a batch: all its episodes are played with the weights that it updates. Above 0
+episodes are played without rounds, under weights that change underway (continuous.py). Both play in one `Stream`, as do
+refills and evaluations: behind servers it plays in the background, where the engine shares the trainer's device it
+plays while the trainer waits.
 
 Rewards and their spread are logged of the sampler's tasks, before a filter could make a policy look better than it is.
 """
@@ -22,20 +17,18 @@ import dataclasses
 import functools
 import json
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
 from agent_gym.policies.base import Engine, Policy, barrier_on_error
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures, derive_seed
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, check_failures, derive_seed
 from agent_gym.trainers.batch import source_number
+from agent_gym.trainers.continuous import ContinuousRollouts
 from agent_gym.trainers.engine import build_policy, named_weights
-from agent_gym.trainers.partial import PartialRollouts, warn_discarded
 from agent_gym.trainers.selection import informative_groups, keep_groups, keep_variance, tasks_to_draw
 
 if TYPE_CHECKING:
@@ -48,8 +41,7 @@ class RolloutScheduler:
     def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
         self.trainer, self.policy = trainer, policy
         self._budget, self._curriculum = trainer.args.budget, trainer.args.curriculum
-        self._partial = PartialRollouts(self)
-        self._begun_ahead: tuple[list[EpisodeSpec], Future[list[Episode]]] | None = None
+        self._continuous = ContinuousRollouts(self)
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout of this process's rows of the data set, each task repeated for its group.
@@ -58,11 +50,12 @@ class RolloutScheduler:
         """
         trainer, args = self.trainer, self.trainer.args
         seed = derive_seed(args.seed, trainer._rollout_number)
-        if args.over_sampling:
-            episodes = self._partial.rollout()
+        if args.max_staleness:
+            episodes = self._continuous.rollout()
         else:
+            self._continuous.state(trainer._rollout_number)  # nothing may be in play
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
-            episodes = self._take_ahead(specs) or trainer.rollout(specs, trainer.temperature)
+            episodes = trainer.rollout(specs, trainer.temperature)
         returns, source_of = self._log_rewards(episodes)
         kept = set(returns)
         if args.max_refills:
@@ -76,8 +69,6 @@ class RolloutScheduler:
             greedy = gather_object([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
             kept &= {group for group, reward in greedy if reward == reward}
         self._log({"rollout/groups_kept": len(kept) / len(returns)})
-        if args.overlap:
-            self._play_next(len(rows))
         return episodes, kept
 
     def _refill(self, seed: int, returns: dict[int, list[float]], source_of: dict[int, int]) -> list[Episode]:
@@ -120,13 +111,25 @@ class RolloutScheduler:
             self._budget,
             workers=args.env_workers,
             env_processes=args.env_processes,
+            max_live=args.max_live,
             context=args.context,
         )
 
+    @functools.cached_property
+    def stream(self) -> Stream:
+        return Stream(self.runner, background=self.trainer.args.layout == "server")
+
     def hand_over(self) -> None:
         """Hand the current weights to the engine, and set the limits of the episodes to come."""
-        trainer, runner = self.trainer, self.runner
         started = time.perf_counter()
+        with self.stream.paused():
+            if self.stream.background:  # other processes may sample from the same servers
+                self.trainer.accelerator.wait_for_everyone()
+            self._hand_over()
+        self.trainer._metrics[self.trainer._mode]["time/sync"].append(time.perf_counter() - started)
+
+    def _hand_over(self) -> None:
+        trainer, runner = self.trainer, self.runner
         runner.budget, runner.version = self._budget, trainer.state.global_step
         if self._curriculum is not None and trainer.model.training:
             turns = self._curriculum.turns(trainer.state.global_step)
@@ -138,7 +141,6 @@ class RolloutScheduler:
             # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
             # checkpoint loaded at the end), and an engine that slept has none.
             runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
-        trainer._metrics[trainer._mode]["time/sync"].append(time.perf_counter() - started)
 
     def play(self, play: Callable[[], list[Episode]]) -> list[Episode]:
         """Call something that plays episodes when the engine has the current weights, in all processes at once.
@@ -146,7 +148,6 @@ class RolloutScheduler:
         Raises `RolloutError` if it failed in a process, or if every episode failed in all of them.
         """
         trainer = self.trainer
-        self._wait()
         self.hand_over()
         training = trainer.model.training
         with barrier_on_error(trainer.accelerator.num_processes > 1):
@@ -157,58 +158,13 @@ class RolloutScheduler:
         self._finish(episodes)
         return episodes
 
-    def play_ahead(self, specs: Sequence[EpisodeSpec]) -> None:
-        """Hand over the present weights, and begin to play in a thread."""
-        self.hand_over()
-        future: Future[list[Episode]] = Future()
-        self._begun_ahead = list(specs), future
-
-        def play() -> None:
-            try:
-                future.set_result(self.runner.run_share(specs, temperature=self.trainer.temperature))
-            except BaseException as error:  # raised again where the result is read
-                future.set_exception(error)
-
-        # A daemon, so that an interrupted run does not wait for it.
-        threading.Thread(target=play, name="rollout-ahead", daemon=True).start()
-
-    def _wait(self) -> None:
-        """Let the rollout that was begun ahead end: an engine serves one at a time. `_take_ahead` raises its error."""
-        if self._begun_ahead is not None:
-            started = time.perf_counter()
-            self._begun_ahead[1].exception()
-            self._log({"time/rollout_awaited": time.perf_counter() - started})
-
-    def _take_ahead(self, specs: Sequence[EpisodeSpec]) -> list[Episode] | None:
-        """Return the episodes, or None with a warning if others were played; raises what the rollout failed with."""
-        if self._begun_ahead is None:
-            return None
-        self._wait()
-        (begun, future), self._begun_ahead = self._begun_ahead, None
-        with barrier_on_error(self.trainer.accelerator.num_processes > 1):
-            episodes = future.result()
-        self._finish(episodes)
-        if begun == list(specs):
-            return episodes
-        warn_discarded(f"{len(episodes)} episodes that were played ahead")
-        return None
-
-    def _play_next(self, count: int) -> None:
-        """Begin the rollout that comes next, if one does, with this process's `count` rows of it."""
-        trainer, number = self.trainer, self.trainer._rollout_number + 1
-        if number == self.rollouts:
-            return
-        first = trainer.accelerator.process_index * count
-        tasks = [task for task in trainer.sampler.batch(number) for _ in range(trainer.num_generations)]
-        rows = [trainer.train_dataset[task] for task in tasks[first : first + count]]
-        self.play_ahead(self._specs(rows, first, derive_seed(trainer.args.seed, number)))
-
     def _finish(self, episodes: Sequence[Episode]) -> None:
         """Log where the time of a rollout went, and stop all processes if every episode of all of them failed.
 
         One process whose few episodes all failed is no reason: the others' are trained on, as one process would.
         """
-        for name, value in self.runner.stats.metrics().items():
+        self.runner.stats, shares = self.stream.take_times()
+        for name, value in (self.runner.stats.metrics() | shares).items():
             self.trainer._metrics[self.trainer._mode][name].append(value)
         failures = gather_object([episode.failure for episode in episodes])
         if all(failures):

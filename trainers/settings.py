@@ -98,17 +98,14 @@ class AgentSettings:
     weights_folder: str | None = setting(
         None, "sampling", "With layout server: a folder for weights that the servers see, too; by default /dev/shm."
     )
-    overlap: bool = setting(
-        False,
+    max_staleness: int = setting(
+        0,
         "sampling",
-        "With layout server: play the next rollout while this one trains, on weights one rollout older.",
+        "Optimizer steps by which a token may be older than the weights that learn from it. Above 0 nothing waits for "
+        "the slowest episodes, and servers sample during updates.",
+        0,
     )
-    over_sampling: float = setting(
-        0.0,
-        "sampling",
-        "Share of task groups in play besides those of a batch, so that no rollout waits for its slowest: what is "
-        "unfinished goes on in the next one.",
-    )
+    max_live: int = setting(512, "sampling", "Episodes alive at the same time, per process.", 1)
     max_num_seqs: int = setting(256, "sampling", "Most sequences vLLM decodes at once, per process.", 1)
     env_workers: int = setting(32, "sampling", "Environments that compute at the same time, per process.", 1)
     env_processes: int = setting(

@@ -7,6 +7,7 @@ from agent_gym.rollout.failures import Failure, check_failures, failure_summary,
 from agent_gym.rollout.play import Budget, Context, derive_seed, tighten
 from agent_gym.rollout.replaying import Replay, play_again, replay
 from agent_gym.rollout.runner import Rollout, Runner
+from agent_gym.rollout.stream import Stream
 from agent_gym.rollout.trajectories import (
     from_record,
     read_trajectories,
@@ -28,6 +29,7 @@ __all__ = [
     "Row",
     "Runner",
     "Step",
+    "Stream",
     "check_failures",
     "derive_seed",
     "failure_summary",

@@ -47,15 +47,24 @@ class Budget:
                 raise ConfigError(f"{field.name} is {value}; it must be positive")
 
 
+class Terms(NamedTuple):
+    """On what terms an episode is played."""
+
+    budget: Budget
+    temperature: float  # 0 is greedy
+    on_end: Callable[[Episode], None]  # called once, in the thread that drives the engine
+
+
 class Life:
     """A live episode, which is part of a rollout and has a thread that alone meets its environment."""
 
-    def __init__(self, episode: Episode, rollout: Rollout, thread: EnvThread) -> None:
-        self.episode, self.rollout, self.thread = episode, rollout, thread
+    def __init__(self, episode: Episode, rollout: Rollout, thread: EnvThread, terms: Terms) -> None:
+        self.episode, self.rollout, self.thread, self.terms = episode, rollout, thread, terms
+        self.budget = terms.budget
         # Times of `perf_counter`: it waits from `since` on; a line is printed at `reminder` if it still waits; its time
         # is over at `deadline`.
         self.began = self.since = self.reminder = time.perf_counter()
-        limit = rollout.budget.max_seconds
+        limit = self.budget.max_seconds
         self.deadline = float("inf") if limit is None else self.began + limit
         self.wish: Call | Ask | None = None  # what it waits for
         self.number = 0  # of its last request to the policy
@@ -80,16 +89,16 @@ class Life:
                     _, _, episode.terminated, truncated, _ = answer
                     if episode.terminated:
                         return
-                    if truncated or episode.turns == rollout.budget.max_turns:
+                    if truncated or episode.turns == self.budget.max_turns:
                         return self.truncate("turns")
-                if rollout.context.is_due(episode, rollout.budget):
-                    rewrite = partial(rollout.context.rewrite, episode, rollout.renderer, rollout.budget)
+                if rollout.context.is_due(episode, self.budget):
+                    rewrite = partial(rollout.context.rewrite, episode, rollout.renderer, self.budget)
                     self.change_context(await self.call("context", rewrite))
             self.truncate("tokens")
         except TimeUp:
             if episode.steps:
                 return self.truncate("seconds")
-            episode.failure = Failure("EnvFailure", f"no first turn in {rollout.budget.max_seconds} s")
+            episode.failure = Failure("EnvFailure", f"no first turn in {self.budget.max_seconds} s")
         except RaisedElsewhere as error:
             episode.failure = error.failure
         except EnvFailure as error:
@@ -117,7 +126,7 @@ class Life:
         except TimeUp:
             if not env:
                 raise
-            message = f"no answer from the environment in {self.rollout.budget.max_seconds} s"
+            message = f"no answer from the environment in {self.budget.max_seconds} s"
             raise RaisedElsewhere(Failure("EnvFailure", message)) from None
         if isinstance(error, ConfigError):
             raise error  # the user's mistake is the same for every episode: report it once, at once
@@ -127,7 +136,7 @@ class Life:
 
     def room(self) -> int:
         """How many tokens the context has left; `EnvFailure` if the prompt alone fills it."""
-        limit, length = self.rollout.budget.max_tokens, len(self.episode.rows[-1].token_ids)
+        limit, length = self.budget.max_tokens, len(self.episode.rows[-1].token_ids)
         if length >= limit and not self.episode.steps:
             raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
         return limit - length
@@ -139,8 +148,8 @@ class Life:
         # The rest of a turn needs random numbers of its own: those of its beginning are used.
         place = (len(episode.steps), len(begun)) if begun else (len(episode.steps),)
         params = SamplingParams(
-            max_tokens=min(self.room(), rollout.budget.max_turn_tokens) - len(begun),
-            temperature=0.0 if episode.spec.greedy else rollout.temperature,
+            max_tokens=min(self.room(), self.budget.max_turn_tokens) - len(begun),
+            temperature=0.0 if episode.spec.greedy else self.terms.temperature,
             stop=episode.stop if episode.asked == "act" else (),  # a summary may well quote a stop string
             seed=None if seed is None else derive_seed(seed, *place),
         )

@@ -4,8 +4,8 @@ Each episode advances on its own (play.py): a slow environment delays its own ep
 drives the engine, since engines are not thread-safe; it never decodes text and never runs an environment.
 
 Playing may end before the episodes do. They are then paused, half-written turns included, and go on when `play` is
-called again, with the weights that the engine has by then. A crash inside an environment ends one episode
-(`Episode.failure`, reward NaN). A crash of the engine is the caller's.
+called again, with the weights that the engine has by then (stream.py does so in a thread). A crash inside an
+environment ends one episode (`Episode.failure`, reward NaN). A crash of the engine is the caller's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import Failure, check_failures
-from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, TimeUp, tighten
+from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, Terms, TimeUp, tighten
 
 SILENCE_S = 300.0
 """When a line on stderr names an environment that does not answer; again after two, four, eight times as long."""
@@ -40,7 +40,7 @@ OnEnd = Callable[[Episode], None]
 
 @dataclass(slots=True)
 class RolloutStats:
-    """Where the time of one rollout went; seconds of the driving thread."""
+    """Where the time of playing went; seconds of the driving thread."""
 
     wall_seconds: float = 0.0
     engine_seconds: float = 0.0  # inside the policy, that is its `submit` and `poll`
@@ -134,8 +134,8 @@ class Runner:
     ) -> list[Episode]:
         """Play one process's share of a rollout: as `run`, but all of it may fail while other processes succeed."""
         rollout = Rollout(self)
-        episodes = rollout.add(specs)
-        rollout.play(temperature, on_end=on_end)
+        episodes = rollout.add(specs, temperature, on_end)
+        rollout.play()
         self.stats = rollout.stats
         return episodes
 
@@ -147,47 +147,68 @@ class Runner:
 
 
 class Rollout:
-    """Episodes in play, which share a runner's policy, threads and limits; `stats` is of the last `play`."""
+    """Episodes in play, which share a runner's policy and threads. `add` and `halt` may be called by other threads."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.policy = runner, runner.policy
-        self.renderer, self.context, self.budget = runner.renderer, runner.context, runner.budget
-        self.temperature, self.stats = 1.0, RolloutStats()
-        self._waiting: deque[Episode] = deque()  # not started
+        self.renderer, self.context = runner.renderer, runner.context
+        self.stats = RolloutStats()  # since somebody set it last
+        self._waiting: deque[tuple[Episode, Terms]] = deque()  # not started
         self._lives: dict[Life, None] = {}  # started and not over; the oldest first, whose time is up first
         self._calls: dict[Life, None] = {}  # those that wait for their threads
         self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
         self._numbers = itertools.count(1)
         self._most = sys.maxsize  # as many threads as the system has
-        self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]]] = queue.SimpleQueue()
-        self._enough = self._pausing = False
-        self._stopped = time.perf_counter()
+        # None has no message: it ends the wait for one.
+        self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._enough = self._halted = self._pausing = False
+        self._stopped = self._tick = time.perf_counter()
         self._next_look = self._stopped + SILENCE_S / 10
 
     @property
     def unfinished(self) -> int:
         return len(self._waiting) + len(self._lives)
 
-    def add(self, specs: Iterable[EpisodeSpec]) -> list[Episode]:
+    def add(
+        self,
+        specs: Iterable[EpisodeSpec],
+        temperature: float = 1.0,
+        on_end: OnEnd | None = None,
+        *,
+        first: bool = False,
+    ) -> list[Episode]:
+        """Add episodes under the runner's present budget, in front of those that have not started if they are `first`.
+
+        `on_end` is called with each of them as it ends, in the thread that plays.
+        """
         episodes = [Episode(spec) for spec in specs]
-        self._waiting += episodes
+        terms = Terms(self.runner.budget, temperature, on_end or (lambda episode: None))
+        if first:
+            self._waiting.extendleft((episode, terms) for episode in reversed(episodes))
+        else:
+            self._waiting.extend((episode, terms) for episode in episodes)
+        self._answers.put(None)
         return episodes
 
-    def play(
-        self, temperature: float, *, until: Callable[[], bool] = lambda: False, on_end: OnEnd | None = None
-    ) -> None:
+    def halt(self, halted: bool = True) -> None:
+        """Let `play` return soon, and at once if it is called again, until `halted` is False."""
+        self._halted = halted
+        self._answers.put(None)
+
+    def play(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Play until all episodes are over, or `until` returns True, which is called whenever an episode has ended.
 
         What is not over is then paused, and its time does not run until `play` is called again.
         """
-        self.temperature, self._until, self._on_end = temperature, until, on_end
-        self.budget, self.stats, self._enough = self.runner.budget, RolloutStats(), False
-        begin = time.perf_counter()
+        self._until, self._enough = until, False
+        self._tick = time.perf_counter()
         with tqdm(total=self.unfinished, desc="episodes", disable=not self.runner.progress, leave=False) as bar:
             self._bar = bar
             try:
                 self._go_on()
-                while self.unfinished and not self._enough:
+                while self.unfinished and not (self._enough or self._halted):
                     self._start()
                     self.runner.threads.line.move_up()
                     self._resume_answered()
@@ -202,7 +223,13 @@ class Rollout:
             except BaseException:
                 self._abandon()
                 raise
-        self.stats.wall_seconds = time.perf_counter() - begin
+        self.count_time()
+
+    def count_time(self) -> None:
+        """Add the time since this was last done to `stats`."""
+        now = time.perf_counter()
+        self.stats.wall_seconds += now - self._tick
+        self._tick = now
 
     def _engine(self, function: Callable[..., Any], *args: Any) -> Any:
         tick = time.perf_counter()
@@ -213,15 +240,17 @@ class Rollout:
     def _start(self) -> None:
         started: list[Life] = []
         while self._waiting and len(self._lives) < min(self.runner.max_live, self._most):
+            episode, terms = self._waiting.popleft()
             try:
-                thread = self.runner.threads.take(self._waiting[0].spec)
+                thread = self.runner.threads.take(episode.spec)
             except RuntimeError as error:  # the system has no more threads
+                self._waiting.appendleft((episode, terms))
                 if not self._lives:
                     message = f"no thread for an environment: {error}; a limit of processes is reached"
                     raise RolloutError(message) from error
                 self._most = len(self._lives)
                 break
-            started.append(Life(self._waiting.popleft(), self, thread))
+            started.append(Life(episode, self, thread, terms))
             self._lives[started[-1]] = None
         # Not before all threads run: one that starts has to wait for those that work.
         for life in started:
@@ -257,11 +286,14 @@ class Rollout:
                 patience = min(next(iter(self._lives)).deadline, self._next_look) - tick
                 patience = min(patience, PATIENCE_S) if self.runner.threads.line.move_up() else patience
             try:
-                life, answer = self._answers.get(timeout=max(0.0, patience))
+                message = self._answers.get(timeout=max(0.0, patience))
             except queue.Empty:
                 return
             finally:
                 self.stats.wait_seconds += time.perf_counter() - tick if idle else 0.0
+            if message is None:
+                return
+            life, answer = message
             # With an engine that batches continuously one answer is enough to go on; any other waits for all.
             idle = idle and not continuous
             if life in self._calls:  # otherwise its time ran out while the thread worked
@@ -277,14 +309,13 @@ class Rollout:
         del self._lives[life]
         life.wish = None  # which knows the life: a circle, and work for the garbage collector
         episode.seconds = time.perf_counter() - life.began
-        episode.cut(self.budget.max_tokens)
+        episode.cut(life.budget.max_tokens)
         episode.release()
         if episode.failure or life.thread.hangs:
             self.runner.threads.retire(life.thread)
         else:
             self.runner.threads.give(episode.spec, life.thread)
-        if self._on_end is not None:
-            self._on_end(episode)
+        life.terms.on_end(episode)
         self._bar.update()  # what is shown as done is on disk
         self._enough = self._enough or self._until()
 
@@ -313,7 +344,7 @@ class Rollout:
             life.reminder = now + (now - life.since)
         if not silent:
             return
-        life, limit = silent[0], self.budget.max_seconds
+        life, limit = silent[0], silent[0].budget.max_seconds
         assert isinstance(life.wish, Call)
         spec, waited = life.episode.spec, now - life.since
         task = life.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"

@@ -1,0 +1,114 @@
+"""`Stream`: episodes that are played while their caller does something else, and go on under newer weights.
+
+    add     takes episodes at any time
+    wait    returns when what one waits for has been played; what else is in play goes on, or is paused
+    paused  takes all unfinished turns out of the engine, so that its weights may be replaced
+
+In the background a thread drives the engine, from the first episode that is added to the last that ends. Without, the
+thread that waits does: for engines that share their device with what the caller computes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.runner import OnEnd, Rollout, RolloutStats, Runner
+
+
+class Stream:
+    """Plays with one runner; `add`, `play`, `wait` and `paused` belong to one thread, the caller's."""
+
+    def __init__(self, runner: Runner, *, background: bool) -> None:
+        self.runner, self.background = runner, background
+        self._rollout = Rollout(runner)
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None  # while there is something to play
+        self._paused = False
+        self._error: BaseException | None = None
+        self._waited = 0.0
+        self._looked = time.perf_counter()
+
+    def add(
+        self, specs: Iterable[EpisodeSpec], temperature: float, on_end: OnEnd, *, first: bool = False
+    ) -> list[Episode]:
+        """Add episodes, in front of those that have not begun if they are `first`.
+
+        `on_end` is called with each of them as it ends, and never at the same time as the condition of `wait`.
+        """
+
+        def ended(episode: Episode) -> None:
+            with self._changed:
+                on_end(episode)
+                self._changed.notify_all()
+
+        episodes = self._rollout.add(specs, temperature, ended, first=first)
+        with self._changed:
+            self._begin()
+        return episodes
+
+    def play(self, specs: Iterable[EpisodeSpec], temperature: float) -> list[Episode]:
+        """Play episodes before those that have not begun, and return them when all are over."""
+        ended: list[Episode] = []
+        episodes = self.add(specs, temperature, ended.append, first=True)
+        self.wait(lambda: len(ended) == len(episodes))
+        return episodes
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Wait until `done`, which may become true whenever an episode ends; raises what playing failed with."""
+        began = time.perf_counter()
+        if self.background:
+            with self._changed:
+                self._changed.wait_for(lambda: self._error is not None or done())
+                error, self._error = self._error, None
+            if error is not None:
+                raise error
+        elif not done():
+            self._rollout.play(until=done)
+        self._waited += time.perf_counter() - began
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave nothing in the engine meanwhile. Environments that are at work go on."""
+        with self._changed:
+            self._paused = True
+            self._rollout.halt()
+            self._changed.wait_for(lambda: self._thread is None)
+            self._rollout.halt(False)
+        yield
+        with self._changed:
+            self._paused = False
+            self._begin()
+
+    def take_times(self) -> tuple[RolloutStats, dict[str, float]]:
+        """Return where the time of playing went since the last call, and shares of all time since then.
+
+        `perf/engine_busy`: the engine had something to sample. `perf/trainer_busy`: nobody waited for episodes.
+        """
+        now = time.perf_counter()
+        if self._thread is not None:
+            self._rollout.count_time()
+        stats, self._rollout.stats = self._rollout.stats, RolloutStats()
+        seconds, waited = now - self._looked, self._waited
+        self._looked, self._waited = now, 0.0
+        busy = stats.wall_seconds - stats.wait_seconds
+        return stats, {"perf/engine_busy": min(1.0, busy / seconds), "perf/trainer_busy": 1 - waited / seconds}
+
+    def _begin(self) -> None:
+        if self.background and self._thread is None and not self._paused and self._rollout.unfinished:
+            # A daemon, so that an interrupted run does not wait for it.
+            self._thread = threading.Thread(target=self._drive, name="rollout", daemon=True)
+            self._thread.start()
+
+    def _drive(self) -> None:
+        try:
+            self._rollout.play()
+        except BaseException as error:  # raised again in `wait`
+            self._error = error
+        with self._changed:
+            self._thread = None
+            self._begin()  # what was added meanwhile
+            self._changed.notify_all()

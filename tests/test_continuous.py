@@ -1,0 +1,213 @@
+"""Training without rounds: no group is lost, none comes twice, no token is older than `max_staleness`."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from trainer_tools import ENV, RandomPolicy, distance, in_ranks, logged, make_trainer, settings, weights  # noqa: E402
+
+from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
+from agent_gym.policies import Generation  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+
+
+class Slow(RandomPolicy):
+    """Takes as many polls for a turn as it has tokens, from the weights that were there when it began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: dict[int, int] = {}
+
+    def poll(self) -> list[Generation]:
+        done = []
+        for request in list(self._queue.values()):
+            answer = self._write(request)
+            self.left[request.id] = self.left.get(request.id, len(answer.token_ids)) - 1
+            if self.left[request.id] == 0:
+                done.append(answer)
+                del self._queue[request.id], self.left[request.id]
+        return done
+
+    def abort(self, request_id: int) -> None:
+        super().abort(request_id)
+        self.left.pop(request_id, None)
+
+
+OPTIONS: dict[str, Any] = {"per_device_train_batch_size": 16, "max_steps": 6}  # four groups of four
+SERVER: dict[str, Any] = {"layout": "server", "vllm_server_base_url": "http://not.asked"}
+"""Plays in the background; the policy of these tests stands for the servers."""
+
+
+def build(folder: Any, policy: Any = None, **options: Any) -> Any:
+    data = task_dataset(ENV, split="train", tasks=24)
+    return make_trainer(folder, policy=policy or Slow(), train_dataset=data, **{**OPTIONS, **options})
+
+
+def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
+    """Keep which episodes each rollout trains on: task, member, sampling seed."""
+    batches: list[list[tuple[int, int, int]]] = []
+    collected = trainer.scheduler.collect
+
+    def collect(rows: Any) -> Any:
+        episodes, kept = collected(rows)
+        batches.append([(e.spec.index, e.spec.member, e.spec.sampling_seed) for e in episodes])
+        return episodes, kept
+
+    trainer.scheduler.collect = collect
+    return batches
+
+
+def run(trainer: Any, resume: Any = None) -> list[list[Any]]:
+    seen = watch(trainer)
+    trainer.train(resume_from_checkpoint=resume)
+    return seen
+
+
+def count(batches: Any) -> Counter[Any]:
+    return Counter(episode for batch in batches for episode in batch)
+
+
+@pytest.mark.parametrize("where", [{}, SERVER], ids=["colocate", "server"])
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_a_run_trains_on_the_episodes_of_a_synchronous_run(
+    tmp_path: Path, staleness: int, where: dict[str, Any]
+) -> None:
+    evaluation = {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": task_dataset(ENV, split="test", tasks=3)}
+    plain, other = build(tmp_path / "a"), build(tmp_path / "b", max_staleness=staleness, **where, **evaluation)
+    seen, found = run(plain), run(other)
+    assert [len(batch) for batch in found] == [16] * 6 and count(found) == count(seen)
+    assert logged(other, "eval_episodes") == [3] * 6
+    # How many groups were begun before does not depend on the clock.
+    assert logged(other, "rollout/carried_over") == [0.0, *(float(min(staleness, 5 - k)) for k in range(5))]
+    oldest = logged(other, "rollout/staleness_max")
+    assert oldest[0] == 0 and 1 <= max(oldest) <= staleness
+    assert "sampling/ratio_mean" in other.state.log_history[2], "older weights are corrected for"
+    assert logged(plain, "rollout/staleness_max") == [0] * 6
+    assert not [thread for thread in threading.enumerate() if thread.name == "rollout"]
+
+
+def test_no_staleness_behind_a_server_is_the_synchronous_run_to_the_digit(tmp_path: Path) -> None:
+    plain, server = build(tmp_path / "a", use_vllm=True), build(tmp_path / "b", **SERVER)
+    assert run(plain) == run(server)
+    assert distance(weights(plain.model), weights(server.model)) == 0.0
+
+
+def test_a_rollout_of_several_updates_counts_them(tmp_path: Path) -> None:
+    trainer = build(tmp_path, max_staleness=5, num_iterations=2, max_steps=12)
+    run(trainer)
+    assert trainer.args.stale_rollouts == 2 and max(logged(trainer, "rollout/staleness_max")) == 4
+
+
+@pytest.mark.parametrize("where", [{}, SERVER], ids=["colocate", "server"])
+def test_a_resumed_run_counts_no_episode_twice(tmp_path: Path, where: dict[str, Any]) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 3, "max_staleness": 2, **where}
+    seen = run(build(tmp_path, **saving))
+    checkpoint = str(tmp_path / "checkpoint-3")
+    rest = run(build(tmp_path, **saving), checkpoint)
+    assert len(rest) == 3 and count([*seen[:3], *rest]) == count(seen)
+    for changes, was in (
+        ({"per_device_train_batch_size": 8}, "has 2 tasks per rollout in 1 processes, 2 rollouts stale"),
+        ({"max_staleness": 0}, "has 4 tasks per rollout in 1 processes, 0 rollouts stale"),
+    ):
+        with pytest.raises(ConfigError, match=was):
+            run(build(tmp_path, **{**saving, **changes}), checkpoint)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_between_two_updates_of_a_rollout(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 3, "max_staleness": 2, "num_iterations": 2}
+    seen = run(build(tmp_path, **saving))
+    rest = run(build(tmp_path, **saving), str(tmp_path / "checkpoint-3"))
+    assert set(rest[0]) == set(seen[1]), "its groups, played again"
+    assert count(rest) == count(seen[1:])
+
+
+def ranked(folder: str, where: dict[str, Any]) -> tuple[Any, Any]:
+    trainer = build(folder, max_staleness=1, per_device_train_batch_size=8, **where)
+    return run(trainer), weights(trainer.model)
+
+
+@pytest.mark.parametrize("where", [{}, SERVER], ids=["colocate", "server"])
+def test_two_ranks_play_groups_of_their_own(tmp_path: Path, where: dict[str, Any]) -> None:
+    (seen, one), (seen_other, other) = in_ranks(ranked, 2, str(tmp_path / "two"), where)
+    assert distance(one, other) == 0.0
+    assert [len(batch) for batch in [*seen, *seen_other]] == [8] * 12
+    assert count([*seen, *seen_other]) == count(run(build(tmp_path / "one")))
+
+
+class Watched(Slow):
+    """Records the trainer's step when it was given weights, and by which thread it was polled during updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+        self.updating = False
+        self.during_updates = 0
+        self.trainer: Any = None
+
+    def sync(self, named_weights: Any) -> None:
+        assert not self.pending, "an engine is given weights when nothing is in it"
+        super().sync(named_weights)
+        self.steps.append(self.trainer.state.global_step)
+
+    def poll(self) -> Any:
+        self.during_updates += self.updating
+        return super().poll()
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_server_samples_during_updates_and_has_the_newest_weights(tmp_path: Path, staleness: int) -> None:
+    policy = Watched()
+    policy.trainer = trainer = build(tmp_path, policy, max_staleness=staleness, **SERVER)
+    collect, compute_loss = trainer.scheduler.collect, trainer._compute_loss
+
+    def collected(rows: Any) -> Any:
+        policy.updating = False
+        return collect(rows)
+
+    def loss(*args: Any) -> Any:
+        policy.updating = True
+        return compute_loss(*args)
+
+    trainer.scheduler.collect, trainer._compute_loss = collected, loss
+    trainer.train()
+    assert policy.steps == [*range(6)]
+    assert (policy.during_updates > 0) == (staleness > 0)
+
+
+class Failing(Slow):
+    trainer: Any = None
+
+    def poll(self) -> Any:
+        if self.trainer.state.global_step == 2:
+            raise RolloutError("the server is gone")
+        return super().poll()
+
+
+def test_what_playing_in_the_background_fails_with_is_raised_where_episodes_are_needed(tmp_path: Path) -> None:
+    policy = Failing()
+    policy.trainer = trainer = build(tmp_path, policy, max_staleness=1, **SERVER)
+    with pytest.raises(RolloutError, match="the server is gone"):
+        trainer.train()
+    assert trainer.state.global_step in (2, 3), "the update that was under way is whole"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_staleness": -1}, "max_staleness is -1; it must be at least 0"),
+        ({"max_staleness": 1, "max_refills": 1}, "does not go with max_refills"),
+        ({"max_staleness": 1, "vllm_importance_sampling_correction": False}, "needs vllm_importance_sampling"),
+        ({"max_staleness": 3, "num_iterations": 4}, "is 3, and a rollout is trained on in 4 optimizer steps"),
+    ],
+)
+def test_settings_that_do_not_go_together(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, **changes).check_staleness()
