@@ -10,8 +10,10 @@ order of tasks, number of tasks and of episodes (`--steps` rollouts of 32 tasks 
 rollout. What differs is in `VARIANTS` and nowhere else. No episode of training begins with a number of commits of the
 test tasks.
 
-`overlap` plays each rollout with the weights of the rollout before, while the update in between is computed, and
-`over_sampling` interrupts the slowest quarter of a rollout and lets it go on in the next one.
+In the rows of staleness each rollout is played with the weights of so many optimizer steps before, which is the worst
+that `max_staleness` allows: in a real run tokens are younger. Beside the default correction, which truncates the ratio
+of each token at 3, stand two others: tokens beyond 3 are left out, and rows are left out whose geometric mean ratio is
+not between 0.9 and 1.1.
 
 `no mask` is GRPO with the world's tokens in the loss: the results of the tests, and the template around them, get the
 advantage of the step before them, as if the policy had written them. `window:1` shows the policy the latest turn only,
@@ -28,6 +30,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,8 +58,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ppo (bilevel_gae)": {"advantage_estimator": "bilevel_gae", **CRITIC},
     "starpo-s": {"advantage_estimator": "bilevel_gae", "keep_groups": 0.5, **CRITIC},
     "grpo, no mask": {"leak": True},
-    "grpo, overlap": {"overlap": True},
-    "grpo, over_sampling": {"over_sampling": 0.25},
+    "grpo, 4 steps stale": {"stale": 1},
+    "grpo, 16 steps stale": {"stale": 4},
+    "grpo, 16 steps stale, uncorrected": {"stale": 4, "vllm_importance_sampling_correction": False},
+    "grpo, 16 steps stale, masked": {"stale": 4, "vllm_importance_sampling_mode": "token_mask"},
+    "grpo, 16 steps stale, geometric": {
+        "stale": 4,
+        "vllm_importance_sampling_mode": "geometric_mask",
+        "vllm_importance_sampling_clip_min": 0.9,
+        "vllm_importance_sampling_clip_max": 1.1,
+    },
     "grpo, window:1": {"context": "window:1"},
     "grpo, process rewards": {"env": {"reward_weights": {"found": 1.0, "halving": 0.2}}},
 }
@@ -103,7 +114,7 @@ class Seed:
         settings["max_steps"] = self.steps * settings["num_iterations"]
         settings.pop("eval_steps")
         if self.quick:
-            settings |= {"per_device_train_batch_size": 32}  # four tasks, of which over_sampling adds one
+            settings |= {"per_device_train_batch_size": 32}
         return settings
 
     def run(self, names: list[str]) -> None:
@@ -152,7 +163,7 @@ class Seed:
         from agent_gym.trainers.engine import build_policy
 
         changes = dict(changes)
-        ppo, leak = changes.pop("ppo", False), changes.pop("leak", False)
+        ppo, leak, stale = changes.pop("ppo", False), changes.pop("leak", False), changes.pop("stale", 0)
         env_kwargs = {**self.preset.env_kwargs, **changes.pop("env", {})}
         if leak:
             # There is no engine's logprob for what the engine did not sample; the two agree to 1e-5 here.
@@ -177,7 +188,11 @@ class Seed:
         )
         trainer.callback_handler.pop_callback(_printer())
         before = self.measure(trainer)
+        if stale:
+            self.policy.sync = delayed(self.policy.sync, stale)
         trainer.train()
+        if stale:
+            del self.policy.sync
         after = self.measure(trainer)
         return {"before": before, "after": after, "logs": trainer.state.log_history}
 
@@ -201,6 +216,17 @@ def _printer() -> Any:
     from transformers import PrinterCallback
 
     return PrinterCallback
+
+
+def delayed(sync: Any, rollouts: int) -> Any:
+    """Return a way of handing over weights that hands over those of so many rollouts before."""
+    kept: deque[dict[str, Any]] = deque(maxlen=rollouts + 1)
+
+    def late(named_weights: Any) -> None:
+        kept.append({name: weight.detach().clone() for name, weight in named_weights})
+        sync(kept[0].items())
+
+    return late
 
 
 def leaky(base: Any) -> Any:

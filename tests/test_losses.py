@@ -162,7 +162,8 @@ def test_processes_change_no_weight(rows: list[list[int]], by: str, data: st.Dat
 
 # The weight of a token against the engine that sampled it.
 
-MODES = choices(AgentSettings, "vllm_importance_sampling_mode")
+MODES = [mode for mode in choices(AgentSettings, "vllm_importance_sampling_mode") if not mode.startswith("geometric")]
+"""Those that TRL has, too."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -200,6 +201,19 @@ def test_the_weights_are_trls(mode: str) -> None:
         unknown = torch.where(mask, engine, math.nan)
         assert torch.equal(engine_ratio(logps, unknown, mask, mode=mode, low=low, high=high), got)
         assert mode.startswith("sequence") or (got[~mask] == 1.0).all()
+
+
+@given(st.integers(1, 40), st.floats(-0.5, 0.5))
+def test_the_geometric_mean_of_a_row_does_not_depend_on_its_length(length: int, difference: float) -> None:
+    logps = torch.full((2, 80), -1.0)
+    mask = torch.arange(80)[None] < torch.tensor([[length], [2 * length]])
+    for mode in ("geometric_truncate", "geometric_mask"):
+        ratio = engine_ratio(logps + difference, logps, mask, mode=mode, low=None, high=None)
+        assert ratio[:, 0].tolist() == pytest.approx([math.exp(difference)] * 2, rel=1e-5)
+        bounded = engine_ratio(logps + difference, logps, mask, mode=mode, low=0.9, high=1.1)
+        outside = 1.1 if difference > 0 else 0.9
+        expected = ratio[0] if 0.9 <= ratio[0] <= 1.1 else outside if mode.endswith("truncate") else 0.0
+        assert bounded[:, 0].tolist() == pytest.approx([float(expected)] * 2, rel=1e-5)
 
 
 def trl_ratio(logps: Any, engine: Any, mask: Any, mode: str, low: float | None, high: float | None) -> Any:

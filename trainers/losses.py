@@ -197,15 +197,21 @@ def engine_ratio(
         action_mask: (B, T) 1 where the policy sampled the token.
         mode: "token_truncate" clamps exp(logps - engine_logps) to [low, high] (truncated importance sampling, Yao et
             al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" gives
-            tokens outside a weight of 0; "sequence_..." do the same to the ratio of the whole row.
+            tokens outside a weight of 0. "sequence_..." do the same to the ratio of the whole row, "geometric_..." to
+            the geometric mean of its tokens' ratios, whose spread does not grow with the row: bounds of a few per cent
+            around 1 are usual there.
         low: lower bound, None for none.
         high: upper bound, None for none.
 
     Returns:
-        (B, T), or (B, 1) for the sequence modes; 1 where nothing was sampled or the engine has no logprob.
+        (B, T), or (B, 1) for the modes of rows; 1 where nothing was sampled or the engine has no logprob.
     """
     difference = torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
-    ratio = (difference.sum(1, keepdim=True) if mode.startswith("sequence") else difference).exp()
+    if not mode.startswith("token"):
+        difference = difference.sum(1, keepdim=True)
+    if mode.startswith("geometric"):
+        difference = difference / action_mask.sum(1, keepdim=True).clamp(min=1)
+    ratio = difference.exp()
     if low is None and high is None:
         return ratio
     if mode.endswith("truncate"):

@@ -29,7 +29,9 @@ EstimatorName = Literal[
     "bilevel_gae",
 ]  # fmt: skip
 
-BoundedRatio = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+BoundedRatio = Literal[
+    "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask"
+]
 
 _TRL_LOSSES = {
     "dapo": "loss_type='clip', loss_normalization='token'",
@@ -118,7 +120,10 @@ class AgentSettings:
     # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any fixed
     # range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
     vllm_importance_sampling_mode: BoundedRatio = setting(
-        "token_truncate", "loss", "How the ratio between trainer and engine logprobs is bounded; see trl.GRPOConfig."
+        "token_truncate",
+        "loss",
+        "How the ratio between trainer and engine logprobs is bounded: that of each token, of the row, or the geometric "
+        "mean of the row's tokens.",
     )
     advantage_estimator: EstimatorName = setting(
         "grpo", "credit", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."

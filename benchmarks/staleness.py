@@ -1,16 +1,21 @@
-"""What playing the next rollout during an update is worth (`--overlap`), with a simulated engine and slow tools.
+"""What training without rounds is worth (`--max_staleness`): simulated engine, slow tools, real updates.
 
-    python benchmarks/overlap.py            # about four minutes
+    python benchmarks/staleness.py          # about six minutes
 
 The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script that answers each
-turn after a while, as one on another GPU would, and the calculator takes as long: log-normal times, sigma 0.5. Their
-mean is set so that a rollout takes 0.5, 1 and 2 times as long as an update, measured before. Both ways train the same
-tasks with the same answers, by turns.
+turn after a while, as one on another GPU would, and the calculator takes as long: log-normal times with a long tail
+(sigma 1). Their mean is set so that a synchronous rollout takes 0.5, 1 and 2 times as long as an update, measured
+before. All runs of a line train the same tasks with the same answers.
 
-    update      seconds of an update
-    rollout     seconds of a rollout, without overlap
-    step        seconds of a whole step, without and with overlap: from the end of one to the end of the next, median
-    speed-up    of the steps; with nothing else to pay it would be (rollout + update) / max(rollout, update)
+    rollout / update    of the synchronous run
+    staleness           `max_staleness`
+    step                seconds of a whole step, from the end of one to the end of the next, mean
+    speed-up            of the steps
+    engine idle         share of the time in which the engine had nothing to answer (1 - perf/engine_busy)
+    trainer idle        share of the time in which the trainer waited for episodes (1 - perf/trainer_busy)
+
+Means over all steps but the first `staleness + 1`, in which the episodes in play become as many as they may be, and the
+last as many, in which none begin.
 """
 
 from __future__ import annotations
@@ -29,8 +34,9 @@ import _common
 
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "gymnasium")
 ENV, BARE = "AgentR1/GSM8K-v0", {"system_prompt": ""}
-SIGMA = 0.5
+SIGMA = 1.0
 SHARES = (0.5, 1.0, 2.0)
+STALENESS = (0, 1, 2, 4)
 
 
 def main() -> None:
@@ -47,25 +53,25 @@ def main() -> None:
 
         folder = Path(name)
         make_tiny_model(folder / "model", ENV, BARE)
-        alone = train(folder, episodes, steps, 0.0, overlap=False)
+        alone = train(folder, episodes, steps, 0.0, 0)
         # A turn and a call follow each other, and an episode has about three of each: a first guess at the mean.
-        guess = train(folder, episodes, steps, 0.1, overlap=False)
+        guess = train(folder, episodes, steps, 0.1, 0)
         per_second = (guess["rollout"] - alone["rollout"]) / 0.1
         for share in SHARES[1:2] if options.quick else SHARES:
             mean = max(0.001, (share * alone["update"] - alone["rollout"]) / per_second)
-            plain = train(folder, episodes, steps, mean, overlap=False)
-            ahead = train(folder, episodes, steps, mean, overlap=True)
-            ideal = (plain["rollout"] + plain["update"]) / max(plain["rollout"], plain["update"])
-            times = [plain["update"], plain["rollout"], plain["step"], ahead["step"]]
-            rows.append([f"{share:g}", *times, plain["step"] / ahead["step"], ideal])
-            runs += [plain, ahead]
-    head = ["rollout / update", "update", "rollout", "step", "with overlap", "speed-up", "at best"]
+            for staleness in STALENESS[:2] if options.quick else STALENESS:
+                run = train(folder, episodes, steps, mean, staleness)
+                runs.append({"share": share, "staleness": staleness, **run})
+                first = runs[-1 - STALENESS.index(staleness)]
+                times = [first["rollout"] / first["update"], str(staleness), run["step"], first["step"] / run["step"]]
+                rows.append([*times, run["engine_idle"], run["trainer_idle"]])
+    head = ["rollout / update", "staleness", "step", "speed-up", "engine idle", "trainer idle"]
     _common.print_table(head, rows)
     _common.write_json(options.json, facts=facts, head=head, rows=rows, runs=runs)
 
 
-def train(folder: Path, episodes: int, steps: int, mean: float, *, overlap: bool) -> dict[str, float]:
-    """Train and return the median seconds of a rollout, an update and a step, the first step left out."""
+def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) -> dict[str, float]:
+    """Train and return mean seconds of a rollout, an update and a step, and idle shares."""
     import gymnasium
     from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 
@@ -81,26 +87,36 @@ def train(folder: Path, episodes: int, steps: int, mean: float, *, overlap: bool
     if "Bench/Slow-v0" not in gymnasium.registry:
         gymnasium.register("Bench/Slow-v0", entry_point=make_slow)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    steps += 2 * (staleness + 1)
     args = AgentGRPOConfig(
         str(folder / "run"), per_device_train_batch_size=episodes, num_generations=4, micro_batch_size=32,
         max_turn_tokens=64, max_episode_tokens=512, trajectories_per_step=0, bf16=False, use_cpu=True,
         gradient_checkpointing=False, report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=1,
-        model_init_kwargs={"dtype": "float32"}, max_steps=steps, env_workers=episodes, overlap=overlap,
-        echo_trap="off",
+        model_init_kwargs={"dtype": "float32"}, max_steps=steps, env_workers=episodes, echo_trap="off",
+        # As behind a server, which this engine stands for.
+        max_staleness=staleness, layout="server", vllm_server_base_url="http://simulated",
     )  # fmt: skip
     trainer = AgentGRPOTrainer(
         str(folder / "model"), args=args, processing_class=tokenizer, callbacks=[Clock()],
-        train_dataset=task_dataset("Bench/Slow-v0", {**BARE, "mean": mean}, tasks=episodes * steps),
+        train_dataset=task_dataset("Bench/Slow-v0", {**BARE, "mean": mean}, tasks=episodes // 4 * steps),
         policy=LateScript(ChatRenderer.of(tokenizer).encode_action, mean),
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.runner.close()
-    logs = [log for log in trainer.state.log_history if "time/rollout" in log][1:]
+    middle = slice(staleness + 1, -staleness - 1)
+    logs = [log for log in trainer.state.log_history if "time/rollout" in log][middle]
+    lasted = [b - a for a, b in zip(ends, ends[1:], strict=False)][middle]
+
+    def mean_of(name: str) -> float:
+        return sum(log[name] for log in logs) / len(logs)
+
     return {
-        "rollout": _common.median(log["time/rollout"] for log in logs),
-        "update": _common.median(log["time/update"] for log in logs),
-        "step": _common.median(b - a for a, b in zip(ends, ends[1:], strict=False)),
+        "rollout": mean_of("time/rollout"),
+        "update": mean_of("time/update"),
+        "step": sum(lasted) / len(lasted),
+        "engine_idle": 1 - mean_of("perf/engine_busy"),
+        "trainer_idle": 1 - mean_of("perf/trainer_busy"),
     }
 
 
