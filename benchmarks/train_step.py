@@ -39,7 +39,7 @@ from trl.trainer.utils import pad
 from agent_gym.examples.tiny import make_tiny_model
 from agent_gym.rollout import Row
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
-from agent_gym.trainers.batch import TrainingEpisode, collate
+from agent_gym.trainers.batch import TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.losses import loss_weights
 from agent_gym.transcript import Span
 
@@ -93,7 +93,9 @@ def agent_batch(rows: Rows, pad_id: int) -> dict[str, torch.Tensor]:
     for number, (prompt, completion, _) in enumerate(rows):
         row, stop = Row(), len(prompt) + len(completion)
         row.extend(prompt + completion, [Span(0, len(prompt), "user", 0), Span(len(prompt), stop, "agent", 0)])
-        episodes.append(TrainingEpisode(number, number, True, [row], outcome=[0.0], process=[0.0], anchors=[0]))
+        episodes.append(
+            TrainingEpisode(number, number, True, [TrainingRow.of(row)], outcome=[0.0], process=[0.0], anchors=[0])
+        )
     batch = collate(episodes, len(rows) + 1, pad_id, torch.device("cpu"))
     mask = batch["action_mask"]
     advantages = torch.tensor([advantage for _, _, advantage in rows] + [0.0])

@@ -6,18 +6,19 @@ where the product runs recursions, and know nothing of padding.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from agent_gym.rollout import Row
+from agent_gym.trainers.batch import TrainingRow
 from agent_gym.trainers.estimators import Credit, Experience
-from agent_gym.transcript import Span
 
 
 @dataclass(frozen=True)
@@ -187,16 +188,36 @@ def explicit_gae(
     return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
 
 
-def append(row: Row, ids: Sequence[int], steps: Sequence[int], logprobs: Sequence[float] = ()) -> None:
-    """Add tokens to a row, of which each is sampled in its step, or is the environment's where that is -1."""
-    spans, position = [], 0
-    for step, part in itertools.groupby(steps):
-        start, position = position, position + len(list(part))
-        spans.append(Span(start, position, "env" if step < 0 else "agent", max(0, step)))
-    row.extend(ids, spans, logprobs)
+def make_row(ids: Sequence[int], steps: Sequence[int], logprobs: Sequence[float] = ()) -> TrainingRow:
+    """A row of tokens, of which each is sampled in its step, or is the environment's where that is -1."""
+    known = np.zeros(len(ids), np.float32)
+    known[: len(logprobs)] = logprobs
+    return TrainingRow(np.array(ids, np.int32), np.array(steps, np.int32), known)
 
 
-def make_row(ids: Sequence[int], steps: Sequence[int], logprobs: Sequence[float] = ()) -> Row:
-    row = Row()
-    append(row, ids, steps, logprobs)
-    return row
+def longer(row: TrainingRow, *more: Any) -> TrainingRow:
+    """A row with further tokens, given as to `make_row`."""
+    other = make_row(*more)
+    return TrainingRow(*(np.concatenate(pair) for pair in zip(row[:3], other[:3], strict=True)))
+
+
+def everywhere(*processes: Callable[[Callable[[Any], list[Any]]], Any]) -> list[Any]:
+    """Call a function for each process at the same time, with a way to gather between them; return what they return."""
+    meeting, given = threading.Barrier(len(processes)), [None] * len(processes)
+
+    def run(rank: int) -> Any:
+        def gather(mine: Any) -> list[Any]:
+            given[rank] = mine
+            meeting.wait(30)
+            found = list(given)
+            meeting.wait(30)
+            return found
+
+        try:
+            return processes[rank](gather)
+        except BaseException:
+            meeting.abort()
+            raise
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        return list(pool.map(run, range(len(processes))))

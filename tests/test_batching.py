@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -30,7 +31,6 @@ from agent_gym.trainers.batch import (  # noqa: E402
     packed,
     padded,
     shared,
-    step_of,
     take,
     tokens_of,
     training_episode,
@@ -81,15 +81,16 @@ def test_each_token_knows_its_step_and_a_row_ends_with_its_last_one_unless_it_wa
     made = training_episode(episode, 5).rows
     for i, (row, training) in enumerate(zip(episode.rows, made, strict=True)):
         n = len(training.token_ids)
-        assert (training.token_ids, training.logprobs) == (row.token_ids[:n], row.logprobs[:n])
-        assert [k != WORLD for k in step_of(training)] == row.action_mask[:n]
+        assert training.token_ids.tolist() == row.token_ids[:n]
+        assert training.logprobs.tolist() == np.float32(row.logprobs[:n]).tolist()
+        assert [k != WORLD for k in training.step_of] == row.action_mask[:n]
         assert not any(row.action_mask[n:]), "no sampled token is lost"
         if truncated and i == len(made) - 1:
             assert n == len(row.token_ids)
         else:
-            assert step_of(training)[-1] != WORLD
+            assert training.step_of[-1] != WORLD
     for k, this in enumerate(episode.steps):
-        assert step_of(made[this.row])[this.start : this.stop] == [k] * (this.stop - this.start)
+        assert made[this.row].step_of[this.start : this.stop].tolist() == [k] * (this.stop - this.start)
 
 
 def test_what_else_is_kept_of_an_episode() -> None:
@@ -144,15 +145,15 @@ def test_take_drops_padding_columns_and_keeps_numbers_of_rows() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=3), max_size=20), st.integers(1, 5))
 def test_every_episode_goes_whole_to_one_share(lengths: list[list[int]], n: int) -> None:
-    episodes = [made_of(*sizes, number=number) for number, sizes in enumerate(lengths)]
-    shares = balance(episodes, n)
+    tokens = {number: made_of(*sizes, number=number).n_tokens for number, sizes in enumerate(lengths)}
+    shares = balance(tokens, n)
     assert len(shares) == n
-    assert sorted(episode.number for share in shares for episode in share) == list(range(len(episodes)))
-    # Every process computes the division for itself, from episodes that may arrive in another order.
-    assert balance(episodes[::-1], n) == shares
+    assert sorted(number for share in shares for number in share) == list(tokens)
+    # Every process computes the division for itself, from lengths that may arrive in another order.
+    assert balance(dict(reversed(tokens.items())), n) == shares
     # Longest first leaves loads that differ by one episode at most (Graham, SIAM J. Appl. Math. 17, 1969).
-    loads = [sum(episode.n_tokens for episode in share) for share in shares]
-    assert max(loads) - min(loads) <= max([episode.n_tokens for episode in episodes], default=0)
+    loads = [sum(tokens[number] for number in share) for share in shares]
+    assert max(loads) - min(loads) <= max(tokens.values(), default=0)
 
 
 @given(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,19 @@ import pytest
 
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, RandomPolicy, distance, in_ranks, logged, make_trainer, settings, weights  # noqa: E402
+import torch  # noqa: E402
+from model_server import model_server  # noqa: E402
+from trainer_tools import (  # noqa: E402
+    ENV,
+    RandomPolicy,
+    distance,
+    in_ranks,
+    logged,
+    make_trainer,
+    model_folder,
+    settings,
+    weights,
+)
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Generation  # noqa: E402
@@ -45,9 +59,10 @@ SERVER: dict[str, Any] = {"layout": "server", "vllm_server_base_url": "http://no
 """Plays in the background; the policy of these tests stands for the servers."""
 
 
-def build(folder: Any, policy: Any = None, **options: Any) -> Any:
-    data = task_dataset(ENV, split="train", tasks=24)
-    return make_trainer(folder, policy=policy or Slow(), train_dataset=data, **{**OPTIONS, **options})
+def build(folder: Any, policy: Any = "slow", **options: Any) -> Any:
+    policy = Slow() if policy == "slow" else policy
+    data = task_dataset(ENV, options.pop("env_kwargs", None), split="train", tasks=24)
+    return make_trainer(folder, policy=policy, train_dataset=data, **{**OPTIONS, **options})
 
 
 def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
@@ -211,3 +226,69 @@ def test_what_playing_in_the_background_fails_with_is_raised_where_episodes_are_
 def test_settings_that_do_not_go_together(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **changes).check_staleness()
+
+
+# Real engines.
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Settings of a real engine: in this process, or behind a server."""
+    pytest.importorskip("vllm")
+    if request.param == "colocate":
+        yield {"use_vllm": True, "max_num_seqs": 20}  # fewer than are in play, so that turns begin one after the other
+        return
+    with model_server(Path(model_folder()), tmp_path / "log.txt") as (url, _):
+        yield {"layout": "server", "vllm_server_base_url": url}
+
+
+@pytest.mark.parametrize(
+    "engine", ["colocate", pytest.param("server", marks=pytest.mark.slow)], indirect=True, ids=["colocate", "server"]
+)
+def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
+    tmp_path: Path, engine: dict[str, Any]
+) -> None:
+    options = {"max_turn_tokens": 40, "max_episode_tokens": 300, "learning_rate": 3e-2, "env_kwargs": {"patient": True}}
+    trainer = build(tmp_path, policy=None, max_staleness=2, max_turns=3, **options, **engine)
+    weights_at: dict[int, Any] = {}
+    batches: list[Any] = []
+    hand_over, collect = trainer.scheduler._hand_over, trainer.scheduler.collect
+
+    def handed_over() -> None:
+        weights_at[trainer.state.global_step] = copy.deepcopy(trainer.model.state_dict())
+        hand_over()
+
+    def collected(rows: Any) -> Any:
+        episodes, kept = collect(rows)
+        batches.append(episodes)
+        return episodes, kept
+
+    trainer.scheduler._hand_over, trainer.scheduler.collect = handed_over, collected
+    trainer.train()
+    trainer.scheduler.policy.close()
+    seen, others, pieces = set(), [], 0
+    for rollout, episodes in enumerate(batches):
+        for episode in episodes:
+            ids = torch.tensor([episode.rows[0].token_ids])
+            for step in episode.steps:
+                place = step.start
+                pieces = max(pieces, len(step.versions))
+                for version, count in step.versions:
+                    assert rollout - 2 <= version <= rollout
+                    for of, state in weights_at.items():
+                        if of not in (version, 0):
+                            continue
+                        trainer.model.load_state_dict(state)
+                        with torch.no_grad():
+                            logits = trainer.model(input_ids=ids).logits.log_softmax(-1)
+                        found = logits[0, place - 1 : place + count - 1].gather(1, ids[0, place : place + count, None])
+                        given = torch.tensor(episode.rows[0].logprobs[place : place + count])
+                        apart = (found[:, 0] - given).abs().max().item()
+                        if of == version:
+                            assert apart < 2e-3, (rollout, version)
+                            seen.add(rollout - version)
+                        else:
+                            others.append(apart)
+                    place += count
+    assert max(seen) > 0 and max(others) > 0.1, "old tokens, and weights that differ"
+    assert pieces > 1, "turns that were interrupted"

@@ -15,15 +15,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from estimator_tools import append, make_row  # noqa: E402
+from estimator_tools import everywhere, longer, make_row  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.nn.functional import pad  # noqa: E402
 from trainer_tools import make_trainer  # noqa: E402
 
-from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, step_of, take  # noqa: E402
-from agent_gym.trainers.credit import Timeline, experience, merge, shape_rewards, with_baselines  # noqa: E402
-from agent_gym.trainers.estimators import ESTIMATORS, Credit  # noqa: E402
+from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, take  # noqa: E402
+from agent_gym.trainers.credit import Timeline, experience  # noqa: E402
+from agent_gym.trainers.estimators import ESTIMATORS, Credit, assign  # noqa: E402
 
 CPU = torch.device("cpu")
 CREDIT = Credit(gamma=0.99, lam=0.9, step_gamma=0.95, step_lam=0.8)
@@ -39,9 +39,10 @@ def make_episode(number: int, rng: random.Random, *, split: float = 0.3) -> Trai
     for k in range(n_steps):
         if k and rng.random() < split:
             rows.append(make_row([7], [WORLD], [0.0]))
-        row, n_tokens, n_world = rows[-1], rng.randint(1, 3), rng.randint(0, 3)
+        n_tokens, n_world = rng.randint(1, 3), rng.randint(0, 3)
         ids = [1000 * (number + 1) + 10 * k + i for i in range(n_tokens)]
-        append(row, [8] * n_world + ids, [WORLD] * n_world + [k] * n_tokens, [0.0] * n_world + [-1.0] * n_tokens)
+        steps, logprobs = [WORLD] * n_world + [k] * n_tokens, [0.0] * n_world + [-1.0] * n_tokens
+        rows[-1] = longer(rows[-1], [8] * n_world + ids, steps, logprobs)
     return TrainingEpisode(
         number=number,
         group=number // 2,
@@ -62,29 +63,29 @@ def advantages(
     name: str, shares: list[list[TrainingEpisode]], *, extra_rows: int = 1, process_norm: str | None = None
 ) -> dict[int, list[float]]:
     """Compute the advantage, and with a critic return and value mask, of each sampled token, by its id."""
-    parts, held = [], []
-    for episodes in shares:
-        batch = collate(episodes, sum(len(e.rows) for e in episodes) + extra_rows, 0, CPU)
-        timeline, known = Timeline(batch, len(episodes)), dict[str, Any]()
-        if ESTIMATORS[name].needs_critic:
-            known["values"] = timeline.read(value_of(batch["input_ids"]))
-            known["last_values"] = torch.tensor([0.1 * e.number for e in episodes], dtype=torch.float64)
-        parts.append(([e.number for e in episodes], experience(episodes, timeline, **known)))
-        held.append((batch, timeline))
-    numbers, everyone = merge(parts)
-    everyone = shape_rewards(everyone, process_norm, 1.0, CREDIT.step_gamma)
-    if ESTIMATORS[name].needs_baseline:
-        # The first of each group stands for its greedy episode.
-        everyone = with_baselines(everyone, torch.tensor([number % 2 == 0 for number in numbers], dtype=torch.bool))
-    estimate = ESTIMATORS[name].estimate(everyone, CREDIT)
+
+    def process(episodes: list[TrainingEpisode]) -> Any:
+        def run(gather: Any) -> dict[int, list[float]]:
+            batch = collate(episodes, sum(len(e.rows) for e in episodes) + extra_rows, 0, CPU)
+            timeline, known = Timeline(batch, len(episodes)), dict[str, Any]()
+            if ESTIMATORS[name].needs_critic:
+                known["values"] = timeline.read(value_of(batch["input_ids"]))
+                known["last_values"] = torch.tensor([0.1 * e.number for e in episodes], dtype=torch.float64)
+            local, numbers = experience(episodes, timeline, **known), [e.number for e in episodes]
+            # The first of each group stands for its greedy episode.
+            greedy = [number for number in numbers if number % 2 == 0]
+            options = {"greedy": greedy, "process_norm": process_norm, "gather": gather}
+            estimate, mask = assign(ESTIMATORS[name], CREDIT, local, numbers, **options), batch["action_mask"]
+            columns = [c for c in (estimate.advantages, estimate.returns, estimate.value_mask) if c is not None]
+            laid = torch.stack([timeline.write(column, CPU).double() for column in columns], -1)
+            assert (laid[~mask] == 0).all() and laid.isfinite().all()
+            return dict(zip(batch["input_ids"][mask].tolist(), laid[mask].tolist(), strict=True))
+
+        return run
+
     by_id: dict[int, list[float]] = {}
-    for (mine, _), (batch, timeline) in zip(parts, held, strict=True):
-        index = torch.tensor([numbers.index(n) for n in mine], dtype=torch.long)
-        part, mask = estimate.part(index, timeline.mask.size(1)), batch["action_mask"]
-        columns = [c for c in (part.advantages, part.returns, part.value_mask) if c is not None]
-        laid = torch.stack([timeline.write(column, CPU).double() for column in columns], -1)
-        assert (laid[~mask] == 0).all() and laid.isfinite().all()
-        by_id |= dict(zip(batch["input_ids"][mask].tolist(), laid[mask].tolist(), strict=True))
+    for part in everywhere(*map(process, shares)):
+        by_id |= part
     return by_id
 
 
@@ -115,8 +116,10 @@ def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed:
             if k and rng.random() < 0.5:
                 rows.append(make_row([7], [WORLD], [0.0]))
             words = rng.randint(0, 5)
-            ids = [t for row in episode.rows for t, s in zip(row.token_ids, step_of(row), strict=True) if s == k]
-            append(rows[-1], [9] * words + ids, [WORLD] * words + [k] * len(ids))
+            ids = [
+                t for row in episode.rows for t, s in zip(row.token_ids.tolist(), row.step_of, strict=True) if s == k
+            ]
+            rows[-1] = longer(rows[-1], [9] * words + ids, [WORLD] * words + [k] * len(ids))
         return dataclasses.replace(episode, rows=rows)
 
     same(usual, advantages(name, [[relaid(episode) for episode in episodes]], process_norm=norm))
@@ -128,7 +131,9 @@ def test_a_timeline_reads_and_writes_the_same_tokens() -> None:
     timeline = Timeline(batch, 5)
     ids = timeline.read(batch["input_ids"]).long()
     for i, episode in enumerate(episodes):
-        expected = [t for row in episode.rows for t, s in zip(row.token_ids, step_of(row), strict=True) if s != WORLD]
+        expected = [
+            t for row in episode.rows for t, s in zip(row.token_ids.tolist(), row.step_of, strict=True) if s != WORLD
+        ]
         assert ids[i][timeline.mask[i]].tolist() == sorted(expected)  # ids rise with step and place
         assert (ids[i][~timeline.mask[i]] == 0).all()
         own = (batch["episode_of"] == i).nonzero().view(-1)

@@ -19,11 +19,13 @@ apart again (`BY_ROWS`). The gradient of a token is the sum over its rows, and t
 from __future__ import annotations
 
 import hashlib
+import heapq
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -32,9 +34,9 @@ from transformers.masking_utils import sdpa_mask
 
 from agent_gym.chat import described
 from agent_gym.errors import EnvFailure
-from agent_gym.images import Image, Vision
+from agent_gym.images import Image, Shown, Vision
 from agent_gym.rollout import Episode, EpisodeSpec, Row
-from agent_gym.transcript import Span, check_tiling
+from agent_gym.transcript import check_tiling
 
 Batch = dict[str, Any]
 """Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""
@@ -68,6 +70,27 @@ class RowImages:
         return [image for row in self.rows for image in row]
 
 
+class TrainingRow(NamedTuple):
+    """A row of T tokens as arrays: a list of Python's numbers takes eight times their memory."""
+
+    token_ids: np.ndarray  # (T,) int32
+    step_of: np.ndarray  # (T,) int32, the step that sampled the token, `WORLD` where the environment wrote it
+    logprobs: np.ndarray  # (T,) float32, under the weights that sampled the token, 0 elsewhere
+    images: Sequence[Shown] = ()
+
+    @classmethod
+    def of(cls, row: Row, stop: int | None = None) -> TrainingRow:
+        """Take a row, or its tokens up to `stop`, which leaves no image half."""
+        steps = np.full(len(row.token_ids), WORLD, dtype=np.int32)
+        for span in row.spans:
+            if span.source == "agent":
+                steps[span.start : span.stop] = span.step
+        images = [image for image in row.images if stop is None or image.stop <= stop]
+        return cls(
+            np.array(row.token_ids[:stop], np.int32), steps[:stop], np.array(row.logprobs[:stop], np.float32), images
+        )
+
+
 @dataclass(slots=True)
 class TrainingEpisode:
     """What training needs of a finished episode, small enough to be sent to another process."""
@@ -75,7 +98,7 @@ class TrainingEpisode:
     number: int  # position in the rollout over all processes, by which they agree on an order
     group: int  # which episodes answer the same task
     terminated: bool  # whether the task itself ended
-    rows: list[Row]  # those that hold a token of the policy; also the last one, where we stopped the episode
+    rows: list[TrainingRow]  # those that hold a token of the policy; also the last one, where we stopped the episode
     outcome: list[float]  # (K,) reward of each step without its process terms
     process: list[float]  # (K,) process reward of each step
     # (K,) a number for the state in which each step was taken; one of its own for a step without a token of the policy.
@@ -104,9 +127,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         whole = episode.truncated and episode.steps[-1].row == i
         stop = max((span.stop for span in row.spans if whole or span.source == "agent"), default=0)
         if stop:
-            part = Row(row.token_ids[:], row.spans[:], row.logprobs[:], row.images)
-            part.cut(stop)
-            kept.append(part)
+            kept.append(TrainingRow.of(row, stop))
     process = [step.process_reward for step in episode.steps]
     outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
     # A step answers the opening or what the environment wrote after the step before it, with the images shown there.
@@ -117,7 +138,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         shown = [image.digest for image, start, _ in row.images if step.stop <= start < stop]
         states.append("\0".join([step.observation, *shown]))
     anchors = [_hash(state) for state in states[: len(episode.steps)]]
-    acting = {span.step for row in kept for span in row.spans if span.source == "agent" and span.start < span.stop}
+    acting = {int(step) for row in kept for step in np.unique(row.step_of) if step != WORLD}
     for k in set(range(len(episode.steps))) - acting:
         # The environment took this turn. It is no answer to a state, and what it pays on the way before the policy's
         # first token credits no step of the policy: it is a part of the outcome.
@@ -150,11 +171,6 @@ def _check_spans(episode: Episode) -> None:
                 )
 
 
-def step_of(row: Row) -> list[int]:
-    """Return the step that sampled each token of a row, `WORLD` for those of the environment: the loss mask."""
-    return [k if source == "agent" else WORLD for start, stop, source, k in row.spans for _ in range(start, stop)]
-
-
 def source_number(spec: EpisodeSpec) -> int:
     """Number the environment of an episode: its id and its source in a mixture, which may differ in arguments alone.
 
@@ -167,17 +183,24 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7).digest(), "little")
 
 
-def balance(episodes: Sequence[TrainingEpisode], n_shares: int) -> list[list[TrainingEpisode]]:
+def balance(lengths: Mapping[int, int], n_shares: int) -> list[list[int]]:
     """Divide episodes into shares of about equal token count, keeping each episode whole.
 
     The longest first, each to the lightest share (LPT scheduling, R. L. Graham, 1969): every process computes the same.
+
+    Args:
+        lengths: tokens of each episode, by its number.
+        n_shares: how many shares.
+
+    Returns:
+        The numbers of each share, by falling length.
     """
-    shares: list[list[TrainingEpisode]] = [[] for _ in range(n_shares)]
-    loads = [0] * n_shares
-    for episode in sorted(episodes, key=lambda e: (-e.n_tokens, e.number)):
-        lightest = loads.index(min(loads))
-        shares[lightest].append(episode)
-        loads[lightest] += episode.n_tokens
+    shares: list[list[int]] = [[] for _ in range(n_shares)]
+    loads = [(0, share) for share in range(n_shares)]  # a heap
+    for number in sorted(lengths, key=lambda number: (-lengths[number], number)):
+        load, lightest = loads[0]
+        shares[lightest].append(number)
+        heapq.heapreplace(loads, (load + lengths[number], lightest))
     return shares
 
 
@@ -203,26 +226,30 @@ def collate(
         `engine_logps` (B, T), and `episode_of` (B,), the place of the row's episode in `episodes`, -1 for dummies. With
         `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
     """
-    dummy = Row([pad_token_id] * 2, [Span(0, 2, "env", 0)], [0.0] * 2)
+    dummy = TrainingRow(np.full(2, pad_token_id, np.int32), np.full(2, WORLD, np.int32), np.zeros(2, np.float32))
     owned = [(i, row) for i, episode in enumerate(episodes) for row in episode.rows]
     filled = [*owned, *[(-1, dummy)] * (n_rows - len(owned))]
     length = max(2, max(len(row.token_ids) for _, row in filled))
 
-    def stack(column: Callable[[Row], Sequence[float]], fill: float, dtype: torch.dtype = torch.long) -> torch.Tensor:
-        padded = [[*values, *[fill] * (length - len(values))] for values in (column(row) for _, row in filled)]
-        return torch.tensor(padded, dtype=dtype, device=device)
+    def stack(columns: Iterable[Any], fill: float, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        padded = torch.full((len(filled), length), fill, dtype=dtype)
+        for line, values in zip(padded, columns, strict=True):
+            line[: len(values)] = torch.as_tensor(values)
+        return padded.to(device)
 
-    steps = stack(step_of, WORLD)
+    rows = [row for _, row in filled]
+    steps = stack((row.step_of for row in rows), WORLD)
     batch: Batch = {
-        "input_ids": stack(lambda row: row.token_ids, pad_token_id),
-        "attention_mask": stack(lambda row: [1] * len(row.token_ids), 0),
+        "input_ids": stack((row.token_ids for row in rows), pad_token_id),
+        "attention_mask": stack((np.ones(len(row.token_ids), np.int64) for row in rows), 0),
         "action_mask": steps != WORLD,
         "step_of": steps,
-        "engine_logps": stack(lambda row: row.logprobs, 0.0, torch.float32),
+        "engine_logps": stack((row.logprobs for row in rows), 0.0, torch.float32),
         "episode_of": torch.tensor([i for i, _ in filled], device=device),
     }
     if vision is not None:
-        batch["read_ids"] = stack(lambda row: vision.readable(row.token_ids, row.images), pad_token_id)
+        read = (vision.readable(row.token_ids.tolist(), row.images) for row in rows)
+        batch["read_ids"] = stack(read, pad_token_id)
         batch["images"] = RowImages([[image for image, *_ in row.images] for _, row in filled])
     return batch
 

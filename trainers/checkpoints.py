@@ -26,7 +26,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
-from agent_gym.policies.base import barrier_on_error
+from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.trainers.settings import AgentSettings
 
 FILE = "agent_gym.json"
@@ -76,7 +76,7 @@ class WholeCheckpoints(Trainer):
         push, self.args.push_to_hub = self.args.push_to_hub, False
         self._writing = True
         try:
-            with barrier_on_error(self.accelerator.num_processes > 1):
+            with barrier_on_error():
                 super()._save_checkpoint(model, trial)
                 if self.state.best_model_checkpoint == str(written):
                     self.state.best_model_checkpoint = str(final)

@@ -23,9 +23,8 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from accelerate.utils import gather_object
-
 from agent_gym.errors import ConfigError
+from agent_gym.policies.ranks import gather_items
 from agent_gym.rollout import Episode
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class ContinuousRollouts:
         self._trainer._metrics["train"]["rollout/carried_over"].append(len(held) / self._share)
         if not again:
             groups = {"batch": list({episode.spec.group for episode in episodes}), "carried": list(self._in_play)}
-            kept = {name: sorted(gather_object(numbers)) for name, numbers in groups.items()}
+            kept = {name: sorted(gather_items(numbers)) for name, numbers in groups.items()}
             self._trainer.kept[_KEY] = {**self._shape, "rollout": number, "begun": stop, **kept}
         return episodes
 

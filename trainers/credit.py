@@ -1,11 +1,13 @@
 """Credit: from the rewards of a rollout to the advantage of each sampled token.
 
     TrainingEpisode (rewards, flags) + batch (values, KL)  ->  Experience of this process
-      -> merged over processes  ->  process rewards normalised  ->  estimator  ->  this process's rows
+      -> a number per step of all processes  ->  process rewards normalised  ->  estimator  ->  this process's rows
 
-Every process computes the credit of all episodes, so that it cannot depend on which process holds what. An estimator
-sees an `Experience`, without rows, padding and the environment's tokens. The tokens of an episode stand in the order of
-sampling, over however many rows its context was spread.
+Episodes are compared with episodes of other processes, of which a number per step is enough: every process computes
+this for all of them, so that it cannot depend on which process holds what. An estimator that reads single tokens gets
+those of its process, and the `Moments` of all. An estimator sees an `Experience`, without rows, padding and the
+environment's tokens. The tokens of an episode stand in the order of sampling, over however many rows its context was
+spread.
 
 Shapes: N episodes, K steps of the longest, L sampled tokens of the longest; (B, T) is a batch of rows. The tensors of
 an `Experience` are padded on the right, live on the CPU and are float64: they are small, and a recursion over thousands
@@ -14,7 +16,7 @@ of tokens adds up its rounding errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,6 +25,11 @@ from torch.nn.functional import pad
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch, TrainingEpisode
+
+
+def alone(mine: Any) -> list[Any]:
+    """Return what each process gives, where there is one."""
+    return [mine]
 
 
 @dataclass(slots=True)
@@ -45,6 +52,9 @@ class Experience:
     # (N,) number of each episode's environment, None where there is one: what is scaled by the batch is scaled by the
     # episodes of the same environment.
     sources: torch.Tensor | None = None
+
+    # Returns what each process gives; for what an estimator has to know of tokens of other processes.
+    gather: Callable[[Any], list[Any]] = alone
 
     def __post_init__(self) -> None:
         for name in ("outcome", "process", "penalty", "values", "last_values", "baselines"):
@@ -97,6 +107,14 @@ class Experience:
         following = torch.where(self.token_mask, self.step_of, -1)[:, 1:]
         return self.token_mask & (self.step_of != pad(following, (0, 1), value=-1))
 
+    def by_steps(self) -> Experience:
+        """Leave a single token of each step that has any, which is all that comparisons of episodes and steps read."""
+        steps = torch.arange(self.outcome.size(1)).expand(self.outcome.shape)
+        penalty = self._sum_to_steps(self.penalty)
+        return replace(
+            self, penalty=penalty, token_mask=self.acting_steps, step_of=steps, values=None, last_values=None
+        )
+
     def to_tokens(self, per_step: torch.Tensor) -> torch.Tensor:
         """Give each token the number of its step: (N, K) to (N, L), 0 in padding."""
         return torch.where(self.token_mask, per_step.gather(1, self.step_of), 0.0)
@@ -130,11 +148,6 @@ class Estimate:
     advantages: torch.Tensor
     returns: torch.Tensor | None = None
     value_mask: torch.Tensor | None = None
-
-    def part(self, index: torch.Tensor, width: int) -> Estimate:
-        """Select episodes and cut the padding to theirs."""
-        columns = (self.advantages, self.returns, self.value_mask)
-        return Estimate(*(None if column is None else column[index, :width] for column in columns))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +241,8 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
     merged: dict[str, Any] = {}
     for field in fields(Experience):
         columns = [getattr(part, field.name) for part in holders]
+        if field.name == "gather":  # all are here
+            continue
         if any(column is None for column in columns):
             merged[field.name] = None
             continue

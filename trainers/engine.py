@@ -21,7 +21,8 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.base import Policy, barrier_on_error
+from agent_gym.policies.base import Policy
+from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import PREFIX, policy_only
@@ -58,7 +59,7 @@ def build_policy(
     if wants_vllm(args):
         made: Policy | None = None
         try:
-            with barrier_on_error(torch.distributed.is_available() and torch.distributed.is_initialized()):
+            with barrier_on_error():
                 made = _vllm(model, renderer, args)
             return made
         except (ConfigError, RolloutError) as error:

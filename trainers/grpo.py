@@ -14,17 +14,13 @@ a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures held by a tes
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
-from numpy.lib.stride_tricks import sliding_window_view
 from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
@@ -33,18 +29,28 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
+from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
-from agent_gym.rollout.episode import call_seconds, episode_values
-from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, step_of, take, training_episode
+from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.credit import Estimate, Timeline, experience, merge, shape_rewards, with_baselines
+from agent_gym.trainers.credit import Estimate, Timeline, experience
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
+from agent_gym.trainers.estimators import assign
 from agent_gym.trainers.input_dependence import InputDependenceCallback
 from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
-from agent_gym.trainers.metrics import TokenCredit, completion_table, eval_metrics, show_on_tensorboard, write_episodes
+from agent_gym.trainers.metrics import (
+    TokenCredit,
+    completion_table,
+    eval_metrics,
+    first_turns,
+    mean_metrics,
+    repeated_share,
+    show_on_tensorboard,
+    write_episodes,
+)
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
@@ -181,8 +187,7 @@ class AgentGRPOTrainer(RowTrainer):
         # An episode that failed, or in which the policy took no part, does not count for its task.
         counting = [e for e in episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
         kept = [self._training_episode(e) for e in counting if e.spec.group in groups]
-        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
-        mine = balance(gather_object(kept) if processes > 1 else kept, processes)[rank]
+        mine = self._my_share(kept)
         batch = self._lay_out(mine)
         self._score_rows(batch)
         credit = self._assign_credit(batch, mine)
@@ -193,10 +198,18 @@ class AgentGRPOTrainer(RowTrainer):
         if "old_logps" in batch:
             self._add_engine_ratio(batch, batch["old_logps"])
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
-        played = sampled(episodes)
         self._count(episodes, sum(episode.trained for episode in kept))
-        self._write_down(played, [credit.get(self._number(e)) if self._trains(e) else None for e in played])
+        self._write_down(sampled(episodes), credit)
         return batch
+
+    def _my_share(self, kept: Sequence[TrainingEpisode]) -> list[TrainingEpisode]:
+        """Send each episode to the process that trains on it, and return those of this one, by falling length."""
+        lengths = dict(gather_items([(e.number, e.n_tokens) for e in kept]))
+        shares = balance(lengths, self.accelerator.num_processes)
+        held = {episode.number: episode for episode in kept}
+        parcels = exchange([[held[number] for number in share if number in held] for share in shares])
+        come = {episode.number: episode for parcel in parcels for episode in parcel}
+        return [come[number] for number in shares[self.accelerator.process_index]]
 
     def _count(self, episodes: Sequence[Episode], trained: int) -> None:
         failed = sum(bool(episode.failure) for episode in episodes)
@@ -219,9 +232,9 @@ class AgentGRPOTrainer(RowTrainer):
         kept = training_episode(episode, self._number(episode))
         kept.trained, kept.greedy = self._trains(episode), episode.spec.greedy
         if args.overlong_buffer:
-            lengths = Counter(k for row in kept.rows for k in step_of(row))
             for k in range(len(kept.outcome)):
-                kept.outcome[k] += overlong_penalty(lengths[k], args.max_turn_tokens, args.overlong_buffer)
+                length = sum(int((row.step_of == k).sum()) for row in kept.rows)
+                kept.outcome[k] += overlong_penalty(length, args.max_turn_tokens, args.overlong_buffer)
         if kept.greedy:
             # A baseline is what the outcome is compared with. Normalised process rewards are not, and set no scale.
             kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
@@ -244,25 +257,26 @@ class AgentGRPOTrainer(RowTrainer):
     def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
 
-        Returned are, by number of the episode, of all processes, the advantage of each token and the critic's value.
+        Returned are, by number of this process's episodes, the advantage of each token and the critic's value.
         """
-        args = self.args
         timeline = Timeline(batch, len(episodes))
         local = experience(episodes, timeline, **self._evidence(batch, timeline))
-        numbers, found = merge(gather_object([([episode.number for episode in episodes], local)]))
-        found = shape_rewards(found, args.process_norm, args.outcome_weight, args.step_gamma)
-        if self.estimator.needs_baseline:
-            greedy = set(gather_object([episode.number for episode in episodes if episode.greedy]))
-            found = with_baselines(found, torch.tensor([number in greedy for number in numbers], dtype=torch.bool))
-        estimate = self.estimator.estimate(found, self.credit_settings)
-        own = torch.tensor([episode.number for episode in episodes], dtype=torch.long)
-        mine = torch.searchsorted(torch.tensor(numbers, dtype=torch.long), own)
-        self._take_estimate(batch, timeline, estimate.part(mine, timeline.mask.size(1)))
-        lengths = found.token_mask.sum(1).tolist()
-        known = {"advantages": estimate.advantages, "values": found.values}
+        mine = [episode.number for episode in episodes]
+        estimate = assign(
+            self.estimator,
+            self.credit_settings,
+            local,
+            mine,
+            greedy=[episode.number for episode in episodes if episode.greedy],
+            process_norm=self.args.process_norm,
+            outcome_weight=self.args.outcome_weight,
+            gather=gather,
+        )
+        self._take_estimate(batch, timeline, estimate)
+        known = {"advantages": estimate.advantages, "values": local.values}
         return {
-            number: {name: per[i, : lengths[i]].tolist() for name, per in known.items() if per is not None}
-            for i, number in enumerate(numbers)
+            number: {name: per[i, :length].tolist() for name, per in known.items() if per is not None}
+            for i, (number, length) in enumerate(zip(mine, local.token_mask.sum(1).tolist(), strict=True))
         }
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
@@ -321,16 +335,20 @@ class AgentGRPOTrainer(RowTrainer):
         assert self._epochs.sampler is not None
         return self._epochs.sampler
 
-    def _write_down(self, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> None:
-        rows = [row for episode in episodes for row in episode.rows]
-        turns = [row.token_ids[s.start : s.stop] for row in rows for s in row.spans if s.source == "agent"]
-        shares = gather_object([repeated_share(turns)])
+    def _write_down(self, episodes: Sequence[Episode], credit: Mapping[int, TokenCredit]) -> None:
+        """Log and record the episodes that this process has played; `credit` is of those that it trains on."""
+        shares = gather(repeated_share(first_turns(episodes)))
         for name, value in (mean_metrics(episodes) | {"rollout/repeated": sum(shares) / len(shares)}).items():
             self._metrics["train"][name].append(value)
+        shown = episodes if self.log_completions else episodes[: self.args.trajectories_per_step]
+        wanted = [self._number(e) if self._trains(e) else None for e in shown]
+        answers = exchange([{n: credit[n] for n in asked if n in credit} for asked in gather(wanted)])
+        known = {number: found for answer in answers for number, found in answer.items()}
+        found = [known.get(number) if number is not None else None for number in wanted]
         if limit := self.args.trajectories_per_step:
-            write_episodes(self, "train", episodes[:limit], credit)
+            write_episodes(self, "train", shown[:limit], found[:limit])
         if self.log_completions:
-            for column, values in completion_table(episodes, credit).items():
+            for column, values in completion_table(shown, found).items():
                 target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
                 target.extend(values)
 
@@ -344,43 +362,3 @@ class AgentGRPOTrainer(RowTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         write_provenance(self, output_dir if output_dir is not None else str(self.args.output_dir))
-
-
-def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Average the numbers of the episodes of all processes (`episode_values`); failed ones are left out.
-
-    `tool/<name>/latency` is a mean over calls, in seconds. Where several environments were played, the means of each
-    follow as `<environment id>/<name>`, with its reward.
-    """
-    mine: list[tuple[str, dict[str, float] | None]] = []
-    for episode in episodes:
-        latency = {f"tool/{name}/latency": seconds for name, seconds in call_seconds(episode).items()}
-        values = {"reward": episode.reward, **episode_values(episode), **latency}
-        mine.append((episode.spec.env_id, None if episode.failure else values))
-    played = gather_object(mine)
-    env_ids = sorted({env_id for env_id, _ in played})
-    means = {}
-    for env_id in ["", *(env_ids if len(env_ids) > 1 else ())]:
-        done = [values for of, values in played if values is not None and env_id in ("", of)]
-        # A name that an episode lacks (no call of a tool, no term of a reward) is 0 there and not unknown.
-        names = dict.fromkeys(name for values in done for name in values)
-        totals = {name: sum(values.get(name, 0.0) for values in done) for name in names}
-        for name, total in totals.items():
-            tool = re.fullmatch("(tool/.*/)latency", name)
-            mean = total / (totals[tool[1] + "calls"] if tool else len(done))
-            means[f"{env_id}/{name}" if env_id else name] = mean
-    means.pop("reward", None)  # the trainer logs that of the sampler's tasks
-    return means
-
-
-def repeated_share(sequences: Sequence[Sequence[int]], n: int = 4) -> float:
-    """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
-
-    N-grams do not reach over the environment's words: there is one sequence of sampled ids per turn. The share grows
-    with the number of tokens, so that only rollouts of the same size are comparable; 0 where no sequence has n tokens.
-    """
-    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
-    factors = np.random.default_rng(0).integers(2**63, size=n, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    windows = [sliding_window_view(np.array(ids, dtype=np.uint64), n) for ids in sequences if len(ids) >= n]
-    grams = np.concatenate([window @ factors for window in windows]) if windows else ()  # modulo 2^64
-    return 1 - len(np.unique(grams)) / len(grams) if len(grams) else 0.0

@@ -17,14 +17,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
-from agent_gym.rollout import Row
-from agent_gym.trainers.batch import TrainingEpisode, collate
+from agent_gym.policies.ranks import gather, gather_items
+from agent_gym.trainers.batch import WORLD, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.probes import reading
-from agent_gym.transcript import Span
 
 PROMPTS, RESPONSES = 8, 4
 """Most prompts of a measurement, and most responses to each: the paper has 8 prompts (section 4.1), with 16 to each."""
@@ -100,16 +99,16 @@ def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
         logps = trainer._score(trainer.model, batch, critic=False).logps
     totals = logps.sum(1)[: len(mine)].tolist()
     scores = torch.empty(len(pairs), dtype=torch.float64)
-    for part, found in gather_object([(rank, totals)]):
+    for part, found in enumerate(gather(totals)):
         scores[part::processes] = torch.tensor(found, dtype=torch.float64)
     own = torch.tensor([i for i, _ in written])
     lengths = torch.tensor([len(response) for _, response in written])
     return measures(scores.view(len(written), len(answers)), lengths, own) | {"probe/prompts": float(len(answers))}
 
 
-def _row(prompt: Sequence[int], response: Sequence[int]) -> Row:
-    start, stop = len(prompt), len(prompt) + len(response)
-    return Row([*prompt, *response], [Span(0, start, "env", 0), Span(start, stop, "agent", 0)], [0.0] * stop)
+def _row(prompt: Sequence[int], response: Sequence[int]) -> TrainingRow:
+    steps = [WORLD] * len(prompt) + [0] * len(response)
+    return TrainingRow(np.array([*prompt, *response]), np.array(steps), np.zeros(len(steps), np.float32))
 
 
 class InputDependenceCallback(TrainerCallback):
@@ -122,6 +121,6 @@ class InputDependenceCallback(TrainerCallback):
         if state.global_step % self._every:
             return
         started, trainer = time.perf_counter(), self._trainer
-        found = probe(trainer, gather_object(first_turns(trainer._generated)))
+        found = probe(trainer, gather_items(first_turns(trainer._generated)))
         for name, value in (found | {"time/probe": time.perf_counter() - started}).items():
             trainer._metrics["train"][name].append(value)

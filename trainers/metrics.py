@@ -1,29 +1,35 @@
-"""The records of a run apart from its logs: evaluations, trajectory files, tables of completions."""
+"""What a run records of its episodes: means, evaluations, trajectory files, tables of completions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import gather_object
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from agent_gym.errors import RolloutError
 from agent_gym.evaluate import wilson_interval
+from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, to_record, write_trajectories
+from agent_gym.rollout.episode import call_seconds, episode_values
 
 TokenCredit = Mapping[str, Sequence[float]]
 """What is known of the sampled tokens of an episode, one number each: "advantages", and with a critic "values"."""
+
+REPEATED_TOKENS = 1 << 18
+"""Sampled tokens of a process in which repetition is looked for: millions would hold up the update by seconds."""
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Success over all processes with its 95% interval, mean reward, and counts."""
     done = [episode for episode in episodes if not episode.failure]
     mine = (sum(e.success for e in done), sum(e.reward for e in done), len(done), len(episodes))
-    wins, reward, n, played = (sum(column) for column in zip(*gather_object([mine]), strict=True))
+    wins, reward, n, played = (sum(column) for column in zip(*gather(mine), strict=True))
     low, high = wilson_interval(int(wins), int(n))
     return {
         "success": wins / max(1, n),
@@ -33,6 +39,57 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "episodes": n,
         "failed": played - n,
     }
+
+
+def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Average the numbers of the episodes of all processes (`episode_values`); failed ones are left out.
+
+    `tool/<name>/latency` is a mean over calls, in seconds. Where several environments were played, the means of each
+    follow as `<environment id>/<name>`, with its reward.
+    """
+    mine: list[tuple[str, dict[str, float] | None]] = []
+    for episode in episodes:
+        latency = {f"tool/{name}/latency": seconds for name, seconds in call_seconds(episode).items()}
+        values = {"reward": episode.reward, **episode_values(episode), **latency}
+        mine.append((episode.spec.env_id, None if episode.failure else values))
+    played = gather_items(mine)
+    env_ids = sorted({env_id for env_id, _ in played})
+    means = {}
+    for env_id in ["", *(env_ids if len(env_ids) > 1 else ())]:
+        done = [values for of, values in played if values is not None and env_id in ("", of)]
+        # A name that an episode lacks (no call of a tool, no term of a reward) is 0 there and not unknown.
+        names = dict.fromkeys(name for values in done for name in values)
+        totals = {name: sum(values.get(name, 0.0) for values in done) for name in names}
+        for name, total in totals.items():
+            tool = re.fullmatch("(tool/.*/)latency", name)
+            mean = total / (totals[tool[1] + "calls"] if tool else len(done))
+            means[f"{env_id}/{name}" if env_id else name] = mean
+    means.pop("reward", None)  # the trainer logs that of the sampler's tasks
+    return means
+
+
+def first_turns(episodes: Sequence[Episode]) -> Iterator[list[int]]:
+    """Yield the sampled ids of the first turns, as many as show whether the policy repeats itself."""
+    left = REPEATED_TOKENS
+    for episode in episodes:
+        for row in episode.rows:
+            for start, stop, source, _ in row.spans:
+                if source == "agent" and left > 0:
+                    yield row.token_ids[start:stop]
+                    left -= stop - start
+
+
+def repeated_share(sequences: Iterable[Sequence[int]], n: int = 4) -> float:
+    """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
+
+    N-grams do not reach over the environment's words: there is one sequence of sampled ids per turn. The share grows
+    with the number of tokens, so that only rollouts of the same size are comparable; 0 where no sequence has n tokens.
+    """
+    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
+    factors = np.random.default_rng(0).integers(2**63, size=n, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    windows = [sliding_window_view(np.array(ids, dtype=np.uint64), n) for ids in sequences if len(ids) >= n]
+    grams = np.concatenate([window @ factors for window in windows]) if windows else ()  # modulo 2^64
+    return 1 - len(np.unique(grams)) / len(grams) if len(grams) else 0.0
 
 
 def write_episodes(
@@ -80,7 +137,7 @@ def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit |
         found = known["advantages"] if known else ()
         advantage = sum(found) / len(found) if found else 0.0
         rows.append((episode.messages[:first], episode.messages[first:], episode.reward, advantage))
-    columns = (list(column) for column in zip(*gather_object(rows), strict=True))
+    columns = (list(column) for column in zip(*gather_items(rows), strict=True))
     return dict(zip(("prompt", "completion", "reward", "advantages"), columns, strict=True))
 
 

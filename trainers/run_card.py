@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical
+from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, Row
 from agent_gym.trainers.checkpoints import provenance
 
@@ -44,7 +44,7 @@ class RunCard(TrainerCallback):
         light = [
             replace(one, rows=[Row(spans=row.spans) for row in one.rows], messages=one.opening) for one in episodes
         ]
-        for episode in gather_object(light):
+        for episode in gather_items(light):
             played.setdefault(canonical([episode.spec.env_id, episode.spec.env_kwargs]), []).append(episode)
         limits = dataclasses.asdict(trainer.runner.budget)
         facts: dict[str, Any] = {
@@ -61,7 +61,7 @@ class RunCard(TrainerCallback):
     def _write(self, cards: Sequence[dict[str, Any]]) -> None:
         spent = Counter(self._before)
         seconds = {f"{name}_seconds": value for name, value in self._meter.seconds().items()}
-        for mine in gather_object([{**self._trainer.spent, **seconds}]):
+        for mine in gather({**self._trainer.spent, **seconds}):
             spent.update(mine)
         if self._trainer.accelerator.is_main_process:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,12 @@ import functools
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from accelerate.utils import gather_object
-
-from agent_gym.policies.base import Engine, Policy, barrier_on_error
+from agent_gym.policies.base import Engine, Policy
+from agent_gym.policies.ranks import barrier_on_error, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, check_failures, derive_seed
 from agent_gym.trainers.batch import source_number
@@ -66,7 +66,7 @@ class RolloutScheduler:
         if args.keep_variance is not None:
             kept = set(keep_variance({group: returns[group] for group in kept}, args.keep_variance, source_of))
         if trainer.estimator.needs_baseline:
-            greedy = gather_object([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
+            greedy = gather_items([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
             kept &= {group for group, reward in greedy if reward == reward}
         self._log({"rollout/groups_kept": len(kept) / len(returns)})
         return episodes, kept
@@ -150,7 +150,7 @@ class RolloutScheduler:
         trainer = self.trainer
         self.hand_over()
         training = trainer.model.training
-        with barrier_on_error(trainer.accelerator.num_processes > 1):
+        with barrier_on_error():
             episodes = play()
         if isinstance(self.runner.policy, Engine):
             self.runner.policy.sleep()
@@ -166,7 +166,7 @@ class RolloutScheduler:
         self.runner.stats, shares = self.stream.take_times()
         for name, value in (self.runner.stats.metrics() | shares).items():
             self.trainer._metrics[self.trainer._mode][name].append(value)
-        failures = gather_object([episode.failure for episode in episodes])
+        failures = gather_items([episode.failure for episode in episodes])
         if all(failures):
             check_failures(failures)
 
@@ -219,13 +219,14 @@ class RolloutScheduler:
             for group, values in returns.items():
                 compared[source_of[group]] += values
         spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in compared.values()]
-        # How many optimizer steps came after the weights that sampled a token.
-        runs = gather_object([run for e in sampled(episodes) for made in e.steps for run in made.versions])
-        ages = [(self.trainer.state.global_step - version, count) for version, count in runs]
+        tokens = Counter[int]()  # by how many optimizer steps came after the weights that sampled them
+        for version, count in (run for e in sampled(episodes) for made in e.steps for run in made.versions):
+            tokens[self.trainer.state.global_step - version] += count
+        ages = sum(gather(tokens), Counter[int]())
         self._log(
             {
-                "rollout/staleness": sum(age * count for age, count in ages) / max(1, sum(count for _, count in ages)),
-                "rollout/staleness_max": max((age for age, _ in ages), default=0),
+                "rollout/staleness": sum(age * count for age, count in ages.items()) / max(1, ages.total()),
+                "rollout/staleness_max": max(ages, default=0),
                 "reward": sum(scored) / max(1, len(scored)),
                 "reward_std": sum(spreads) / len(spreads),
                 "frac_reward_zero_std": sum(spread < 1e-6 for spread in spreads) / len(spreads),
@@ -271,7 +272,7 @@ def sampled(episodes: Iterable[Episode]) -> list[Episode]:
 def _returns(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int], int]:
     """Return each group's rewards, over all processes and without failed episodes, its environment, and all played."""
     mine = [(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in sampled(episodes)]
-    played = sorted(gather_object(mine), key=lambda one: one[:2])
+    played = sorted(gather_items(mine), key=lambda one: one[:2])
     returns: dict[int, list[float]] = {group: [] for group, *_ in played}
     for group, _, reward, _ in played:
         if reward == reward:  # an episode whose machinery broke has NaN

@@ -122,7 +122,7 @@ class AgentSettings:
     vllm_importance_sampling_mode: BoundedRatio = setting(
         "token_truncate",
         "loss",
-        "How the ratio between trainer and engine logprobs is bounded: that of each token, of the row, or the geometric "
+        "How the ratio between trainer and engine logprobs is bounded: of each token, of the row, or the geometric "
         "mean of the row's tokens.",
     )
     advantage_estimator: EstimatorName = setting(

@@ -8,13 +8,12 @@ would then be taken at tokens that the policy never chose.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.errors import ConfigError
 from agent_gym.images import Shown
 
 if TYPE_CHECKING:
@@ -235,24 +234,3 @@ class ScriptedPolicy:
             for token in ids:
                 request.on_token(token)
         return Generation(request.id, ids, [0.0] * len(ids), reason)
-
-
-@contextmanager
-def barrier_on_error(distributed: bool) -> Iterator[None]:
-    """Do something in all processes, or fail in all of them; `RolloutError` has what another process raised."""
-    error: Exception | None = None
-    try:
-        yield
-    except Exception as raised:
-        error = raised
-    messages: list[str | None] = [None if error is None else str(error) or repr(error)]
-    if distributed:
-        from torch import distributed as processes
-
-        mine, messages = messages[0], [None] * processes.get_world_size()
-        processes.all_gather_object(messages, mine)
-    if error is not None:
-        raise error
-    for process, message in enumerate(messages):
-        if message is not None:
-            raise RolloutError(f"process {process} failed: {message}")

@@ -6,21 +6,29 @@ with one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.credit import Credit, Estimate, Experience
+from agent_gym.trainers.credit import Credit, Estimate, Experience, merge, shape_rewards, with_baselines
 from agent_gym.trainers.estimators import gae, groups
 from agent_gym.trainers.estimators.groups import SCALES
 
-__all__ = ["ESTIMATORS", "SCALES", "Credit", "Estimate", "Estimator", "Experience", "get_estimator"]
+__all__ = ["ESTIMATORS", "SCALES", "Credit", "Estimate", "Estimator", "Experience", "assign", "get_estimator"]
 
 
 class Estimator(NamedTuple):
-    """An estimator, and whether it needs a critic, several episodes of a task, or a greedy episode of each task."""
+    """An estimator, and whether it needs a critic, several episodes of a task, or a greedy episode of each task.
+
+    One that `reads_tokens` gets the tokens of this process's episodes; any other gets the episodes of all processes
+    `by_steps`, and its advantages are the same for all tokens of a step.
+    """
 
     estimate: Callable[[Experience, Credit], Estimate]
+    reads_tokens: bool = False
     needs_critic: bool = False
     needs_groups: bool = False
     needs_baseline: bool = False
@@ -31,12 +39,12 @@ ESTIMATORS: dict[str, Estimator] = {
     "dr_grpo": Estimator(groups.dr_grpo, needs_groups=True),
     "rloo": Estimator(groups.rloo, needs_groups=True),
     "remax": Estimator(groups.remax, needs_baseline=True),
-    "reinforce_pp": Estimator(groups.reinforce_pp),
+    "reinforce_pp": Estimator(groups.reinforce_pp, reads_tokens=True),
     "reinforce_pp_baseline": Estimator(groups.reinforce_pp_baseline, needs_groups=True),
     "gigpo": Estimator(groups.gigpo, needs_groups=True),
-    "gae": Estimator(gae.estimate_gae, needs_critic=True),
-    "step_gae": Estimator(gae.estimate_step_gae, needs_critic=True),
-    "bilevel_gae": Estimator(gae.bilevel_gae, needs_critic=True),
+    "gae": Estimator(gae.estimate_gae, reads_tokens=True, needs_critic=True),
+    "step_gae": Estimator(gae.estimate_step_gae, reads_tokens=True, needs_critic=True),
+    "bilevel_gae": Estimator(gae.bilevel_gae, reads_tokens=True, needs_critic=True),
 }
 """By the name in the settings."""
 
@@ -46,3 +54,40 @@ def get_estimator(name: str) -> Estimator:
     if name not in ESTIMATORS:
         raise ConfigError(f"no advantage estimator is called {name!r}; allowed: {', '.join(ESTIMATORS)}")
     return ESTIMATORS[name]
+
+
+def assign(
+    estimator: Estimator,
+    credit: Credit,
+    local: Experience,
+    numbers: Sequence[int],
+    *,
+    greedy: Collection[int] = (),
+    process_norm: str | None = None,
+    outcome_weight: float = 1.0,
+    gather: Callable[[Any], list[Any]],
+) -> Estimate:
+    """Estimate the advantages of this process's episodes, which are compared with those of all.
+
+    Args:
+        estimator: who decides.
+        credit: its settings.
+        local: the N episodes of this process.
+        numbers: the number of each, which no other episode of any process has.
+        greedy: numbers of this process's greedy episodes, of which each group has one if the estimator needs them.
+        process_norm: how process rewards are scaled, see `shape_rewards`.
+        outcome_weight: factor of the outcome beside them.
+        gather: returns what each process gives; all processes call this function at the same point.
+    """
+    everybody, steps = merge(gather((list(numbers), local.by_steps())))
+    steps = shape_rewards(steps, process_norm, outcome_weight, credit.step_gamma)
+    mine = torch.searchsorted(torch.tensor(everybody, dtype=torch.long), torch.tensor(numbers, dtype=torch.long))
+    width = local.outcome.size(1)
+    if estimator.reads_tokens:
+        outcome, process = steps.outcome[mine, :width], steps.process[mine, :width]
+        return estimator.estimate(replace(local, outcome=outcome, process=process, gather=gather), credit)
+    if estimator.needs_baseline:
+        all_greedy = {number for part in gather(list(greedy)) for number in part}
+        steps = with_baselines(steps, torch.tensor([number in all_greedy for number in everybody], dtype=torch.bool))
+    per_step = estimator.estimate(steps, credit).advantages
+    return Estimate(local.to_tokens(per_step[mine, :width]))

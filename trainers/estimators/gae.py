@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 
 from agent_gym.trainers.credit import Credit, Estimate, Experience, required
-from agent_gym.trainers.estimators.groups import whiten
+from agent_gym.trainers.estimators.groups import whitened
 
 
 def gae(
@@ -74,7 +74,7 @@ def estimate_gae(experience: Experience, credit: Credit) -> Estimate:
     values, mask = required(experience.values, "values"), experience.token_mask
     rewards = experience.token_rewards
     advantages, returns = gae(rewards, values, mask, _bootstrap(experience), credit.gamma, credit.lam)
-    return Estimate(whiten(advantages, mask, experience.sources) if credit.whiten else advantages, returns, mask)
+    return Estimate(whitened(advantages, mask, experience, credit), returns, mask)
 
 
 def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
@@ -84,8 +84,7 @@ def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
     step once; counted by tokens, wordy steps would set the mean for all others.
     """
     advantages, returns = _over_steps(experience, credit)
-    if credit.whiten:
-        advantages = whiten(advantages, experience.acting_steps, experience.sources)
+    advantages = whitened(advantages, experience.acting_steps, experience, credit)
     first = experience.first_token_mask
     return Estimate(experience.to_tokens(advantages), torch.where(first, experience.to_tokens(returns), 0.0), first)
 
@@ -107,4 +106,4 @@ def bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
     rewards = experience.token_rewards + torch.where(ends, futures, 0.0)
     walls = torch.where(ends, 0.0, torch.full_like(values, credit.gamma))
     advantages, returns = gae(rewards, values, mask, values.new_zeros(len(values)), walls, credit.lam)
-    return Estimate(whiten(advantages, mask, experience.sources) if credit.whiten else advantages, returns, mask)
+    return Estimate(whitened(advantages, mask, experience, credit), returns, mask)

@@ -10,10 +10,15 @@ advantage means "nothing learnt". R is `Experience.episode_returns`, (N,).
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.credit import Credit, Estimate, Experience, required
+from agent_gym.trainers.credit import Credit, Estimate, Experience, alone, required
 
 SCALES = ("group", "batch", "none")
 EPSILON = 1e-4
@@ -50,24 +55,53 @@ def group_std(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     return (squares / (group_size(numbers, groups) - 1).clamp(min=1)).sqrt()
 
 
-def whiten(numbers: torch.Tensor, mask: torch.Tensor, sources: torch.Tensor | None = None) -> torch.Tensor:
+def whiten(
+    numbers: torch.Tensor,
+    mask: torch.Tensor,
+    sources: torch.Tensor | None = None,
+    gather: Callable[[Any], list[Any]] = alone,
+) -> torch.Tensor:
     """Shift and scale the masked numbers of the whole batch to mean 0 and standard deviation 1.
 
+    Mean and deviation are those of all processes. They are put together from the moments of each (Chan, Golub, LeVeque,
+    1979), so that no number has to travel.
+
     Args:
-        numbers: any shape.
+        numbers: (N, ...).
         mask: the same shape, True where a number counts; each has one vote.
         sources: (N,) environment of each entry of the first dimension; each environment has a mean and a deviation of
             its own. None for one environment.
+        gather: returns what each process gives.
 
     Returns:
         The same shape, 0 outside the mask. A single number, or numbers that are all equal, become 0.
     """
+    sources = torch.zeros(len(numbers), dtype=torch.long) if sources is None else sources
+    own = sources.view(-1, *[1] * (numbers.ndim - 1)).expand(numbers.shape)[mask]
     inside = numbers[mask]
-    batch = torch.zeros_like(inside, dtype=torch.long)
-    if sources is not None:
-        batch = sources.view(-1, *[1] * (numbers.ndim - 1)).expand(numbers.shape)[mask]
-    white = centre(inside, batch) / (group_std(inside, batch) + TINY)
+    moments: dict[int, tuple[float, float, float]] = {}  # of each source: count, mean, sum of squares around it
+    for source in own.unique().tolist():
+        values = inside[own == source]
+        centred = centre(values, torch.zeros_like(values, dtype=torch.long))
+        moments[source] = len(values), float(values[0] - centred[0]), float((centred**2).sum())
+    everywhere = gather(moments)
+    white = torch.zeros_like(inside)
+    for source in moments:
+        count, mean, squares = functools.reduce(_joined, (part[source] for part in everywhere if source in part))
+        deviation = math.sqrt(squares / max(1.0, count - 1))
+        white[own == source] = (inside[own == source] - mean) / (deviation + TINY)
     return torch.zeros_like(numbers).masked_scatter(mask, white)
+
+
+def whitened(numbers: torch.Tensor, mask: torch.Tensor, experience: Experience, credit: Credit) -> torch.Tensor:
+    """`whiten` over the batch that an experience is part of, if the settings want it."""
+    return whiten(numbers, mask, experience.sources, experience.gather) if credit.whiten else numbers
+
+
+def _joined(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    (n, mean, squares), (m, other_mean, other_squares) = one, other
+    apart = other_mean - mean
+    return n + m, mean + apart * m / (n + m), squares + other_squares + apart**2 * n * m / (n + m)
 
 
 def returns_to_go(rewards: torch.Tensor, gamma: float) -> torch.Tensor:
@@ -185,7 +219,7 @@ def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:
     hard task looks like bad play. Process rewards stand at the tokens that earned them.
     """
     returns = returns_to_go(experience.token_rewards, credit.gamma)
-    return Estimate(whiten(returns, experience.token_mask, experience.sources) if credit.whiten else returns)
+    return Estimate(whitened(returns, experience.token_mask, experience, credit))
 
 
 def reinforce_pp_baseline(experience: Experience, credit: Credit) -> Estimate:
@@ -195,8 +229,7 @@ def reinforce_pp_baseline(experience: Experience, credit: Credit) -> Estimate:
     One vote per episode; an average over tokens would let long episodes set the unit.
     """
     advantages = centre(experience.episode_returns, experience.groups)
-    if credit.whiten:
-        advantages = whiten(advantages, torch.ones_like(advantages, dtype=torch.bool), experience.sources)
+    advantages = whitened(advantages, torch.ones_like(advantages, dtype=torch.bool), experience, credit)
     return with_process_rewards(experience, credit, advantages)
 
 

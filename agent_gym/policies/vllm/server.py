@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from agent_gym.errors import ConfigError, RolloutError, require
-from agent_gym.policies.base import Generation, Request, barrier_on_error, check_request
+from agent_gym.policies.base import Generation, Request, check_request
+from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
@@ -77,7 +78,7 @@ class VLLMServerPolicy(ServedPolicy):
         super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
         try:
-            with barrier_on_error(self._distributed):
+            with barrier_on_error():
                 for url in self.urls if self._rank == 0 else self._mine:
                     self._await_server(url, start_timeout_s)
         except BaseException:
@@ -148,7 +149,7 @@ class VLLMServerPolicy(ServedPolicy):
     def sync(self, named_weights: Weights) -> None:
         """Replace the weights of all servers; every rank calls it, rank 0 sends, and `RolloutError` reaches all."""
         weights = iter(named_weights)
-        with barrier_on_error(self._distributed):
+        with barrier_on_error():
             try:
                 if self._pending:
                     raise RolloutError(f"{self.pending} requests are pending; finish or abort them before sync")
