@@ -4,6 +4,10 @@ A run can end while it writes one: killed, out of time, the disk full. transform
 start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished/checkpoint-N`, and
 the folder gets its name when all processes have written their part: a rename happens or it does not.
 
+With FSDP2 each process writes its own share of weights and optimizer (torch's distributed checkpoints), so that nothing
+is gathered and no process waits for one that writes everything. `agent-gym export model` joins the shares. The model
+that is saved at the end is whole.
+
 Each folder that a trainer saves gets `agent_gym.json`, from which `agent-gym export model` writes a model card. It
 holds what decided the training: no paths of the machine, no tokens.
 """
@@ -64,6 +68,24 @@ class WholeCheckpoints(Trainer):
     def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder, ASIDE)) if self._writing else folder
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model whole; in a checkpoint of FSDP2, whose weights are in shares, all but the weights."""
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        if plugin is None or "SHARDED" not in str(plugin.state_dict_type):
+            return super().save_model(output_dir, _internal_call)
+        folder = self.args.output_dir if output_dir is None else output_dir
+        if not self._writing:
+            state = self.accelerator.get_state_dict(self.model)
+            if self.args.should_save:
+                self._save(folder, state_dict=state)
+            return
+        if self.args.should_save:
+            model = self.accelerator.unwrap_model(self.model)
+            parts = [model.config, self.processing_class, *getattr(model, "peft_config", {}).values()]
+            for part in parts:
+                part.save_pretrained(folder)
+            write_provenance(self, folder)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial))

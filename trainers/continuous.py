@@ -82,6 +82,8 @@ class ContinuousRollouts:
             scheduler.stream.wait(lambda: self._is_full(due))
             others = [n for n in self._in_play if n not in due and not self._missing[n]]
             chosen = [*sorted(due), *others[: self._share - len(due)]]
+            for n in chosen:
+                del self._missing[n]
             return [episode for n in chosen for episode in self._in_play.pop(n)]
 
         episodes = scheduler.play(play)

@@ -1,8 +1,8 @@
 """A trained checkpoint as a plain Hugging Face folder, which `AutoModelForCausalLM` and vLLM load, with a model card.
 
-A whole model is copied, bit for bit. An adapter stays an adapter, or is merged: each weight and its delta are added in
-float32 and then rounded once to the type of the weight (`engine.merged_weights`, the same sum that the engines sampled
-from while it was trained). `push` uploads a folder to the hub.
+A whole model is copied, bit for bit. Shares of one (FSDP2) are joined first. An adapter stays an adapter, or is merged:
+each weight and its delta are added in float32 and then rounded once to the type of the weight (`engine.merged_weights`,
+the same sum that the engines sampled from while it was trained). `push` uploads a folder to the hub.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import httpx
+import torch
+from accelerate.utils import merge_fsdp_weights
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, GenerationConfig
 from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, summarize
@@ -30,6 +34,7 @@ from agent_gym.registry import ENVS
 from agent_gym.rollout import from_record, read_trajectories
 from agent_gym.trainers.checkpoints import MEASURED
 from agent_gym.trainers.critic import FILE as CRITIC
+from agent_gym.trainers.critic import PREFIX, save_critic
 from agent_gym.trainers.engine import merged_weights
 
 # What a model needs; what else a checkpoint holds is the trainer's (optimizer, schedule, random generators, logs).
@@ -40,8 +45,11 @@ _KEPT = (
 )
 
 
+_SHARES = "pytorch_model_fsdp_0"  # accelerate's name
+
+
 class Checkpoint(NamedTuple):
-    """A folder with a model."""
+    """A folder with a model, whole or in shares."""
 
     folder: Path
     base: str | None  # what an adapter belongs to, a hub id or a folder; None for a whole model
@@ -54,13 +62,15 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
         raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
     for place in (folder, Path(get_last_checkpoint(str(folder)) or folder)):
         adapter = place / "adapter_config.json"
-        if adapter.is_file() and (place / "adapter_model.safetensors").is_file():
+        shares = (place / _SHARES).is_dir()
+        if adapter.is_file() and (shares or (place / "adapter_model.safetensors").is_file()):
             return Checkpoint(place, str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]))
-        if not adapter.is_file() and (place / "config.json").is_file() and any(place.glob("model*.safetensors")):
+        whole = shares or any(place.glob("model*.safetensors"))
+        if not adapter.is_file() and (place / "config.json").is_file() and whole:
             return Checkpoint(place, None)
     raise ConfigError(
-        f"{place} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that are "
-        "still sharded become whole with `accelerate merge-weights` (FSDP) or zero_to_fp32.py (DeepSpeed)"
+        f"{place} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that DeepSpeed "
+        "has left in shares become whole with its zero_to_fp32.py"
     )
 
 
@@ -71,6 +81,12 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
     there is nothing to merge, no critic, no tokenizer, or the adapter's base model cannot be loaded or is no sum of
     weights.
     """
+    if (checkpoint.folder / _SHARES).is_dir():
+        with TemporaryDirectory(prefix="agent-gym-") as scratch:
+            _join_shares(checkpoint, Path(scratch))
+            return export_model(
+                checkpoint._replace(folder=Path(scratch)), out, merge_adapter=merge_adapter, critic=critic
+            )
     out, folder = Path(out).expanduser(), checkpoint.folder
     kept = sorted({path for pattern in _KEPT for path in folder.glob(pattern) if path.is_file()})
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -100,6 +116,26 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
             out.rmdir()
         aside.rename(out)
     return out
+
+
+def _join_shares(checkpoint: Checkpoint, out: Path) -> None:
+    """Write a folder as a checkpoint in one piece has it: model or adapter, critic, tokenizer, configuration."""
+    for path in checkpoint.folder.iterdir():
+        if path.is_file():
+            shutil.copy2(path, out)
+    merge_fsdp_weights(str(checkpoint.folder / _SHARES), str(out))
+    joined = out / SAFE_WEIGHTS_NAME
+    if checkpoint.base is not None:
+        joined.rename(out / "adapter_model.safetensors")
+        return
+    state = load_file(joined)
+    joined.unlink()
+    critic = {name.removeprefix(PREFIX): state.pop(name) for name in list(state) if name.startswith(PREFIX)}
+    if critic:
+        save_critic(critic, out)
+    with torch.device("meta"):
+        model = model_class(checkpoint.folder).from_config(AutoConfig.from_pretrained(checkpoint.folder))
+    model.save_pretrained(out, state_dict=state)
 
 
 def _merge(checkpoint: Checkpoint, out: Path) -> None:

@@ -1,0 +1,63 @@
+"""Checkpoints in shares: each process of FSDP2 writes its own, a run goes on from them, and an export joins them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+pytest.importorskip("peft")
+
+from safetensors.torch import load_file  # noqa: E402
+from test_sharding import LORA, Recorder, shard  # noqa: E402
+from trainer_tools import distance, in_ranks, make_trainer, model_folder  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+from agent_gym.trainers.engine import named_weights  # noqa: E402
+from agent_gym.trainers.export_model import export_model, find_checkpoint  # noqa: E402
+
+WAYS: dict[str, dict[str, Any]] = {"full": {}, "tied": {"tied": True}, "ppo": {"ppo": True}, "lora": {"lora": True}}
+
+
+def ranked(folder: str, model: dict[bool, str]) -> dict[str, list[dict[str, Any]]]:
+    """Train each way for two steps, then the second step again from the first checkpoint; return both weights."""
+    from peft import LoraConfig
+
+    shard("fsdp2", Path(folder))
+    os.environ["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, way in WAYS.items():
+        options: dict[str, Any] = {"model": model[way.get("tied", False)], "ppo": way.get("ppo", False)}
+        options |= {"peft_config": LoraConfig(**LORA)} if way.get("lora") else {}
+        found[name] = []
+        for resume in (None, f"{folder}/{name}/checkpoint-1"):
+            policy = Recorder()
+            saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 1e-2}
+            trainer = make_trainer(f"{folder}/{name}", policy=policy, **options, **saving)
+            trainer.train(resume_from_checkpoint=resume)
+            policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+            found[name].append(policy.weights)
+        trainer.save_model(f"{folder}/{name}/end")
+    return found
+
+
+def test_a_run_goes_on_from_shares_and_an_export_joins_them(tmp_path: Path) -> None:
+    models = {tied: model_folder(tied) for tied in (False, True)}
+    found, _ = in_ranks(ranked, 2, str(tmp_path), models)
+    for name, (straight, resumed) in found.items():
+        assert distance(straight, resumed) < 1e-6, name
+        folder = tmp_path / name / "checkpoint-2"
+        assert not list(folder.glob("*.safetensors")) and len(list(folder.glob("pytorch_model_fsdp_0/*.distcp"))) == 2
+        lora = name == "lora"
+        out = export_model(find_checkpoint(folder), tmp_path / f"{name}-out", merge_adapter=lora, critic=name == "ppo")
+        AutoTokenizer.from_pretrained(out)
+        for made in (out, *([] if lora else [tmp_path / name / "end"])):
+            model = AutoModelForCausalLM.from_pretrained(made, dtype="float32")
+            stored = {key: weight.detach().numpy() for key, weight in named_weights(model)}
+            assert distance(stored, straight) < 1e-6, (name, made)
+        if name == "ppo":
+            critics = [load_file(place / "critic/model.safetensors") for place in (out, tmp_path / name / "end")]
+            assert distance(*({key: value.numpy() for key, value in critic.items()} for critic in critics)) == 0.0
