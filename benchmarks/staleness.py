@@ -2,16 +2,16 @@
 
     python benchmarks/staleness.py          # about six minutes
 
-The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script that answers each
-turn after a while, as one on another GPU would, and the calculator takes as long: log-normal times with a long tail
-(sigma 1). Their mean is set so that a synchronous rollout takes 0.5, 1 and 2 times as long as an update, measured
-before. All runs of a line train the same tasks with the same answers.
+The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script, as one on another
+GPU would be: it writes 16 turns at a time, others wait, and each takes a while, as does the calculator: log-normal
+times with a long tail (sigma 1). Their mean is set so that a synchronous rollout takes 0.5, 1 and 2 times as long as an
+update, measured before. All runs of a line train the same tasks with the same answers.
 
     rollout / update    of the synchronous run
     staleness           `max_staleness`
     step                seconds of a whole step, from the end of one to the end of the next, mean
     speed-up            of the steps
-    engine idle         share of the time in which the engine had nothing to answer (1 - perf/engine_busy)
+    engine idle         share of the engine's places in which no turn was written
     trainer idle        share of the time in which the trainer waited for episodes (1 - perf/trainer_busy)
 
 Means over all steps but the first `staleness + 1`, in which the episodes in play become as many as they may be, and the
@@ -26,8 +26,9 @@ import random
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
@@ -78,15 +79,16 @@ def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) 
     from agent_gym.chat import ChatRenderer
     from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
 
-    ends: list[float] = []
+    ends: list[tuple[float, float]] = []  # time, and what the engine has done
 
     class Clock(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            ends.append(time.perf_counter())
+            ends.append((time.perf_counter(), policy.worked))
 
     if "Bench/Slow-v0" not in gymnasium.registry:
         gymnasium.register("Bench/Slow-v0", entry_point=make_slow)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    policy = LateScript(ChatRenderer.of(tokenizer).encode_action, mean, places=episodes // 4)
     steps += 2 * (staleness + 1)
     args = AgentGRPOConfig(
         str(folder / "run"), per_device_train_batch_size=episodes, num_generations=4, micro_batch_size=32,
@@ -99,14 +101,14 @@ def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) 
     trainer = AgentGRPOTrainer(
         str(folder / "model"), args=args, processing_class=tokenizer, callbacks=[Clock()],
         train_dataset=task_dataset("Bench/Slow-v0", {**BARE, "mean": mean}, tasks=episodes // 4 * steps),
-        policy=LateScript(ChatRenderer.of(tokenizer).encode_action, mean),
+        policy=policy,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.runner.close()
     middle = slice(staleness + 1, -staleness - 1)
     logs = [log for log in trainer.state.log_history if "time/rollout" in log][middle]
-    lasted = [b - a for a, b in zip(ends, ends[1:], strict=False)][middle]
+    (began, worked), (ended, done) = ends[staleness + 1], ends[-staleness - 2]
 
     def mean_of(name: str) -> float:
         return sum(log[name] for log in logs) / len(logs)
@@ -114,8 +116,8 @@ def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) 
     return {
         "rollout": mean_of("time/rollout"),
         "update": mean_of("time/update"),
-        "step": sum(lasted) / len(lasted),
-        "engine_idle": 1 - mean_of("perf/engine_busy"),
+        "step": (ended - began) / (len(ends) - 2 * staleness - 3),
+        "engine_idle": 1 - (done - worked) / (ended - began) / policy.places,
         "trainer_idle": 1 - mean_of("perf/trainer_busy"),
     }
 
@@ -139,43 +141,87 @@ def delay(mean: float, what: str) -> float:
     return random.Random(what).lognormvariate(0.0, SIGMA) * mean / 2.718281828 ** (SIGMA**2 / 2)
 
 
+class Turn(NamedTuple):
+    """A turn that is being written."""
+
+    ends: float
+    number: int
+    begins: float
+    ids: list[int]  # what is left of it
+
+
 class LateScript:
-    """The expert, who takes his time. All episodes earn the same, which costs an update as much as any reward."""
+    """The expert, who takes his time, and writes so many turns at once.
+
+    All episodes earn the same, which costs an update as much as any reward.
+    """
 
     continuous = True
 
-    def __init__(self, encode: Any, mean: float) -> None:
-        self._encode, self._mean = encode, mean
-        self._due: list[tuple[float, int, Any]] = []
+    def __init__(self, encode: Any, mean: float, places: int) -> None:
+        self._encode, self._mean, self.places = encode, mean, places
+        self._waiting: deque[Any] = deque()
+        self._turns: list[Turn] = []  # a heap
+        self.worked = 0.0  # seconds of all places
 
     @property
     def pending(self) -> int:
-        return len(self._due)
+        return len(self._turns) + len(self._waiting)
 
     def submit(self, request: Any) -> None:
-        wait = delay(self._mean, f"{request.params.seed}")
-        heapq.heappush(self._due, (time.perf_counter() + wait, request.id, request))
+        self._waiting.append(request)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._turns) < self.places:
+            request = self._waiting.popleft()
+            episode, now = request.episode, time.perf_counter()
+            begun = len(request.prompt_ids) - len(episode.rows[-1].token_ids)  # before it was interrupted
+            ids = list(self._encode(episode.env.unwrapped.expert_action()))
+            takes = delay(self._mean, f"{episode.spec.sampling_seed}, {len(episode.steps)}") * (1 - begun / len(ids))
+            self.worked += takes
+            heapq.heappush(self._turns, Turn(now + takes, request.id, now, ids[begun:]))
 
     def poll(self) -> list[Any]:
-        if self._due:
-            time.sleep(min(0.002, max(0.0, self._due[0][0] - time.perf_counter())))
-        finished = []
-        while self._due and self._due[0][0] <= time.perf_counter():
-            finished.append(self._write(heapq.heappop(self._due)[2]))
-        return finished
-
-    def _write(self, request: Any) -> Any:
         from agent_gym.policies import Generation
 
-        ids = list(self._encode(request.episode.env.unwrapped.expert_action()))[: request.params.max_tokens]
-        return Generation(request.id, ids, [-1.0] * len(ids), "stop")
+        if self._turns:
+            time.sleep(min(0.002, max(0.0, self._turns[0].ends - time.perf_counter())))
+        finished = []
+        while self._turns and self._turns[0].ends <= time.perf_counter():
+            turn = heapq.heappop(self._turns)
+            finished.append(Generation(turn.number, turn.ids, [-1.0] * len(turn.ids), "stop"))
+        self._begin()
+        return finished
+
+    def interrupt(self) -> list[Any]:
+        from agent_gym.policies import Generation
+
+        now, begun = time.perf_counter(), []
+        for turn in self._turns:
+            written = int(len(turn.ids) * min(1.0, (now - turn.begins) / max(1e-9, turn.ends - turn.begins)))
+            written = min(written, len(turn.ids) - 1)  # the last token ends it
+            self.worked -= (turn.ends - turn.begins) * (1 - written / len(turn.ids))
+            if written:
+                begun.append(Generation(turn.number, turn.ids[:written], [-1.0] * written, "abort"))
+        self.close()
+        return begun
 
     def abort(self, request_id: int) -> None:
-        self._due = [entry for entry in self._due if entry[1] != request_id]
-        heapq.heapify(self._due)
+        self._waiting = deque(request for request in self._waiting if request.id != request_id)
+        self._turns = [turn for turn in self._turns if turn.number != request_id]
+        heapq.heapify(self._turns)
 
     def close(self) -> None:
-        self._due.clear()
+        self._turns.clear()
+        self._waiting.clear()
+
+    def sync(self, named_weights: Any) -> None:
+        """Take weights in no time."""
+
+    def wake(self) -> None: ...
+
+    def sleep(self) -> None: ...
 
 
 if __name__ == "__main__":
