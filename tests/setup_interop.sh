@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Install GEM, OpenEnv and verifiers beside agent_gym's environments, and test the bridges to them:
+# Install GEM and OpenEnv beside agent_gym's environments, and test the bridges to them:
 #
 #   tests/setup_interop.sh        about a gigabyte, in runs/interop (or where AGENT_GYM_INTEROP points)
 #
@@ -20,7 +20,7 @@ fi
 if [[ ! -e $interop/ready ]]; then
   [[ -x $interop/bin/python ]] || "$python" -m venv "$interop"
   # One after the other: asked for together, pip finds that there is no version of mcp for all of them.
-  for package in gem-llm==0.1.0 openenv-core==0.3.0 verifiers==0.3.0 'fastmcp-slim[client]>=4' datasets pytest hypothesis; do
+  for package in gem-llm==0.1.0 openenv-core==0.3.0 'fastmcp-slim[client]>=4' pytest hypothesis; do
     "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$package"
   done
   "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --editable .
