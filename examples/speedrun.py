@@ -1,6 +1,6 @@
 """The speedrun: from nothing to a measurably better policy, in one call.
 
-    model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.png, trajectories.html, results.json
+    model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.html, trajectories.html, results.json
 
 A preset with controls also shows that its start is honest, and gives as many CPU seconds as GRPO used to more SFT and
 to best-of-n self-imitation, from the same start (controls.py). Everything in it is the library used as a user would use
@@ -65,7 +65,7 @@ def run_speedrun(
     Args:
         preset: a name of `presets.PRESETS`, or a preset.
         seed: of weights, data order and sampling.
-        output_dir: where models, results.json, curve.png and trajectories.html go.
+        output_dir: where models, results.json, curve.html and trajectories.html go.
         engine: "vllm", "transformers", or "auto" for vLLM where it is installed.
 
     Returns:
@@ -329,7 +329,7 @@ class _Speedrun:
         }
         (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         print(self._table())
-        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {self.folder / 'curve.png'}, curve.html")
+        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {self.folder / 'curve.html'}")
         print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
         return results
 
