@@ -1,25 +1,21 @@
-"""The bridges to GEM and OpenEnv, against the real packages, where they are installed.
+"""The bridge to GEM, against the real package, where it is installed.
 
-They do not get along with the trainers' pins, so that they have an environment of their own: `tests/setup_interop.sh`
+It does not get along with the trainers' pins, so that it has an environment of its own: `tests/setup_interop.sh`
 makes it and runs this file in it.
 """
 
 from __future__ import annotations
 
-import functools
 import random
-import threading
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from process_tools import until
 
-from agent_gym import ConfigError, EnvFailure
+from agent_gym import ConfigError
 from agent_gym.contrib.gem import FromGem, to_gem
-from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
 from agent_gym.testing import check_text_env, expert_episode, policy_texts
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -75,60 +71,8 @@ class TestGem:
             FromGem("game:Nothing")
 
 
-class TestOpenEnv:
-    @pytest.fixture(autouse=True)
-    def _needs_openenv(self) -> None:
-        pytest.importorskip("openenv.core")
-
-    def test_there_and_back_in_process(self) -> None:
-        from openenv.core.env_server.interfaces import Environment
-
-        assert isinstance(to_openenv(GSM8K), Environment)
-        action, _ = openenv_types()
-        make = functools.partial(
-            FromOpenEnv,
-            lambda: to_openenv(GSM8K),
-            to_action=lambda text: action(text=text),
-            to_text=lambda seen: seen.text,
-        )
-        check_text_env(make, expert=False)
-        self.play(make())
-
-    def play(self, env: Any) -> None:
-        assert "calculator" in env.reset(options={"index": 7})[0]
-        for text in expert_actions(7):
-            _, reward, terminated, _, info = env.step(text)
-        assert terminated and info["is_success"] and reward >= 1.0
-
-    def test_through_a_server(self) -> None:
-        uvicorn = pytest.importorskip("uvicorn")
-        from openenv.core.env_server.http_server import create_fastapi_app
-        from openenv.core.generic_client import GenericEnvClient
-
-        app = create_fastapi_app(lambda: to_openenv(GSM8K), *openenv_types(), max_concurrent_envs=4)
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        until(lambda: server.started, 60)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        env = FromOpenEnv(
-            lambda: GenericEnvClient(base_url=f"http://127.0.0.1:{port}").sync(),
-            to_action=lambda text: {"text": text},
-            to_text=lambda seen: seen["text"],
-        )
-        try:
-            self.play(env)
-        finally:
-            env.close()
-            server.should_exit = True
-            thread.join(20)
-        with pytest.raises(EnvFailure, match="broke"):
-            env.reset(seed=0)
-
-
-@pytest.mark.parametrize(("module", "make"), [("gem", to_gem), ("openenv", to_openenv)])
-def test_what_is_not_installed_is_named(module: str, make: Any) -> None:
-    if find_spec(module) is not None:
-        pytest.skip(f"{module} is installed")
-    with pytest.raises(ConfigError, match=f"needs the package '{module}"):
-        make(GSM8K)
+def test_what_is_not_installed_is_named() -> None:
+    if find_spec("gem") is not None:
+        pytest.skip("gem is installed")
+    with pytest.raises(ConfigError, match="needs the package 'gem"):
+        to_gem(GSM8K)
