@@ -1,10 +1,10 @@
 """The speedrun: from nothing to a measurably better policy, in one call.
 
-    model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.html, trajectories.html, results.json
+    model -> expert imitation -> evaluation -> GRPO -> evaluation -> table, curve.png, trajectories.html, results.json
 
 A preset with controls also shows that its start is honest, and gives as many CPU seconds as GRPO used to more SFT and
 to best-of-n self-imitation, from the same start (controls.py). Everything in it is the library used as a user would use
-it; the numbers of a run are in presets.py, what is printed at the end is in tables.py.
+it; the numbers of a run are in presets.toml, what is printed at the end is in tables.py.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endles
 from agent_gym.examples.dashboard import evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
-from agent_gym.examples.preset import Controls, Preset
-from agent_gym.examples.presets import PRESETS
+from agent_gym.examples.presets import PRESETS, Controls, Preset
 from agent_gym.examples.tables import (
     differences,
     differences_table,
@@ -65,7 +64,7 @@ def run_speedrun(
     Args:
         preset: a name of `presets.PRESETS`, or a preset.
         seed: of weights, data order and sampling.
-        output_dir: where models, results.json, curve.html and trajectories.html go.
+        output_dir: where models, results.json, curve.png and trajectories.html go.
         engine: "vllm", "transformers", or "auto" for vLLM where it is installed.
 
     Returns:
@@ -329,7 +328,8 @@ class _Speedrun:
         }
         (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         print(self._table())
-        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {self.folder / 'curve.html'}")
+        picture, _ = draw(over_runs([results]), self.folder / "curve.png")
+        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {picture}, curve.html")
         print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
         return results
 

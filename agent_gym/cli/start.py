@@ -82,7 +82,7 @@ def new(argv: Sequence[str]) -> int:
 
 
 def speedrun(argv: Sequence[str]) -> int:
-    """Model, warm start, GRPO, evaluation: prints a table, writes curve.html and trajectories.html."""
+    """Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."""
     parser = Parser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
