@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,22 +105,7 @@ def run_seeds(
     return found
 
 
-RARE = 0.02
-RARE_SUCCESS = """\
-fewer than 2% of the sampled episodes succeed, so that RL has little to compare and may learn nothing. What helps:
-          a longer imitation (`steps` and `episodes`), above all where names or queries are copied;
-          one token for what is always written in the same words (`frames`); shorter texts, easier tasks.
-          In Python, for any environment (numbers and frames are examples):
-
-              from dataclasses import replace
-              from agent_gym.examples.presets import own_preset
-              from agent_gym.examples.speedrun import run_speedrun
-
-              preset = own_preset("{env_id}", {env_kwargs})
-              longer = replace(preset.imitation[0], steps=1000)
-              frames = ("SELECT ", " FROM ")
-              run_speedrun(replace(preset, imitation=(longer,), tiny={{"frames": frames}}))
-"""
+RARE = 0.02  # of the episodes; where fewer succeed, rare.txt is the advice
 
 
 class _Speedrun:
@@ -179,7 +165,8 @@ class _Speedrun:
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
-                self.log(RARE_SUCCESS.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
+                advice = files("agent_gym.examples").joinpath("rare.txt").read_text(encoding="utf-8")
+                self.log(advice.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
             self._save(self.model, "sft")
         else:
             self._evaluate("before RL", self.model)
