@@ -14,6 +14,7 @@ answers any is right.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,18 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
+    """Read HotpotQA's pairs of a title and something: the official `[[title, something], ...]`, or the hub's columns.
+
+    The columns are "title" and `second`. Some copies hold either form as a JSON text. Raises KeyError, TypeError or
+    ValueError for anything else.
+    """
+    value = json.loads(value) if isinstance(value, str) else value
+    if isinstance(value, Mapping):
+        return list(zip(value["title"], value[second], strict=True))
+    return [(first, rest) for first, rest in value]
 
 
 def completed(row: Any, columns: tuple[str, ...], where: str) -> dict[str, Any]:

@@ -117,10 +117,11 @@ def without_times(log: Log) -> Log:
 
 def expert_episode(env: Any, **reset: Any) -> Log:
     """The expert's episode; it must end by itself."""
-    return play(env, _expert_actions(env), **reset)
+    return play(env, expert_turns(env), **reset)
 
 
-def _expert_actions(env: Any) -> Iterator[Any]:
+def expert_turns(env: Any) -> Iterator[str]:
+    """Yield the turns of the environment's own expert."""
     while True:
         try:
             action = env.unwrapped.expert_action()

@@ -97,13 +97,13 @@ class Seed:
     """All variants of one seed, on one start and with one engine."""
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
-        from agent_gym.examples.presets import BISECT
+        from agent_gym.examples.presets import PRESETS
         from agent_gym.policies.vllm import set_environment
         from agent_gym.trainers import AgentGRPOConfig
 
         set_environment()
-        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, BISECT
-        self.tests, self.quick = 16 if quick else BISECT.test_tasks, quick
+        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, PRESETS["bisect"]
+        self.tests, self.quick = 16 if quick else self.preset.test_tasks, quick
         self.args = AgentGRPOConfig(str(folder), seed=seed, use_vllm=True, **self._settings())
         self.policy: Any = None
 

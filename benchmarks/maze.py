@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 
 from agent_gym.envs.maze.env import MOVES
-from agent_gym.examples.made_starts import MAZE
+from agent_gym.examples.presets import PRESETS
 
 TASKS = 500
 _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
@@ -81,7 +81,7 @@ def main() -> None:
     """Print the table."""
     print("| mazes | turns | random | spiral | search | unheard |\n|---|---|---|---|---|---|")
     settings = [("default", {"max_turns": turns}) for turns in (10, 30, 60)]
-    for name, kwargs in [*settings, ("preset maze", dict(MAZE.env_kwargs))]:
+    for name, kwargs in [*settings, ("preset maze", dict(PRESETS["maze"].env_kwargs))]:
         shares = [success(player, **kwargs) for player in (random_moves, spiral)]
         shares += [success(search, feedback=feedback, **kwargs) for feedback in (True, False)]
         print(f"| {name} | {kwargs['max_turns']} |", *(f"{100 * share:.1f}% |" for share in shares), flush=True)

@@ -27,7 +27,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from agent_gym.evaluate import EvalResult, make_specs
-from agent_gym.examples.preset import Controls, Imitation, Preset
+from agent_gym.examples.presets import Controls, Imitation, Preset
 from agent_gym.examples.tables import estimate
 from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env

@@ -4,13 +4,12 @@
         trainer.train()
 
 On a terminal a display takes the place of transformers' progress bar. Into a file or a pipe go transformers' own lines.
-Everywhere the learning curve of the run is kept up to date: curve.png and curve.html in its folder.
+Everywhere the learning curve of the run is kept up to date: curve.html in its folder.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +24,7 @@ from rich.text import Text
 from transformers import ProgressCallback, TrainerCallback
 
 from agent_gym.examples.tables import tool_calls
-from agent_gym.viewer import CurvePoint, plot_curve
-from agent_gym.viewer.curve import render_curve
+from agent_gym.viewer import CurvePoint, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND = 24  # logs that a trend shows
@@ -140,23 +138,18 @@ def trend(values: Sequence[float]) -> str:
 
 
 class LiveCurve(TrainerCallback):
-    """Writes curve.png and curve.html while a trainer trains.
-
-    The page is written at each log. A picture costs about a second, so it is drawn at each evaluation, at the end, and
-    otherwise as often as it takes no more than a hundredth of the run.
-    """
+    """Writes curve.html at each log of a trainer."""
 
     def __init__(self, folder: str | Path | None = None, title: str | None = None) -> None:
         self._folder, self._title = folder, title
-        self._rest_until = 0.0
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        self._write(args, state, now="eval_success" in (logs or {}))
+        self._write(args, state, running=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._write(args, state, now=True, running=False)
+        self._write(args, state, running=False)
 
-    def _write(self, args: Any, state: Any, *, now: bool, running: bool = True) -> None:
+    def _write(self, args: Any, state: Any, *, running: bool) -> None:
         points, below = curve_of(state.log_history)
         if not state.is_world_process_zero or not (points or below):
             return
@@ -164,16 +157,12 @@ class LiveCurve(TrainerCallback):
         folder.mkdir(parents=True, exist_ok=True)
         # The policy that the run began with, if it was evaluated.
         baseline = points[0] if points and points[0].step == 0 else None
-        drawn: dict[str, Any] = {"below": below, "title": self._title or folder.resolve().name, "baseline": baseline}
+        title = self._title or folder.resolve().name
         # Replaced as a whole: a browser never sees half a page.
         unfinished = folder / "curve.html.unfinished"
-        unfinished.write_text(render_curve(points, running=running, **drawn), encoding="utf-8")
+        page = render_curve(points, below=below, baseline=baseline, title=title, running=running)
+        unfinished.write_text(page, encoding="utf-8")
         unfinished.replace(folder / "curve.html")
-        started = time.perf_counter()
-        if now or started >= self._rest_until:
-            plot_curve(points, folder / "curve.png", **drawn)
-            ended = time.perf_counter()
-            self._rest_until = ended + 100 * (ended - started)
 
 
 def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:

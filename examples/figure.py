@@ -10,12 +10,10 @@ to grow with it: tool calls (turns, where no tool was called) and the tokens tha
 
 from __future__ import annotations
 
-import itertools
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from agent_gym.errors import ConfigError, require, writing
@@ -25,9 +23,7 @@ POLICY = "#0072b2"
 # By M. Okabe and K. Ito (2008) and P. Tol (2021), for eyes of all kinds; two are darker, so that text is readable.
 _STYLES = (("#5a5a5a", (0, (5, 2))), ("#b84a00", (0, (7, 2, 1.5, 2))), ("#aa4499", (0, (1.5, 1.5))))
 _DEMONSTRATOR = ("#00664d", (0, (10, 3)))
-_WIDTH, _HEIGHTS, _TEXT = 8.6, (3.0, 1.1, 1.1), 10.5  # inches, and points: 14 pixels where a page is 840 wide
-_LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 0.62, 2.75, 0.66, 0.85, 0.4  # inches around and between the panels
-_LINE = 1.3 * _TEXT / 72  # inches from one line of a label to the next
+_SIZE, _HEIGHTS, _TEXT = (8.6, 6.8), (3.0, 1.1, 1.1), 10.5  # inches, shares, and points
 _SAME = {
     "environment": "preset", "dev split": "split", "number of dev tasks": "tasks", "decoding": "decoding",
     "steps": "steps", "start": "start", "lines": "lines",
@@ -121,25 +117,19 @@ def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    height = _TOP + sum(_HEIGHTS) + _GAP * (len(_HEIGHTS) - 1) + _BOTTOM
+    seeds = found["seeds"]
+    title = f"{found['preset']}: GRPO, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    band = "One seed, so that there is no band."
+    if len(seeds) > 1:
+        band = f"Bands: Student's 95% interval of the mean over {len(seeds)} seeds. Thin lines: single seeds."
     # Text as shapes, so that it looks the same everywhere; the same numbers give the same bytes.
     with rc_context({"font.size": _TEXT, "svg.hashsalt": "agent-gym", "svg.fonttype": "path"}):
-        figure = Figure(figsize=(_WIDTH, height), dpi=200)
-        top = height - _TOP
-        for name, tall in zip(_panels(found), _HEIGHTS, strict=True):
-            box = (_LEFT / _WIDTH, (top - tall) / height, 1 - (_LEFT + _RIGHT) / _WIDTH, tall / height)
-            axis = figure.add_axes(box)
-            _draw_panel(axis, found, name, tall)
-            top -= tall + _GAP
-        axis.set_xlabel("GRPO step")
-        axis.tick_params(labelbottom=True)
-        seeds = found["seeds"]
-        of = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
-        figure.text(_LEFT / _WIDTH, 1 - 0.26 / height, f"{found['preset']}: GRPO, {of}", size=12.5, weight="bold")
-        band = "One seed, so that there is no band."
-        if len(seeds) > 1:
-            band = f"Bands: Student's 95% interval of the mean over {len(seeds)} seeds. Thin lines: single seeds."
-        figure.text(_LEFT / _WIDTH, 0.14 / height, band, size=9.5, color="#404040")
+        figure = Figure(figsize=_SIZE, dpi=200, layout="constrained")
+        figure.suptitle(title, weight="bold")
+        axes = figure.subplots(len(_HEIGHTS), 1, sharex=True, gridspec_kw={"height_ratios": _HEIGHTS})
+        for axis, name in zip(axes, _panels(found), strict=True):
+            _draw_panel(axis, found, name)
+        axes[-1].set_xlabel(f"GRPO step\n\n{band}")
         files = [path.with_suffix(".png"), path.with_suffix(".svg")]
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,8 +150,8 @@ _TITLES = {
 }
 
 
-def _draw_panel(axis: Any, found: Mapping[str, Any], name: str, tall: float) -> None:
-    """Draw one quantity over the steps, and its names at the right; `tall` is the height of the panel in inches."""
+def _draw_panel(axis: Any, found: Mapping[str, Any], name: str) -> None:
+    """Draw one quantity over the steps; beside success stands what it is held to, the highest first."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     steps, series, success = found["steps"], found[name], name == "success"
@@ -170,72 +160,33 @@ def _draw_panel(axis: Any, found: Mapping[str, Any], name: str, tall: float) -> 
     # Where all seeds agree there is no spread, and the interval is the mean alone.
     lows, highs = ([one["mean"] if one[end] is None else one[end] for one in series] for end in ("low", "high"))
     axis.fill_between(steps, lows, highs, color=POLICY, alpha=0.16, linewidth=0)
-    axis.plot(steps, [one["mean"] for one in series], color=POLICY, linewidth=2.2, marker="o", markersize=4)
-    axis.set_title(_TITLES[name].format(**found), loc="left", size=_TEXT + 0.5, pad=5)
-    last = series[-1]["mean"]
-    labels = [(f"GRPO {last:.1%}" if success else f"{last:.2f} (at first {series[0]['mean']:.2f})", last, POLICY)]
+    first, last = series[0]["mean"], series[-1]["mean"]
+    title = _TITLES[name].format(**found)
+    drawn = axis.plot(steps, [one["mean"] for one in series], color=POLICY, linewidth=2.2, marker="o", markersize=4)
     if success:
-        lines = found["lines"]
+        lines, labels = found["lines"], [(last, f"GRPO {last:.1%}", drawn[0])]
         for (line, one), (color, dashes) in zip(lines.items(), _styles(lines), strict=True):
-            axis.axhline(one["mean"], color=color, linestyle=dashes, linewidth=1.5)
-            labels.append((f"{line} {one['mean']:.1%}", one["mean"], color))
+            held_to = axis.axhline(one["mean"], color=color, linestyle=dashes, linewidth=1.5)
+            labels.append((one["mean"], textwrap.fill(f"{line} {one['mean']:.1%}", 30), held_to))
+        labels.sort(key=lambda label: -label[0])
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False}
+        axis.legend([one for *_, one in labels], [text for _, text, _ in labels], **place)
         highest = max([*highs, *(one["mean"] for one in lines.values()), *(max(one["values"]) for one in series)])
         axis.set_ylim(0, min(1.0, int(10 * highest + 1.5) / 10))
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     else:
+        title += f": {last:.2f}, at first {first:.2f}"
         known = [value for one in series for value in one["values"]]
         space = 0.15 * (max(known) - min(known)) or 0.5
         axis.set_ylim(max(0.0, min(known) - space), max(known) + space)  # a band of few seeds would hide the rest
+    axis.set_title(title, loc="left", size=_TEXT + 0.5)
     axis.yaxis.set_major_locator(MaxNLocator(6 if success else 3, steps=[1, 2, 5, 10]))
     axis.set_xlim(steps[0], steps[-1] if len(steps) > 1 else steps[0] + 1)
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axis.tick_params(labelbottom=False)
     axis.grid(alpha=0.25, linewidth=0.6)
     axis.spines[["top", "right"]].set_visible(False)
-    _label(axis, labels, tall)
 
 
 def _styles(lines: Mapping[str, Any]) -> list[tuple[str, Any]]:
     own = iter(_STYLES)
     return [_DEMONSTRATOR if name.startswith("demonstrator") else next(own) for name in lines]
-
-
-def _label(axis: Any, labels: Sequence[tuple[str, float, str]], tall: float) -> None:
-    """Write (text, value, colour) to the right of a panel, each at its value or as near as the others leave room."""
-    low, high = axis.get_ylim()
-    texts = ["\n".join(textwrap.wrap(text, 30)) for text, *_ in labels]
-    order = sorted(range(len(labels)), key=lambda i: labels[i][1])
-    middles = spread(
-        [(labels[i][1] - low) / (high - low) * tall for i in order],
-        [_LINE * (texts[i].count("\n") + 1) for i in order],
-        tall,
-    )
-    right = axis.get_yaxis_transform()  # x in widths of the panel, y in inches over its height
-    for i, middle in zip(order, middles, strict=True):
-        _, value, color = labels[i]
-        place = low + middle / tall * (high - low)
-        axis.plot([1.005, 1.035], [value, place], color=color, linewidth=0.9, clip_on=False, transform=right)
-        bold = "bold" if color == POLICY else "normal"
-        axis.text(1.045, place, texts[i], color=color, va="center", weight=bold, linespacing=1.1, transform=right)
-
-
-def spread(wanted: Sequence[float], heights: Sequence[float], tall: float) -> list[float]:
-    """Move labels apart: return middles in ascending order, none over another, near those that were wanted.
-
-    Args:
-        wanted: middles, ascending; any unit.
-        heights: of the labels, in the same unit.
-        tall: of the panel. Labels stay within it as long as there is room.
-    """
-    gaps = [(one + other) / 2 for one, other in itertools.pairwise(heights)]
-    offsets = list(itertools.accumulate(gaps, initial=heights[0] / 2))  # of the middles in a stack from 0 on
-    # Least squares: neighbours that meet become a stack, which stands where its labels want to be on average (the
-    # algorithm of pooled neighbours of M. Ayer et al., Annals of Mathematical Statistics 26, 1955).
-    stacks = list[list[float]]()
-    for want, offset in zip(wanted, offsets, strict=True):
-        stacks.append([want - offset])
-        while len(stacks) > 1 and fmean(stacks[-2]) > fmean(stacks[-1]):
-            stacks[-2:] = [stacks[-2] + stacks[-1]]
-    room = max(0.0, tall - offsets[-1] - heights[-1] / 2)
-    starts = [min(max(fmean(stack), 0.0), room) for stack in stacks for _ in stack]
-    return [start + offset for start, offset in zip(starts, offsets, strict=True)]

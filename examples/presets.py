@@ -1,162 +1,88 @@
-"""The presets: what `agent-gym speedrun` runs, one per task and machine, every number of a run in one place."""
+"""What a speedrun consists of: a task, a model, phases of imitation, GRPO, controls. presets.toml has the presets."""
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from agent_gym.errors import ConfigError
-from agent_gym.examples.made_starts import ALFWORLD, CPU, HOTPOTQA, MAZE, RETOOL
-from agent_gym.examples.preset import ADAM, FRAMES, TINY_GRPO, Controls, Imitation, Preset, hold_then_decay
 from agent_gym.rollout import make_env
 
-BISECT = Preset(
-    env_id="AgentR1/Bisect-v0",
-    env_kwargs={"system_prompt": ""},
-    # A number is one token, so that the choice of a commit is one decision.
-    tiny={"width": 64, "vocab_size": 320, "frames": (*map(str, range(1, 33)), "good: ", "bad: ", " left")},
-    imitation=(
-        Imitation(
-            name="imitation",
-            episodes=2000,
-            steps=300,
-            batch=24,
-            settings={"learning_rate": 4e-3, **hold_then_decay(150), **ADAM},
-            styles={"newest": 1.0},
-        ),
-    ),
-    controls=Controls(more_sft_rate=1e-3, self_imitation_rate=3e-3),
-    dev_tasks=72,
-    test_tasks=None,
-    grpo={
-        **TINY_GRPO,
-        "max_steps": 104,
-        "num_iterations": 4,  # a rollout costs more than an update
-        "per_device_train_batch_size": 256,
-        "micro_batch_size": 256,
-        "max_num_seqs": 256,
-        "learning_rate": 1e-3,
-        "lr_scheduler_type": "constant_with_warmup",
-        "lr_scheduler_kwargs": {},
-        "max_turn_tokens": 4,
-        "max_episode_tokens": 120,
-        "eval_steps": 13,
-    },
-)
-"""Which commit broke the tests: from the imitation of a poor way of searching to a better one than its teacher's."""
 
-WEBSHOP = Preset(
-    env_id="AgentR1/WebShop-v0",
-    env_kwargs={
-        "data": "embedded-easy",
-        # WebShop's own text, which is shorter than calls of tools.
-        "commands": "text",
-        "system_prompt": "",
-        # The tiny model reads what it pays for: one product, and it has to search so that this is the right one.
-        "per_page": 1,
-        # Four turns are enough, and one look at the description fits in: the player who is imitated takes more.
-        "max_turns": 6,
-    },
-    # What is the same on every page, and on the receipt, is a token each: an episode has about 230 tokens instead of
-    # 900. Where a page of results has another number the text is spelled, as any other.
-    tiny={"vocab_size": 1000, "frames": FRAMES["webshop"]},
-    imitation=(
-        # Small batches: what takes long is to find out how ids are copied, and that takes steps, not episodes.
-        Imitation(
-            name="imitation",
-            episodes=2000,
-            steps=1000,
-            batch=8,
-            settings={"learning_rate": 4e-3, **hold_then_decay(450, 40), **ADAM},
-            styles={"hesitant": 1.0},
-        ),
-    ),
-    controls=Controls(more_sft_rate=1e-3, self_imitation_rate=2e-3),
-    train_tasks=None,
-    dev_tasks=100,
-    test_tasks=100,
-    grpo={**TINY_GRPO, "max_steps": 16, "max_turn_tokens": 32},
-)
-"""Shopping: to find what an instruction asks for, and to buy it without the doubts of the player who was imitated."""
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """One phase of supervised fine-tuning on episodes of the environment's expert."""
 
-GPU = Preset(
-    env_id="AgentR1/GSM8K-v0",
-    env_kwargs={"data": "openai/gsm8k"},
-    model="Qwen/Qwen2.5-1.5B-Instruct",
-    train_tasks=None,
-    dev_split="test",
-    test_tasks=None,
-    needs_gpu=True,
-    grpo={
-        "max_steps": 100,
-        "per_device_train_batch_size": 256,
-        "num_generations": 8,
-        "micro_batch_size": 16,
-        "learning_rate": 1e-6,
-        "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": 5,
-        "epsilon_high": 0.28,
-        "max_turn_tokens": 512,
-        "max_episode_tokens": 2048,
-        "eval_steps": 10,
-        "bf16": True,
-        "gradient_checkpointing": True,
-        "vllm_gpu_memory_utilization": 0.4,
-        # Computed with in bf16, kept in float32: updates of 1e-6 vanish in bf16 weights.
-        "model_init_kwargs": {"dtype": "float32"},
-    },
-)
-"""The calculator, on a GPU with a real model."""
+    name: str  # what the results table calls the policy after it
+    episodes: int
+    steps: int  # optimizer steps, at most
+    batch: int  # episodes per step
+    settings: Mapping[str, Any]  # further fields of `trl.SFTConfig`
+    styles: Mapping[str, float] = field(default_factory=lambda: {"default": 1.0})  # expert style to share of episodes
+    # End the phase when the mean loss of 25 steps falls below this. A tiny model learns to copy names all at once, and
+    # how soon that happens differs between seeds by a factor of two.
+    until_loss: float | None = None
 
-SMOLLM2 = Preset(
-    env_id="AgentR1/Bisect-v0",
-    # Tokens are the price: without a prompt the template writes its own, which is longer.
-    env_kwargs={"system_prompt": "Which commit to test next?"},
-    model="smollm2",
-    train_layers=12,  # of 30: nothing is computed backwards through the others
-    imitation=(
-        Imitation(
-            name="imitation",
-            episodes=192,
-            steps=20,
-            batch=12,
-            settings={"learning_rate": 2e-4, "lr_scheduler_type": "cosine", "warmup_steps": 2},
-            styles={"newest": 1.0},
-        ),
-    ),
-    controls=Controls(more_sft_rate=1e-4, self_imitation_rate=1e-4),
-    train_tasks=None,
-    dev_tasks=24,
-    test_tasks=48,
-    grpo={
-        **TINY_GRPO,
-        "max_steps": 48,
-        "num_iterations": 4,
-        "per_device_train_batch_size": 64,
-        "micro_batch_size": 64,  # one pass, in which rows share most
-        "learning_rate": 2e-4,
-        "lr_scheduler_type": "constant_with_warmup",
-        "lr_scheduler_kwargs": {},
-        "warmup_steps": 2,
-        "max_turn_tokens": 6,
-        "max_episode_tokens": 140,
-        "eval_steps": 24,
-        "bf16": True,
-    },
-)
-"""The same with a real model, SmolLM2-135M-Instruct: `agent-gym prepare smollm2` gets it."""
 
-PRESETS = {
-    "cpu": CPU,
-    "gpu": GPU,
-    "alfworld": ALFWORLD,
-    "bisect": BISECT,
-    "hotpotqa": HOTPOTQA,
-    "maze": MAZE,
-    "retool": RETOOL,
-    "smollm2": SMOLLM2,
-    "webshop": WEBSHOP,
-}
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What RL is compared with, at equal CPU seconds and from the same start (controls.py)."""
+
+    more_sft_rate: float  # peak learning rate of more SFT on the demonstrations of the start
+    self_imitation_rate: float  # peak learning rate of SFT on the policy's own successes, in each round
+    rounds: int = 4  # of sampling and imitation
+    best_of: int = 8  # attempts at a training task, of which the best is imitated
+    playing: float = 0.4  # share of a round's CPU seconds that goes into sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A complete run."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    grpo: Mapping[str, Any]  # fields of `AgentGRPOConfig`
+    model: str | None = None  # a model id; None for a tiny model made on the spot
+    tiny: Mapping[str, Any] = field(default_factory=dict)  # arguments of `make_tiny_model`
+    train_layers: int | None = None  # train the last layers and the last norm only; None for all weights
+    imitation: tuple[Imitation, ...] = ()  # phases before RL
+    train_tasks: int | None = 4000  # tasks RL trains on; None for all
+    dev_split: str = "validation"  # of the learning curve
+    dev_tasks: int = 200
+    test_split: str = "test"  # of the results table
+    test_tasks: int | None = 500
+    needs_gpu: bool = False
+    controls: Controls | None = None  # None for a run without; they need a CPU and at least one phase of imitation
+
+
+def _read(name: str) -> str:
+    return files("agent_gym.examples").joinpath(name).read_text(encoding="utf-8")
+
+
+_TABLES: dict[str, Any] = tomllib.loads(_read("presets.toml"))
+TINY_GRPO: Mapping[str, Any] = _TABLES["tiny_grpo"]
+"""Fields of `AgentGRPOConfig` for a tiny model on two CPU cores."""
+
+
+def _presets() -> dict[str, Preset]:
+    frames: Mapping[str, list[str]] = json.loads(_read("frames.json"))
+    for name, preset in _TABLES["presets"].items():
+        # TOML has no null.
+        preset |= {key: None for key in ("train_tasks", "test_tasks") if preset.get(key) == "all"}
+        if name in frames:
+            preset["tiny"] = {**preset["tiny"], "frames": frames[name]}
+        if not preset.get("needs_gpu"):
+            preset["grpo"] = {**TINY_GRPO, **preset.get("grpo", {})}
+    return TypeAdapter(dict[str, Preset]).validate_python(_TABLES["presets"])
+
+
+PRESETS = _presets()
 
 
 def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Preset:
@@ -164,7 +90,8 @@ def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Pres
 
     A tiny model, a short imitation that leaves it far from the expert, and as much RL as the calculator's speedrun has.
     A task of few words, such as the one that `agent-gym new env` writes, is learned so; a task whose names have to be
-    copied wants a longer imitation (see `HOTPOTQA`). The system prompt is left out unless `env_kwargs` have one.
+    copied wants a longer imitation (see hotpotqa in presets.toml). The system prompt is left out unless `env_kwargs`
+    have one.
 
     Raises:
         ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".
@@ -178,7 +105,8 @@ def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Pres
     # The best name for the learning curve and for the table first.
     dev = next((name for name in ("validation", "dev", "valid", "test") if name in sizes), "train")
     test = next((name for name in ("test", "validation", "dev", "valid") if name in sizes), "train")
-    imitated = {"learning_rate": 2e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10, **ADAM}
+    imitated = {"learning_rate": 2e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10}
+    imitated |= {"adam_beta2": 0.98, "weight_decay": 0.05}
     return Preset(
         env_id=env_id,
         env_kwargs=settings,

@@ -4,7 +4,7 @@
 
 A preset with controls also shows that its start is honest, and gives as many CPU seconds as GRPO used to more SFT and
 to best-of-n self-imitation, from the same start (controls.py). Everything in it is the library used as a user would use
-it; the numbers of a run are in presets.py, what is printed at the end is in tables.py.
+it; the numbers of a run are in presets.toml, what is printed at the end is in tables.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +32,7 @@ from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endles
 from agent_gym.examples.dashboard import evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
-from agent_gym.examples.preset import Controls, Preset
-from agent_gym.examples.presets import PRESETS
+from agent_gym.examples.presets import PRESETS, Controls, Preset
 from agent_gym.examples.tables import (
     differences,
     differences_table,
@@ -105,22 +105,7 @@ def run_seeds(
     return found
 
 
-RARE = 0.02
-RARE_SUCCESS = """\
-fewer than 2% of the sampled episodes succeed, so that RL has little to compare and may learn nothing. What helps:
-          a longer imitation (`steps` and `episodes`), above all where names or queries are copied;
-          one token for what is always written in the same words (`frames`); shorter texts, easier tasks.
-          In Python, for any environment (numbers and frames are examples):
-
-              from dataclasses import replace
-              from agent_gym.examples.presets import own_preset
-              from agent_gym.examples.speedrun import run_speedrun
-
-              preset = own_preset("{env_id}", {env_kwargs})
-              longer = replace(preset.imitation[0], steps=1000)
-              frames = ("SELECT ", " FROM ")
-              run_speedrun(replace(preset, imitation=(longer,), tiny={{"frames": frames}}))
-"""
+RARE = 0.02  # of the episodes; where fewer succeed, rare.txt is the advice
 
 
 class _Speedrun:
@@ -180,7 +165,8 @@ class _Speedrun:
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
-                self.log(RARE_SUCCESS.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
+                advice = files("agent_gym.examples").joinpath("rare.txt").read_text(encoding="utf-8")
+                self.log(advice.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
             self._save(self.model, "sft")
         else:
             self._evaluate("before RL", self.model)
@@ -329,7 +315,8 @@ class _Speedrun:
         }
         (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         print(self._table())
-        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {self.folder / 'curve.png'}, curve.html")
+        picture, _ = draw(over_runs([results]), self.folder / "curve.png")
+        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {picture}, curve.html")
         print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
         return results
 

@@ -48,11 +48,7 @@ def run_of(name: str, episodes: Sequence[Episode]) -> Run:
     spec = episodes[0].spec
     run = Run(name, spec.env_id, dict(spec.env_kwargs))
     for episode in episodes:
-        if episode.failure:
-            run.failed.append(episode)
-        else:
-            run.tasks.setdefault(episode.task_id, []).append(episode)
-            run.questions[episode.task_id] = ""  # one environment with the same arguments asked both
+        run.add(episode)
     return run
 
 

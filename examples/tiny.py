@@ -7,13 +7,16 @@ has about 80 tokens instead of 150; heads have 32 dimensions, of which vLLM's CP
 
 The vision model is Qwen2-VL with patches of 14 pixels, of which 2 x 2 are merged: 28 x 28 pixels are a token.
 
-Both know the sentences of their environment and no others.
+Both know the sentences of their environment and no others. Their chat templates, chat.jinja and vision.jinja, are
+ChatML, the latter with images as in Qwen2-VL. Tools are named in them, not described: a schema would cost more tokens
+than the question.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,29 +28,10 @@ PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 14, 2
 
-# ChatML. Tools are named, not described: a schema would cost more tokens than the question.
-CHAT_TEMPLATE = """\
-{%- if tools or messages[0].role == 'system' %}{{ '<|im_start|>system\\n' }}
-{%- if messages[0].role == 'system' %}{{ messages[0].content }}{% if tools %}{{ '\\n' }}{% endif %}{% endif %}
-{%- for tool in tools or [] %}{{ tool.function.name }}{% if not loop.last %}{{ ', ' }}{% endif %}{% endfor %}
-{{- '<|im_end|>\\n' }}{% endif %}
-{%- for message in messages if message.role != 'system' %}
-{%- if message.role == 'tool' %}
-{%- if loop.first or loop.previtem.role != 'tool' %}{{ '<|im_start|>user\\n' }}{% else %}{{ '\\n' }}{% endif %}
-{{- '<tool_response>\\n' + message.content + '\\n</tool_response>' }}
-{%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\\n' }}{% endif %}
-{%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
-# ChatML with images, as in Qwen2-VL.
-VISION_TEMPLATE = """\
-{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}
-{%- if message.content is string %}{{ message.content }}
-{%- else %}{% for part in message.content %}
-{%- if part.type == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}
-{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"""
+def _template(name: str) -> str:
+    return files("agent_gym.examples").joinpath(name).read_text(encoding="utf-8")
+
 
 # What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
 # the tags of an answer, words, and whatever is none of these.
@@ -68,17 +52,14 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
     from agent_gym.evaluate import make_specs
     from agent_gym.rollout import make_env
     from agent_gym.rollout.env_threads import close_env
+    from agent_gym.testing import play
 
     env: Any = make_env(env_id, env_kwargs)
     tasks = env.get_wrapper_attr("tasks")
     split = "train" if "train" in tasks else next(iter(tasks))
     plain, texts = env.unwrapped, []
     for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
-        env.reset(seed=spec.seed, options=spec.options)
-        over = False
-        while not over:
-            _, _, terminated, truncated, _ = env.step(plain.expert_action())
-            over = terminated or truncated
+        play(env, iter(plain.expert_action, None), seed=spec.seed, options=spec.options)
         pieces = [", ".join(schema["function"]["name"] for schema in plain.tool_schemas)]
         for segment in plain.transcript.segments:
             framed = f"<tool_response>\n{segment.text}\n</tool_response>"
@@ -124,7 +105,7 @@ def make_tiny_tokenizer(
     core.train_from_iterator((piece for text in texts for piece in (*between.split(text), *roles)), trainer)
     core.add_tokens([AddedToken(frame, normalized=False) for frame in frames])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=CHAT_TEMPLATE, padding_side="left"
+        tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=_template("chat.jinja"), padding_side="left"
     )
 
 
@@ -138,14 +119,14 @@ def make_tiny_processor(texts: Iterable[str], vocab_size: int = 400) -> Any:
     let_videos_be_missing()
     tokenizer = make_tiny_tokenizer(texts, vocab_size)
     tokenizer.add_special_tokens({"additional_special_tokens": list(IMAGE_TOKENS)})
-    tokenizer.chat_template = VISION_TEMPLATE
+    tokenizer.chat_template = _template("vision.jinja")
     images = Qwen2VLImageProcessorPil(
         patch_size=PATCH,
         merge_size=MERGE,
         # No image is enlarged, and a large one is scaled down to 64 tokens.
         size={"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 64 * (PATCH * MERGE) ** 2},
     )
-    return Qwen2VLProcessor(image_processor=images, tokenizer=tokenizer, chat_template=VISION_TEMPLATE)
+    return Qwen2VLProcessor(image_processor=images, tokenizer=tokenizer, chat_template=tokenizer.chat_template)
 
 
 def make_tiny_model(

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 #
-# Install GEM, OpenEnv and verifiers beside agent_gym's environments, and test the bridges to them:
+# Install GEM beside agent_gym's environments, and test the bridge to it:
 #
 #   tests/setup_interop.sh        about a gigabyte, in runs/interop (or where AGENT_GYM_INTEROP points)
 #
-# Their pins meet those of the trainers, so that this is an environment without the trainers. pip warns that they do
-# not agree among each other on the version of mcp, which none of the tests uses. Running it again installs nothing.
+# Its pins meet those of the trainers, so that this is an environment without the trainers. Running it again installs
+# nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,11 +19,8 @@ fi
 
 if [[ ! -e $interop/ready ]]; then
   [[ -x $interop/bin/python ]] || "$python" -m venv "$interop"
-  # One after the other: asked for together, pip finds that there is no version of mcp for all of them.
-  for package in gem-llm==0.1.0 openenv-core==0.3.0 verifiers==0.3.0 'fastmcp-slim[client]>=4' datasets pytest hypothesis; do
-    "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$package"
-  done
-  "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --editable .
+  "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    gem-llm==0.1.0 pytest hypothesis --editable .
   touch "$interop/ready"
 fi
 exec "$interop/bin/python" -m pytest -q -p no:cacheprovider tests/test_contrib_peers.py "$@"

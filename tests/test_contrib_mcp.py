@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import pickle
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tools import alive, holds_in_a_fork, until
+from process_tools import holds_in_a_fork, until
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv
 from agent_gym.contrib.mcp import MCPTool, _close_all, mcp_tools
@@ -164,17 +163,3 @@ def test_an_environment_with_tools_of_a_server() -> None:
     assert "nobody is called 'Zed'" in answer and info["error"] == answer
     assert env.step(env.parser.render("room_of", {"name": "Bo"}))[0] == "202"
     assert env.step("<answer>202</answer>")[1] == 1.0
-
-
-def test_a_server_ends_with_the_last_of_its_tools() -> None:
-    tools = mcp_tools(STDIO, env={"ONLY": "here"})
-    connection = tools[0]._server.connected()
-    pid = by_name(tools)["about"].run({"name": "pid"}).text
-    again = pickle.loads(pickle.dumps(tools[0]))
-    del tools
-    gc.collect()
-    assert alive(pid) and again._server.connected() is connection
-    del again
-    gc.collect()
-    connection._task.result(30)
-    assert not alive(pid)

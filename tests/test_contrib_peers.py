@@ -1,30 +1,21 @@
-"""The bridges to GEM, OpenEnv and verifiers, against the real packages, where they are installed.
+"""The bridge to GEM, against the real package, where it is installed.
 
-They do not get along with the trainers' pins, so that they have an environment of their own: `tests/setup_interop.sh`
+It does not get along with the trainers' pins, so that it has an environment of its own: `tests/setup_interop.sh`
 makes it and runs this file in it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import json
 import random
-import subprocess
-import sys
-import threading
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from process_tools import until
 
-from agent_gym import ConfigError, EnvFailure
+from agent_gym import ConfigError
 from agent_gym.contrib.gem import FromGem, to_gem
-from agent_gym.contrib.openenv import FromOpenEnv, openenv_types, to_openenv
-from agent_gym.contrib.verifiers import FromVerifiers, _make_client, to_verifiers
 from agent_gym.testing import check_text_env, expert_episode, policy_texts
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -80,128 +71,8 @@ class TestGem:
             FromGem("game:Nothing")
 
 
-class TestOpenEnv:
-    @pytest.fixture(autouse=True)
-    def _needs_openenv(self) -> None:
-        pytest.importorskip("openenv.core")
-
-    def test_there_and_back_in_process(self) -> None:
-        from openenv.core.env_server.interfaces import Environment
-
-        assert isinstance(to_openenv(GSM8K), Environment)
-        action, _ = openenv_types()
-        make = functools.partial(
-            FromOpenEnv,
-            lambda: to_openenv(GSM8K),
-            to_action=lambda text: action(text=text),
-            to_text=lambda seen: seen.text,
-        )
-        check_text_env(make, expert=False)
-        self.play(make())
-
-    def play(self, env: Any) -> None:
-        assert "calculator" in env.reset(options={"index": 7})[0]
-        for text in expert_actions(7):
-            _, reward, terminated, _, info = env.step(text)
-        assert terminated and info["is_success"] and reward >= 1.0
-
-    def test_through_a_server(self) -> None:
-        uvicorn = pytest.importorskip("uvicorn")
-        from openenv.core.env_server.http_server import create_fastapi_app
-        from openenv.core.generic_client import GenericEnvClient
-
-        app = create_fastapi_app(lambda: to_openenv(GSM8K), *openenv_types(), max_concurrent_envs=4)
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        until(lambda: server.started, 60)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        env = FromOpenEnv(
-            lambda: GenericEnvClient(base_url=f"http://127.0.0.1:{port}").sync(),
-            to_action=lambda text: {"text": text},
-            to_text=lambda seen: seen["text"],
-        )
-        try:
-            self.play(env)
-        finally:
-            env.close()
-            server.should_exit = True
-            thread.join(20)
-        with pytest.raises(EnvFailure, match="broke"):
-            env.reset(seed=0)
-
-
-class TestVerifiers:
-    @pytest.fixture(autouse=True)
-    def _needs_verifiers(self) -> None:
-        vf = pytest.importorskip("verifiers")
-        if not hasattr(vf, "MultiTurnEnv"):
-            pytest.skip("this version of verifiers has no environments")
-
-    def test_an_env_of_ours_is_one_of_theirs(self) -> None:
-        env = to_verifiers(GSM8K, tasks=3)
-        rows = env.get_dataset()
-        assert len(rows) == 3 and "calculator" in rows[0]["prompt"][0]["content"]
-        turns = iter(expert_actions(2, split="train", index=2))
-
-        class Expert:
-            async def turn(self, prompt: Any) -> Any:
-                return next(turns), []
-
-        import verifiers as vf
-
-        result = asyncio.run(env.run_rollout(dict(rows[2]), _make_client(vf, Expert()), "expert", {}))
-        assert result["error"] is None and result["reward"] >= 1.0 and result["metrics"]["success"] == 1.0
-
-    def test_an_env_of_theirs_is_one_of_ours(self) -> None:
-        import verifiers as vf
-        from datasets import Dataset
-
-        async def double(number: int) -> int:
-            """Double a number.
-
-            Args:
-                number: the number.
-            """
-            return 2 * number
-
-        async def right(completion: Any, answer: str) -> float:
-            return float(completion[-1].content == answer)
-
-        rows = [{"question": f"Double {n}.", "answer": str(2 * n)} for n in range(20)]
-        theirs = vf.ToolEnv(
-            tools=[double], dataset=Dataset.from_list(rows), system_prompt="Be short.", rubric=vf.Rubric(funcs=[right])
-        )
-        env = FromVerifiers(theirs)
-        _, info = env.reset(options={"index": 4})
-        system, question = info["messages"]
-        assert question["content"] == "Double 4." and system == {"role": "system", "content": "Be short."}
-        assert info["tools"][0]["function"]["name"] == "double"
-        call = json.dumps({"name": "double", "arguments": {"number": 4}})
-        observation, reward, terminated, _, info = env.step(f"<tool_call>{call}</tool_call>")
-        assert (observation, reward, terminated) == ("8", 0.0, False) and info["messages"][1]["role"] == "tool"
-        _, reward, terminated, _, info = env.step("8")
-        assert (reward, terminated, info["is_success"]) == (1.0, True, True)
-        env.reset(options={"index": 5})  # and left in the middle
-        env.close()
-        until(lambda: not any(one.name == "verifiers-rollout" for one in threading.enumerate()))
-        check_text_env(lambda: FromVerifiers(theirs), expert=False)
-
-    def test_an_episode_that_is_left_keeps_no_program_from_ending(self) -> None:
-        code = (
-            "import verifiers as vf\nfrom datasets import Dataset\n"
-            "from agent_gym.contrib.verifiers import FromVerifiers\n"
-            "rows = Dataset.from_list([{'question': 'Say a.', 'answer': 'a'}])\n"
-            "env = FromVerifiers(vf.ToolEnv(tools=[], dataset=rows, rubric=vf.Rubric()))\n"
-            "env.reset(seed=0)\nprint('left')\n"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0 and "left" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize(("module", "make"), [("gem", to_gem), ("openenv", to_openenv), ("verifiers", to_verifiers)])
-def test_what_is_not_installed_is_named(module: str, make: Any) -> None:
-    if find_spec(module) is not None:
-        pytest.skip(f"{module} is installed")
-    with pytest.raises(ConfigError, match=f"needs the package '{module}"):
-        make(GSM8K)
+def test_what_is_not_installed_is_named() -> None:
+    if find_spec("gem") is not None:
+        pytest.skip("gem is installed")
+    with pytest.raises(ConfigError, match="needs the package 'gem"):
+        to_gem(GSM8K)

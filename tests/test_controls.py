@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.examples.controls import UntilUsedUp, best_attempts, endless, imitate_itself, rate_at  # noqa: E402
 from agent_gym.examples.imitation import imitation_settings  # noqa: E402
-from agent_gym.examples.made_starts import CPU  # noqa: E402
-from agent_gym.examples.preset import Controls  # noqa: E402
+from agent_gym.examples.presets import PRESETS, Controls  # noqa: E402
 from agent_gym.examples.tables import differences, over_seeds, run_of, seeds_table  # noqa: E402
 from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Step  # noqa: E402
@@ -92,9 +91,9 @@ def test_a_control_trains_at_its_rate_until_its_seconds_are_used_up(tmp_path: Pa
     tiny = make_tiny_model(tmp_path / "tiny", GSM8K, {"system_prompt": ""}, demonstrations=200)
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     rows = [e.rows[0] for e in expert_episodes(GSM8K, {"system_prompt": ""}, tokenizer, episodes=8)]
-    phase = endless(CPU.imitation[-1], 1e-3)
+    phase = endless(PRESETS["cpu"].imitation[-1], 1e-3)
     assert phase.settings["learning_rate"] == 1e-3 and phase.settings["adam_beta2"] == 0.98
-    args = AgentGRPOConfig(str(tmp_path / "grpo"), **CPU.grpo)
+    args = AgentGRPOConfig(str(tmp_path / "grpo"), **PRESETS["cpu"].grpo)
     moved: dict[float, Any] = {}
     for rate in (0.0, 1e-3):
         model = AutoModelForCausalLM.from_pretrained(tiny)

@@ -1,4 +1,4 @@
-"""The picture of a speedrun: its numbers are those of the runs, its labels stay apart, and its errors."""
+"""The picture of a speedrun: its numbers are those of the runs, and its errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import pytest
 pytest.importorskip("trl")
 
 from cli_tools import complaint  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.examples.figure import draw_figure, spread  # noqa: E402
+from agent_gym.examples.figure import draw_figure  # noqa: E402
 
 
 def leave(
@@ -99,16 +97,3 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path, capsys: Any) -> None:
     leave(tmp_path / "one", 0, [0.1, 0.2, 0.3])
     with pytest.raises(ConfigError, match="cannot write"):
         draw_figure(tmp_path / "one", tmp_path / "one" / "seed_0" / "results.json" / "a.png")
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 0.1)), min_size=1, max_size=8))
-def test_labels_stay_apart_in_order_and_within_the_panel(labels: list[tuple[float, float]]) -> None:
-    labels.sort()
-    wanted, heights = [place for place, _ in labels], [height for _, height in labels]
-    middles = spread(wanted, heights, 1.0)
-    ends = [(middle - height / 2, middle + height / 2) for middle, height in zip(middles, heights, strict=True)]
-    assert ends[0][0] >= -1e-9 and ends[-1][1] <= 1 + 1e-9
-    assert all(above >= below - 1e-9 for (_, below), (above, _) in zip(ends, ends[1:], strict=False))
-    assert spread([0.2, 0.5, 0.52], [0.1] * 3, 1.0) == pytest.approx([0.2, 0.46, 0.56]), "no more is moved than must be"
-    alone = spread(wanted[:1], heights[:1], 1.0)
-    assert abs(alone[0] - wanted[0]) <= heights[0] / 2 + 1e-9

@@ -157,7 +157,7 @@ def test_an_index_that_does_not_fit_is_refused(engine, tmp_path):
     manifest = json.loads((folder / "bm25.json").read_text())
     for change in ({"bm25s": "0.0.1"}, {"stemmer": "1"}):
         (folder / "bm25.json").write_text(json.dumps(manifest | change))
-        with pytest.raises(ConfigError, match=f"written for {next(iter(change))}.*build the index again"):
+        with pytest.raises(ConfigError, match=f"written for {next(iter(change))}.*build it again"):
             BM25Retriever.load(folder, DOCUMENTS)
     (folder / "bm25.json").write_text(json.dumps(manifest))
     assert len(manifest["files"]) == 5

@@ -14,9 +14,9 @@ from agent_gym.envs.hotpotqa.embedded.world import SIZES, get_world
 from agent_gym.envs.names import MOST_WORLDS
 from agent_gym.envs.papersearch.embedded import QUESTIONS, GeneratedQueries
 from agent_gym.envs.papersearch.embedded.field import (
-    DIFFICULTIES,
     FIELDS,
     FIRST_YEAR,
+    LADDER,
     LAST_YEAR,
     WORDING,
     Field,
@@ -196,7 +196,7 @@ def applied(field: Field, paper: Paper, split: str) -> dict[str, str]:
     return result
 
 
-@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+@pytest.mark.parametrize("difficulty", LADDER)
 @each_split_of_papers
 def test_papers_asked_for_can_be_found_by_reading_and_not_by_citations_alone(split: str, difficulty: int) -> None:
     rows = list(GeneratedQueries(split, 25, difficulty))
@@ -220,7 +220,7 @@ def test_papers_asked_for_can_be_found_by_reading_and_not_by_citations_alone(spl
         assert answer == set(row["papers"]) and both - answer == set(row["related"])
         share.append(len(both - answer) / len(answer))
     assert 0 < sum("from" in row["question"] for row in rows) < len(rows)
-    assert min(share) >= DIFFICULTIES[difficulty].decoys and (difficulty > 2) == (max(share) > 0)
+    assert min(share) >= LADDER[difficulty].decoys and (difficulty > 2) == (max(share) > 0)
 
 
 @each_split_of_papers

@@ -22,9 +22,7 @@ from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.examples.figure import draw_figure  # noqa: E402
 from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
-from agent_gym.examples.made_starts import CPU, RETOOL  # noqa: E402
-from agent_gym.examples.preset import Controls, Imitation  # noqa: E402
-from agent_gym.examples.presets import PRESETS  # noqa: E402
+from agent_gym.examples.presets import PRESETS, Controls, Imitation  # noqa: E402
 from agent_gym.examples.speedrun import run_seeds, run_speedrun  # noqa: E402
 from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
@@ -34,6 +32,7 @@ from agent_gym.trainers.sft import expert_episodes  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 KWARGS = {"system_prompt": ""}
+CPU, RETOOL = PRESETS["cpu"], PRESETS["retool"]
 
 SGD = {"learning_rate": 4e-3, "lr_scheduler_type": "constant"}
 MINI = dataclasses.replace(
@@ -79,6 +78,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert changed.imitation[0].steps == 1000 and changed.tiny["frames"]
     assert "step   0  dev success" in printed and "step   3  reward" in printed
 
+    assert "The run is over." in (tmp_path / "curve.html").read_text()
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "<html" in (tmp_path / "trajectories.html").read_text()
     for name in ("tiny", "sft", "grpo"):
@@ -212,7 +212,7 @@ def test_presets_are_complete_runs() -> None:
 
 
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: cpu, gpu, alfworld"):
+    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, webshop, smollm2"):
         run_speedrun("tpu", output_dir=tmp_path)
     with pytest.raises(ConfigError, match="engine is 'sglang'; allowed: auto, vllm, transformers"):
         run_speedrun(MINI, output_dir=tmp_path, engine="sglang")

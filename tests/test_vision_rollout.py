@@ -166,7 +166,7 @@ def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
     import gymnasium
 
     from agent_gym import QuestionEnv
-    from agent_gym.contrib import opening_text
+    from agent_gym.contrib.gem import opening_text
     from agent_gym.serve.conversation import Conversation
     from agent_gym.trainers.export_trajectories import export_trajectories
 

@@ -129,7 +129,7 @@ def test_what_is_damaged_or_in_the_way_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds something already"):
         write_shop(products(20), folder)
     (folder / "document.npy").write_bytes(b"x")
-    with pytest.raises(ConfigError, match="document.npy has 1 bytes.*build the shop again"):
+    with pytest.raises(ConfigError, match="document.npy has 1 bytes.*build it again"):
         open_stored(folder)
     with pytest.raises(ConfigError, match="at least one product"):
         write_shop([], tmp_path / "empty")

@@ -8,7 +8,9 @@ model with another tokenizer.
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +19,9 @@ from datasets import Dataset
 from agent_gym.errors import ConfigError, writing
 from agent_gym.transcript import Span, action_mask
 
-_ABOUT = {
-    "env_id": "the Gymnasium id of the environment",
-    "task_id": "the environment's name of the task",
-    "reward": "of the episode",
-}
-FORMATS: Mapping[str, Mapping[str, str]] = {
-    "trajectories": {
-        "env_id": "the Gymnasium id of the environment",
-        "env_kwargs": "its arguments, JSON",
-        "split": "split of the task, null where it was drawn",
-        "index": "number of the task in it",
-        "seed": "the environment's seed",
-        "task_id": "the environment's name of the task",
-        "group": "episodes of one group answer the same task",
-        "member": "number of the attempt in its group",
-        "reward": "sum over the steps; null for an episode that failed",
-        "reward_terms": "the same by name, JSON",
-        "success": "whether the task was solved",
-        "terminated": "whether the task ended",
-        "truncated": "whether it was cut off",
-        "failure": "the fault of the machinery that ended it, null for none",
-        "messages": "the conversation: role, content, name of the tool",
-        "tools": "function schemas that the policy was shown, JSON",
-        "steps": "turns: action, observation, reward, reward_terms (JSON), tool_calls (JSON), error, finish_reason, "
-        "and row, start and stop, where the turn stands in its row",
-        "rows": "what the model saw: token_ids, action_mask (1 where the token is the policy's), logprobs",
-        "extra": "further entries of the record, JSON, such as the policy's name",
-    },
-    "sft": {
-        "input_ids": "one context, with the tokens that were sampled as they were sampled",
-        "assistant_masks": "1 for tokens of the policy, which are to be learned, else 0; the name is TRL's",
-        **_ABOUT,
-    },
-    "messages": {
-        "messages": "the conversation: role, content, name of the tool; calls stand in the content as written",
-        "tools": "function schemas that the policy was shown, JSON",
-        **_ABOUT,
-    },
-}
+FORMATS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    files(__package__).joinpath("columns.toml").read_text(encoding="utf-8")
+)
 """Format to its columns and what they mean."""
 
 

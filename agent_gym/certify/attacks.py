@@ -22,7 +22,6 @@ from agent_gym.certify.record import (
     Attack,
     Record,
     Subject,
-    expert_turns,
     judged,
     outcome,
     random_turns,
@@ -31,6 +30,7 @@ from agent_gym.certify.record import (
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, described
 from agent_gym.evaluate.statistics import wilson_interval
+from agent_gym.testing import expert_turns
 
 PLAYERS = ("random", "script", "expert")
 """Who plays beside the attacks, in their record."""

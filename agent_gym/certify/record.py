@@ -14,7 +14,7 @@ import numpy as np
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.registry import make
-from agent_gym.testing import Log, play, policy_texts, require
+from agent_gym.testing import Log, expert_turns, play, policy_texts, require
 from agent_gym.tool_env import random_words, words_of
 
 Attack = Callable[[str], Generator[str, str, None]]
@@ -164,12 +164,6 @@ class Subject:
     def turns(self, env: TextEnv) -> Iterator[str]:
         """Yield the expert's turns, or random ones where there is none."""
         return expert_turns(env) if self.has_expert else random_turns(env)
-
-
-def expert_turns(env: TextEnv) -> Iterator[str]:
-    """Yield the turns of the environment's own expert."""
-    while True:
-        yield env.expert_action()
 
 
 def random_turns(env: TextEnv, seed: int = 0) -> Iterator[str]:

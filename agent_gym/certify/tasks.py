@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from agent_gym.certify.record import LEAK, OVERLAP, SOLVED, Record, SkippedCheck, Subject, expert_turns, judged, outcome
+from agent_gym.certify.record import LEAK, OVERLAP, SOLVED, Record, SkippedCheck, Subject, judged, outcome
 from agent_gym.chat import text_of
 from agent_gym.images import images_of
-from agent_gym.testing import leaves, policy_texts
+from agent_gym.testing import expert_turns, leaves, policy_texts
 
 _BEFORE = (3, 12)  # characters before a gold answer, by which its place in a text is known; all digits are alike there
 _FEW = 3  # different gold answers at one place; fewer may be there by chance, such as the 2 of an example

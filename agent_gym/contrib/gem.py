@@ -10,9 +10,13 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from agent_gym.contrib import SEED_SPLITS, opening_text
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, require
+from agent_gym.images import images_of
+from agent_gym.tool_env import ToolEnv
+
+# GEM draws a task from the seed: here a task is a seed, and a split a range of them.
+SPLITS = {"train": range(100_000), "validation": range(100_000, 101_000), "test": range(101_000, 102_000)}
 
 
 def to_gem(env_id: str, **env_kwargs: Any) -> Any:
@@ -54,6 +58,19 @@ def to_gem(env_id: str, **env_kwargs: Any) -> Any:
     return GemEnv()
 
 
+def opening_text(env: TextEnv, info: dict[str, Any]) -> str:
+    """Return the messages of `reset` as one text, with the tools described where a chat template would have shown them.
+
+    `ConfigError` if there are images, for which GEM has no place here.
+    """
+    if images_of(info["messages"]):
+        raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")
+    texts = [message["content"] for message in info["messages"]]
+    if isinstance(env, ToolEnv) and env.tools and env.parser.in_templates:
+        texts.insert(-1, env.parser.instructions(env.tool_schemas))
+    return "\n\n".join(texts)
+
+
 class FromGem(TextEnv):
     """An environment of GEM.
 
@@ -82,7 +99,7 @@ class FromGem(TextEnv):
         except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"GEM cannot make {gem_id!r}: {error}") from error
         self._success_reward = success_reward
-        super().__init__(SEED_SPLITS, **{"max_turns": 100, **kwargs})
+        super().__init__(SPLITS, **{"max_turns": 100, **kwargs})
 
     def begin(self, task: Any) -> str:
         with _own_generators():

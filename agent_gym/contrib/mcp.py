@@ -4,8 +4,8 @@
     tools = mcp_tools("http://127.0.0.1:8000/mcp")      # or an address, by streamable HTTP
 
 The official package does the protocol (`pip install 'agent-gym[mcp]'`). It is asynchronous and environments are not,
-so one thread of this process runs its loop, with one connection per server for all environments, which ends with the
-last of the server's tools. A forked process connects anew when it first calls.
+so one thread of this process runs its loop, with one connection per server for all environments, until the process
+ends. A forked process connects anew when it first calls.
 
 A result marked `isError`, or invalid arguments, is the policy's fault and an observation. A server that is gone, late,
 or breaks the protocol is an `EnvFailure`. A lost connection is made again, once per call; what was under way is then
@@ -20,11 +20,10 @@ import json
 import os
 import shlex
 import threading
-import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Self, TypeVar
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Any, NamedTuple, TypeVar
 
 from agent_gym.errors import ConfigError, EnvFailure, described, require
 from agent_gym.tools import Tool, ToolResult
@@ -35,6 +34,17 @@ _SLACK_S = 5.0  # the package watches the time of a call itself; this is for a l
 _KEPT_BYTES = 2000  # of the end of a server's standard error, which our errors show
 
 _T = TypeVar("_T")
+
+
+class _Server(NamedTuple):
+    """The settings of a server; equal ones share a connection."""
+
+    words: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
 
 
 def mcp_tools(
@@ -60,9 +70,9 @@ def mcp_tools(
             f"server is {server!r} and timeout_s {timeout_s!r}; they must be an address such as "
             "'http://127.0.0.1:8000/mcp' or a command such as 'python my_server.py', and a number of seconds above 0"
         )
-    known = _server(words, tuple(sorted((env or {}).items())), float(timeout_s))
+    known = _Server(words, tuple(sorted((env or {}).items())), float(timeout_s))
     try:
-        listed = known.connected().listed
+        listed = _connected(known).listed
     except EnvFailure as error:
         raise ConfigError(f"{error}; it must be the command or the address of an MCP server that runs") from error
     if not listed:
@@ -83,17 +93,41 @@ class MCPTool(Tool):
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error!s:.200}", error=True)
-        return self._server.call(self.name, dict(arguments))
+        return self._call(dict(arguments))
+
+    def _call(self, arguments: dict[str, Any]) -> ToolResult:
+        import mcp
+
+        server, name = self._server, self.name
+        for _ in range(2):
+            connection = _connected(server)
+            future = _submit(connection.client.call_tool(name, arguments, server.timeout_s))
+            try:
+                result = future.result(server.timeout_s + _SLACK_S)
+            except mcp.MCPError as error:
+                if error.code == mcp.types.INVALID_PARAMS:
+                    return ToolResult(f"Error: {error.message}", error=True)
+                if error.code == mcp.types.REQUEST_TIMEOUT:
+                    raise EnvFailure(f"the MCP server {server} took over {server.timeout_s:g} s for {name}") from error
+                broken: Exception = error
+            except TimeoutError as error:
+                _drop(server, connection)
+                raise EnvFailure(f"the connection to the MCP server {server} hangs") from error
+            except Exception as error:
+                broken = error
+            else:
+                return ToolResult(_text(result), error=bool(result.is_error))
+            _drop(server, connection)
+        raise EnvFailure(f"the MCP server {server} broke over {name}: {_reason(broken)}{connection.words}") from broken
 
 
 class _Connection:
     """One session with a server. The package's client has to be entered and left by the same task, which is `_hold`."""
 
     def __init__(self, server: _Server) -> None:
-        self._stderr, self._maker = b"", os.getpid()
+        self._stderr = b""
         self._leave = asyncio.Event()
         self._ready: Future[None] = Future()
-        # Not the server itself: the loop would hold it, and it could not end with its last tool.
         self._task = _submit(self._hold(server.words, dict(server.env)))
         try:
             self._ready.result(_START_S)
@@ -148,78 +182,12 @@ class _Connection:
         text = self._stderr.decode(errors="replace").strip()
         return f"; its output:\n{text}" if text else ""
 
-    def leave(self) -> None:
-        """Leave, and wait for nothing: the garbage collector may call this in any thread."""
-        if os.getpid() == self._maker:
-            with suppress(RuntimeError):  # the loop has ended
-                _get_loop().call_soon_threadsafe(self._leave.set)
-
     def close(self) -> None:
-        self.leave()
         with suppress(Exception):
+            _get_loop().call_soon_threadsafe(self._leave.set)
             if not self._ready.done():
                 self._task.cancel()
             self._task.result(_STOP_S)
-
-
-class _Server:
-    """A server by its settings; one object per process and settings, which copies and pickles stand for."""
-
-    def __init__(self, words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> None:
-        self.words, self.env, self.timeout_s = words, env, timeout_s
-        self.forget()
-
-    def forget(self) -> None:
-        self._connection: _Connection | None = None
-        self._lock = threading.Lock()
-
-    def connected(self) -> _Connection:
-        with self._lock:
-            if self._connection is None:
-                self._connection = _Connection(self)
-                weakref.finalize(self, self._connection.leave).atexit = False  # `_close_all` waits, too
-            return self._connection
-
-    def drop(self, connection: _Connection | None) -> None:
-        """Close a connection; the next call makes another. Another thread may have done so already."""
-        with self._lock:
-            if connection is None or connection is not self._connection:
-                return
-            self._connection = None
-        connection.close()
-
-    def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        import mcp
-
-        for _ in range(2):
-            connection = self.connected()
-            future = _submit(connection.client.call_tool(name, arguments, self.timeout_s))
-            try:
-                result = future.result(self.timeout_s + _SLACK_S)
-            except mcp.MCPError as error:
-                if error.code == mcp.types.INVALID_PARAMS:
-                    return ToolResult(f"Error: {error.message}", error=True)
-                if error.code == mcp.types.REQUEST_TIMEOUT:
-                    raise EnvFailure(f"the MCP server {self} took over {self.timeout_s:g} s for {name}") from error
-                broken: Exception = error
-            except TimeoutError as error:
-                self.drop(connection)
-                raise EnvFailure(f"the connection to the MCP server {self} hangs") from error
-            except Exception as error:
-                broken = error
-            else:
-                return ToolResult(_text(result), error=bool(result.is_error))
-            self.drop(connection)
-        raise EnvFailure(f"the MCP server {self} broke over {name}: {_reason(broken)}{connection.words}") from broken
-
-    def __str__(self) -> str:
-        return shlex.join(self.words)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> Any:
-        return _server, (self.words, self.env, self.timeout_s)
 
 
 def _text(result: Any) -> str:
@@ -242,19 +210,31 @@ def _reason(error: BaseException) -> str:
 
 
 _lock = threading.RLock()
-_servers: weakref.WeakValueDictionary[tuple[Any, ...], _Server] = weakref.WeakValueDictionary()
+_connections: dict[_Server, _Connection] = {}
 _loop: asyncio.AbstractEventLoop | None = None
 _inherited: list[Any] = []
 
 
-def _server(words: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: float) -> _Server:
+def _connected(server: _Server) -> _Connection:
+    if (connection := _connections.get(server)) is None:
+        with _lock:
+            if (connection := _connections.get(server)) is None:
+                connection = _connections[server] = _Connection(server)
+    return connection
+
+
+def _drop(server: _Server, connection: _Connection) -> None:
+    """Close a connection; the next call makes another. Another thread may have done so already."""
     with _lock:
-        return _servers.setdefault((words, env, timeout_s), _Server(words, env, timeout_s))
+        if _connections.get(server) is not connection:
+            return
+        del _connections[server]
+    connection.close()
 
 
 def _get_loop() -> asyncio.AbstractEventLoop:
     global _loop
-    with _lock:
+    with _lock if _loop is None else nullcontext():
         if _loop is None:
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, name="mcp", daemon=True).start()
@@ -266,18 +246,16 @@ def _submit(work: Coroutine[Any, Any, _T]) -> Future[_T]:
 
 
 def _close_all() -> None:
-    for server in list(_servers.values()):
-        server.drop(server._connection)
+    for server, connection in list(_connections.items()):
+        _drop(server, connection)
 
 
 def _after_fork() -> None:
     """Leave the connections to the process that made them: two that read one would miss each other's answers."""
-    global _loop, _lock
+    global _loop, _lock, _connections
     # Kept, so that nothing is done about processes and sockets that are not ours.
-    _inherited.append((_loop, [server._connection for server in _servers.values()]))
-    _loop, _lock = None, threading.RLock()
-    for server in _servers.values():
-        server.forget()
+    _inherited.append((_loop, _connections))
+    _loop, _lock, _connections = None, threading.RLock(), {}
 
 
 atexit.register(_close_all)

@@ -31,6 +31,14 @@ class Run:
     failed: list[Episode] = field(default_factory=list)  # that a fault of the machinery ended
     card: Mapping[str, Any] | None = None  # what vouches for it
 
+    def add(self, episode: Episode) -> None:
+        if episode.failure:
+            self.failed.append(episode)
+        else:
+            self.tasks.setdefault(episode.task_id, []).append(episode)
+            users = (message["content"] for message in episode.messages if message["role"] == "user")
+            self.questions.setdefault(episode.task_id, str(next(users, "")))
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -51,13 +59,7 @@ def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
         policy = record.get("policy", name)
         run = runs.setdefault((policy, spec["env_id"]), Run(policy, spec["env_id"], spec["env_kwargs"]))
         # Without the ids and texts of its tokens, which are most of it.
-        episode = from_record({**record, "rows": []})
-        if episode.failure:
-            run.failed.append(episode)
-        else:
-            run.tasks.setdefault(episode.task_id, []).append(episode)
-            users = (message["content"] for message in episode.messages if message["role"] == "user")
-            run.questions.setdefault(episode.task_id, str(next(users, "")))
+        run.add(from_record({**record, "rows": []}))
     return list(runs.values())
 
 

@@ -14,14 +14,14 @@ class TagParser:
 
     Args:
         arguments: tool name (= tag name) to the name of its single argument.
+        stop: what ends a turn; None for the closing tags.
     """
 
-    stop: tuple[str, ...]
     in_templates = False
 
-    def __init__(self, arguments: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Mapping[str, str], stop: tuple[str, ...] | None = None) -> None:
         self.arguments = dict(arguments)
-        self.stop = tuple(f"</{name}>" for name in self.arguments)
+        self.stop = tuple(f"</{name}>" for name in self.arguments) if stop is None else stop
         names = "|".join(re.escape(name) for name in self.arguments)
         self._block = re.compile(rf"<({names})>(.*?)(</\1>|\Z)", re.DOTALL)
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,6 @@ from agent_gym.prepare.recipes import Model
 from agent_gym.search import files
 
 _TIMEOUT_S = 20
-_CARD = """\
----
-license: apache-2.0
-library_name: transformers
-base_model: {hub}
----
-
-# {name}
-
-Written by `agent-gym prepare` from {origin}. The model is {hub}; see its card for data, evaluations and limits.
-Licence of the weights: Apache-2.0.
-
-{weights}
-
-The end of a turn is `{eos_token}`, padding is `{pad_token}`, and decoding does not clean up spaces.
-"""
 
 
 def fetch(model: Model, folder: Path, progress: bool) -> tuple[Path, str]:
@@ -123,7 +108,8 @@ def convert(model: Model, source: Path, target: Path, origin: str) -> None:
     except require("safetensors", "train").SafetensorError as error:  # which it also raises where the disk is full
         raise AgentGymError(f"cannot write {target}: {error}; make room") from error
     written.save_pretrained(target)
-    card = _CARD.format(hub=model.hub, name=model.folder, origin=origin, weights=weights, **model.special)
+    template = resources.files(__package__).joinpath("model_card.md").read_text(encoding="utf-8")
+    card = template.format(hub=model.hub, name=model.folder, origin=origin, weights=weights, **model.special)
     (target / "README.md").write_text(card, encoding="utf-8")
 
 

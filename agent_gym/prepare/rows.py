@@ -8,16 +8,15 @@ columns; it raises KeyError, TypeError or ValueError for a row of another kind.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.row_forms import answers_of, question_of
+from agent_gym.row_forms import answers_of, pairs, question_of
 from agent_gym.search import files
 
 if TYPE_CHECKING:
@@ -74,6 +73,21 @@ def musique(row: Row) -> Row:
     return {**row, "id": str(row.get("id", "")), **missing}
 
 
+class Kind(NamedTuple):
+    """A kind of rows."""
+
+    convert: Callable[[Row], Row]  # brings a row into the columns
+    columns: Mapping[str, Any]  # their names and shapes
+
+
+KINDS = {
+    "word_problem": Kind(dict, WORD_PROBLEM),
+    "math_problem": Kind(math_problem, MATH_PROBLEM),
+    "multi_hop": Kind(multi_hop, MULTI_HOP),
+    "musique": Kind(musique, MUSIQUE),
+}
+
+
 def with_context(row: Row) -> Row:
     """Give a row of any kind the column `context`, from which a corpus takes its paragraphs."""
     if "paragraphs" not in row:
@@ -82,12 +96,8 @@ def with_context(row: Row) -> Row:
 
 
 def _columns(value: Any, second: str) -> dict[str, list[Any]]:
-    """Make two columns of pairs; some copies hold either form as a JSON text."""
-    value = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(value, Mapping):
-        pairs = [(first, rest) for first, rest in value]
-        value = {"title": [first for first, _ in pairs], second: [rest for _, rest in pairs]}
-    return {name: list(value[name]) for name in ("title", second)}
+    found = pairs(value, second)
+    return {"title": [title for title, _ in found], second: [rest for _, rest in found]}
 
 
 def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, progress: bool = False) -> None:
@@ -97,7 +107,7 @@ def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, pr
     of another kind.
     """
     pyarrow, parquet = require("pyarrow", "train"), require("pyarrow.parquet", "train")
-    schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in table.columns.items()])
+    schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in KINDS[table.kind].columns.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     # The delay: where the source cannot be reached, no bar stands before the message.
@@ -116,9 +126,10 @@ def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, pr
 def _converted(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:
     """Bring rows into the columns of a table, each value of its `distinct` column once, at 16 bytes per value."""
     seen: set[bytes] = set()
+    kind = KINDS[table.kind]
     for place, row in rows:
         try:
-            fitted = _fitted(table.convert(row), table.columns, "row")
+            fitted = _fitted(kind.convert(row), kind.columns, "row")
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             problem = f"no column {error}" if isinstance(error, KeyError) else str(error)
             raise ConfigError(f"{place}: {problem}; expected {table.local}") from error

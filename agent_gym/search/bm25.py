@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import threading
 import unicodedata
 from array import array
@@ -68,10 +67,7 @@ class BM25Retriever(ForkSafe):
         bm25s = _library()
         if not (folder / MANIFEST).is_file():
             raise ConfigError(f"{folder} holds no BM25 index ({MANIFEST}); build one and save it there")
-        cure = f"delete {folder} and build the index again"
-        manifest = files.read_manifest(folder / MANIFEST, _identity(corpus), ("files",), cure)
-        for name, described in manifest["files"].items():
-            files.check(folder / name, described, cure, verify=verify)
+        files.open_folder(folder, MANIFEST, _identity(corpus), verify=verify)
         self = cls.__new__(cls)
         ForkSafe.__init__(self)
         self._set(corpus, bm25s.BM25.load(folder, mmap=True, backend=_backend(corpus), show_progress=False))
@@ -89,19 +85,9 @@ class BM25Retriever(ForkSafe):
 
     def save(self, folder: str | Path) -> None:
         """Write the index; it appears under its name when it is complete."""
-        folder = Path(folder).expanduser()
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder} holds something already; delete it, or give another folder")
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        self._index.save(partial, show_progress=False)
-        written = sorted(partial.iterdir())
-        for file in written:
-            files.flush(file)
-        described = {"k1": self._index.k1, "b": self._index.b, "files": {f.name: files.describe(f) for f in written}}
-        files.write_json(partial / MANIFEST, _identity(self._corpus) | described)
-        files.replace(partial, folder)
+        with files.new_folder(folder, MANIFEST) as (partial, about):
+            self._index.save(partial, show_progress=False)
+            about |= _identity(self._corpus) | {"k1": self._index.k1, "b": self._index.b}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         vocabulary = self._index.vocab_dict

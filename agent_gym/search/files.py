@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,34 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     replace(partial, path)
+
+
+@contextlib.contextmanager
+def new_folder(folder: str | Path, manifest: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Make a folder that appears under its name when the block ends, with a manifest of its files.
+
+    Gives where to write, and a dict for what the manifest holds besides. What is there of an interrupted build is
+    replaced; `ConfigError` if the folder holds something already.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} holds something already; delete it, or give another folder")
+    partial, about = folder.with_name(folder.name + ".partial"), dict[str, Any]()
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial, about
+    written = sorted(partial.iterdir())
+    for file in written:
+        flush(file)
+    write_json(partial / manifest, {**about, "files": {file.name: describe(file) for file in written}})
+    replace(partial, folder)
+
+
+def open_folder(folder: Path, manifest: str, expected: Mapping[str, Any], *, verify: bool = True) -> None:
+    """Check what `new_folder` made, see `read_manifest` and `check`."""
+    cure = f"delete {folder} and build it again"
+    for name, described in read_manifest(folder / manifest, expected, ("files",), cure)["files"].items():
+        check(folder / name, described, cure, verify=verify)
 
 
 def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...], cure: str) -> dict[str, Any]:

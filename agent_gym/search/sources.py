@@ -24,6 +24,7 @@ import ijson
 
 from agent_gym.data import load_splits
 from agent_gym.errors import ConfigError, require
+from agent_gym.row_forms import pairs
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document
 from agent_gym.search.corpus import Corpus
@@ -162,12 +163,9 @@ def _paragraphs(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Document
 
 
 def _context(place: str, row: Row) -> list[tuple[str, list[str]]]:
-    context: Any = row.get("context")
     try:
-        if isinstance(context, Mapping):
-            context = zip(context["title"], context["sentences"], strict=True)
-        pairs = [(title, sentences) for title, sentences in context]
-        for title, sentences in pairs:
+        context = pairs(row.get("context"), "sentences")
+        for title, sentences in context:
             if not (title and isinstance(sentences, list) and all(isinstance(s, str) for s in (title, *sentences))):
                 raise ValueError(title)
     except (KeyError, TypeError, ValueError):
@@ -175,7 +173,7 @@ def _context(place: str, row: Row) -> list[tuple[str, list[str]]]:
             f"{place}: context must be [[title, [sentence, ...]], ...] or "
             f"{{'title': [...], 'sentences': [[...], ...]}}, and is {str(row.get('context'))[:100]!r}"
         ) from None
-    return pairs
+    return context
 
 
 def existing(path: str | Path) -> Path:

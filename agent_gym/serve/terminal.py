@@ -6,7 +6,6 @@ Written to a pipe it is the same text without colours, so that a script can talk
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from rich.console import Console
 from agent_gym.errors import ConfigError, writing
 from agent_gym.rollout import write_trajectories
 from agent_gym.serve.conversation import Conversation
+from agent_gym.viewer.terminal import harmless
 
 HELP = {
     "/reset": "forget the conversation and begin anew",
@@ -27,8 +27,6 @@ HELP = {
     "/quit": "leave",
 }
 _FOLDED_LINES, _FOLDED_CHARS = 8, 800
-# Codes that move the cursor or retitle the window, and marks that turn the direction of writing around (U+202E).
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Terminal:
@@ -47,7 +45,7 @@ class Terminal:
         tools = ", ".join(tool["function"]["name"] for tool in about["tools"]) or "no tools"
         self._print(f"{about['env_id']} ({tools}), played by {self._model}", "bold")
         before = "the world as it is" if about["has_state"] else "the environment would ask, for example"
-        self._print(f"{before}:\n{_clean(about['opening'])}", "dim")
+        self._print(f"{before}:\n{harmless(about['opening'])}", "dim")
         self._print("/help lists the commands", "dim")
         interrupted = False
         while True:
@@ -74,12 +72,12 @@ class Terminal:
     def show(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
         if kind == "text":
-            self._console.out(_clean(event["text"]), end="", highlight=False)
+            self._console.out(harmless(event["text"]), end="", highlight=False)
         elif kind == "turn":
             self._print("")
             for call in event["calls"]:
                 if call["error"]:
-                    self._print(f"→ {_clean(call['name'])} cannot run: {_clean(call['error'])}", "red")
+                    self._print(f"→ {harmless(call['name'])} cannot run: {harmless(call['error'])}", "red")
                 else:
                     # A long program stands on lines of its own, all else is JSON.
                     arguments = ", ".join(
@@ -88,9 +86,9 @@ class Terminal:
                         else f"{name}={json.dumps(value, ensure_ascii=False)}"
                         for name, value in call["arguments"].items()
                     )
-                    self._print(_clean(f"→ {call['name']}({arguments})"), "cyan")
+                    self._print(harmless(f"→ {call['name']}({arguments})"), "cyan")
         elif kind == "results":
-            self._results = [_clean(result["text"]) for result in event["results"]]
+            self._results = [harmless(result["text"]) for result in event["results"]]
             for text, result in zip(self._results, event["results"], strict=True):
                 kept = "\n".join(text.split("\n")[:_FOLDED_LINES])[:_FOLDED_CHARS]
                 more = "" if kept == text else f"\n… {len(text) - len(kept)} more characters; /more shows them"
@@ -131,7 +129,7 @@ class Terminal:
             else:
                 raise ConfigError(f"there is no {name} here; known: {', '.join(HELP)}")
         except ConfigError as error:
-            self._print(_clean(str(error)), "yellow")
+            self._print(harmless(str(error)), "yellow")
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.out(text, style=style, highlight=False)
@@ -153,7 +151,3 @@ def _interrupts(stop: Callable[[], None]) -> Iterator[list[int]]:
         yield seen
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _clean(text: str) -> str:
-    return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))

@@ -16,6 +16,7 @@ from typing import Any
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.registry import EnvEntry, make
+from agent_gym.testing import play
 from agent_gym.tool_env import ToolEnv
 
 
@@ -112,17 +113,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _episode(entry: EnvEntry, env: TextEnv, longest: int) -> Iterator[str]:
-    _, info = env.reset(seed=0)
     try:
-        env.expert_action()
-    except ConfigError:
+        (_, opening), *_, (*_, info) = play(env, iter(env.expert_action, None), seed=0)
+    except ConfigError:  # it has no expert
         return
-    opening, over = ", ".join(info), False
-    while not over:
-        _, _, terminated, truncated, info = env.step(env.expert_action())
-        over = terminated or truncated
     yield "## Info"
-    yield f"`reset`: {opening}. `step`: {', '.join(info)}."
+    yield f"`reset`: {', '.join(opening)}. `step`: {', '.join(info)}."
     if info["metrics"]:
         yield f"Metrics: {', '.join(info['metrics'])}."
     yield "## An episode"

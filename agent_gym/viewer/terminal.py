@@ -34,9 +34,14 @@ _PROMPT = "n next, p previous, l list, NUMBER an episode, /TEXT search, q quit: 
 Record = Mapping[str, Any]
 
 
+def harmless(text: Any) -> str:
+    """Return a text in which nothing steers the terminal."""
+    return str(text).replace("\r\n", "\n").translate(_PICTURES)
+
+
 def plain(text: Any, style: str = "") -> Text:
-    """Return a text in which nothing is markup and nothing steers the terminal."""
-    return Text(str(text).translate(_PICTURES), style=style)
+    """Return a harmless text in which nothing is markup."""
+    return Text(harmless(text), style=style)
 
 
 def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = None) -> Table:

@@ -33,10 +33,6 @@ class HouseProtocol(Protocol):
 class VerlAgentParser(TagParser):
     """A turn is always one command."""
 
-    def __init__(self) -> None:
-        super().__init__({"action": ARGUMENT})
-        self.stop = ()
-
     def parse(self, text: str) -> list[ToolCall]:
         return [ToolCall("action", {ARGUMENT: action_of(text, tail=30)})]
 
@@ -70,7 +66,12 @@ PROTOCOLS: Mapping[str, HouseProtocol] = {
     "verl-agent": HouseProtocol(
         source="verl-agent (GiGPO, arXiv:2505.10978; langfengQ/verl-agent of 2025: prompts/alfworld.py, projection.py)",
         ids=_IDS,
-        fixed={"commands": "tags", "parser": VerlAgentParser(), "system_prompt": "", "show_admissible": False},
+        fixed={
+            "commands": "tags",
+            "parser": VerlAgentParser({"action": ARGUMENT}, stop=()),
+            "system_prompt": "",
+            "show_admissible": False,
+        },
         budgets={"max_turns": 50, "reward_weights": {"success": 10.0, "invalid": 0.1}},
         rollout={"max_turn_tokens": 512, "max_tokens": 2560},
         split="valid_seen",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from agent_gym.data import Splits, load_splits
 from agent_gym.env import Reply
-from agent_gym.envs.gsm8k.embedded import DIFFICULTIES, GeneratedProblems
+from agent_gym.envs.gsm8k.embedded import LADDER, GeneratedProblems
 from agent_gym.errors import ConfigError, only_embedded, whole_number
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.row_forms import answers_of
@@ -163,7 +163,7 @@ class GSM8KEnv(ToolEnv):
 def problems(data: str, difficulty: int | None = None) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", perhaps of one difficulty, a path, or a hub name."""
     if data == "embedded":
-        level = None if difficulty is None else whole_number("difficulty", difficulty, 1, len(DIFFICULTIES))
+        level = None if difficulty is None else whole_number("difficulty", difficulty, 1, len(LADDER))
         return {split: GeneratedProblems(split, size, level) for split, size in EMBEDDED_SIZES.items()}
     only_embedded("difficulty", difficulty, data)
     return load_splits(data, columns=("question", "answer"), config="main")

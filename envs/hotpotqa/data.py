@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from agent_gym.data import Row, Splits, load_splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, SPLIT_SIZES, GeneratedQuestions, check_levels
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded
-from agent_gym.row_forms import answers_of, question_of
+from agent_gym.row_forms import answers_of, pairs, question_of
 from agent_gym.search import Document
 from agent_gym.search.sources import hotpotqa_paragraphs
 
@@ -57,8 +57,8 @@ def read_question(row: Any) -> Question:
         raise ConfigError(problem)
     try:
         row = official(row)
-        named = _pairs(row.get("supporting_facts") or [], "sent_id")
-        context = {title: list(sentences) for title, sentences in _pairs(row.get("context") or [], "sentences")}
+        named = pairs(row.get("supporting_facts") or [], "sent_id")
+        context = {title: list(sentences) for title, sentences in pairs(row.get("context") or [], "sentences")}
         facts = [(title, context[title][n]) for title, n in named if title in context and 0 <= n < len(context[title])]
         answers = (*answers_of(row), *row.get("answer_aliases", ()))
         titles = tuple(dict.fromkeys(title for title, _ in named))
@@ -67,12 +67,6 @@ def read_question(row: Any) -> Question:
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{problem} ({error})") from error
     return Question(question, answers, titles, tuple(facts))
-
-
-def _pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(zip(value["title"], value[second], strict=True))
-    return [(first, rest) for first, rest in value]
 
 
 def paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:

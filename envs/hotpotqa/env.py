@@ -15,7 +15,7 @@ from agent_gym.envs.hotpotqa.protocols import PROTOCOLS
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
-from agent_gym.protocols import takes_protocol
+from agent_gym.protocols import prompt_file, takes_protocol
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import BM25Retriever, Document, Retriever
 from agent_gym.search.base import TokenLimit
@@ -38,20 +38,9 @@ READ = (
 )
 DIRECT = "Answer the question. Think about it, then write the answer as briefly as possible in <answer></answer>."
 
-# One example, since instructions alone leave open how a thought should help. Its places do not exist, so that it
+# With one example, since instructions alone leave open how a thought should help. Its places do not exist, so that it
 # answers no question.
-REACT = """\
-Answer the question by searching, one step after the other. One search is rarely enough: search for what the question \
-names, then for what you find. Make the answer as brief as possible. An example, for the question "In which country \
-does the river that flows through Oltebra rise?":
-Thought: The question names the town Oltebra, so I look for its river first.
-Action: Search[Oltebra]
-Observation: [1] Oltebra: Oltebra is a town on the river Vurnik.
-Thought: The river is the Vurnik. Now I have to find out where it rises.
-Action: Search[Vurnik]
-Observation: [1] Vurnik: The Vurnik is a river that rises in Belmarosh and flows into the sea.
-Thought: It rises in Belmarosh, which is the answer.
-Action: Finish[Belmarosh]"""
+REACT = prompt_file(__file__, "react-chat.txt")
 
 
 class Search(TextTool):

@@ -35,12 +35,6 @@ class SearchProtocol(Protocol):
 class SearchR1Parser(TagParser):
     """`<search>query</search>` or `<answer>...</answer>`, whichever is first."""
 
-    stop = ("</search>", "</answer>")
-
-    def __init__(self) -> None:
-        super().__init__({"search": "query"})
-        self.stop = type(self).stop
-
     def parse(self, text: str) -> list[ToolCall]:
         starts = {name: text.find(f"<{name}>") for name in ("search", "answer")}
         stops = {name: text.find(f"</{name}>", start) for name, start in starts.items() if start >= 0}
@@ -96,7 +90,7 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
     "search-r1": SearchProtocol(
         source="Search-R1 (arXiv:2503.09516v5; PeterGriffinJin/Search-R1 of 2025: generation.py, nq_search.py)",
         ids=_IDS,
-        fixed={**_FORM, "parser": SearchR1Parser()},
+        fixed={**_FORM, "parser": SearchR1Parser({"search": "query"}, stop=("</search>", "</answer>"))},
         budgets={
             "max_turns": 5,  # four that may search, and a last one that has to answer
             "top_k": 3,

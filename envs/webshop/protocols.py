@@ -34,10 +34,6 @@ class ShopProtocol(Protocol):
 class VerlAgentParser(TagParser):
     """A turn is one action, or does nothing."""
 
-    def __init__(self) -> None:
-        super().__init__(ARGUMENTS)
-        self.stop = ()
-
     def parse(self, text: str) -> list[ToolCall]:
         action = _ACTION.match(action_of(text, _TAIL))
         return [ToolCall(action[1], {ARGUMENTS[action[1]]: action[2]})] if action else []
@@ -68,7 +64,12 @@ PROTOCOLS: Mapping[str, ShopProtocol] = {
     "verl-agent": ShopProtocol(
         source="verl-agent (GiGPO, arXiv:2505.10978; langfengQ/verl-agent of 2025: prompts/webshop.py, projection.py)",
         ids=("AgentR1/WebShop-v0",),
-        fixed={"observation": "text", "commands": "text", "parser": VerlAgentParser(), "system_prompt": ""},
+        fixed={
+            "observation": "text",
+            "commands": "text",
+            "parser": VerlAgentParser(ARGUMENTS, stop=()),
+            "system_prompt": "",
+        },
         budgets={"max_turns": 15, "reward_weights": {"score": 0.0, "success": 10.0, "invalid": 0.1}},
         rollout={"max_turn_tokens": 512, "max_tokens": 4608},
         turn="<think>I go on step by step.</think>{}",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,49 +94,32 @@ def write_shop(products: Iterable[Product], folder: str | Path, *, progress: boo
 
     `ConfigError` if the folder holds something already, or there are no products.
     """
-    folder = Path(folder).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} holds something already; delete it, or give another folder")
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     index, goals = IndexBuilder(), GoalBuilder()
-    with sqlite3.connect(partial / _PRODUCTS) as database:
-        database.executescript(_TABLES)
-        count = 0
-        for product in tqdm(products, "products", unit="", disable=not progress):
-            body = zlib.compress(_ENCODER.encode(vars(product)).encode(), 1)
-            database.execute("insert into product values (?, ?, ?)", (count, product.asin, body))
-            index.add(product.asin, product.searched)
-            goals.add(product)
-            count += 1
-        if not count:
-            raise ConfigError("a shop needs at least one product, and there are none")
-        database.execute("create unique index product_by_asin on product (asin)")
-        index.finish(lambda name, size, dtype: open_memmap(partial / f"{name}.npy", "w+", dtype, (size,)))
-        database.executemany("insert into term values (?, ?)", sorted(index.vocabulary.items()))
-    database.close()
-    pairs = {kind: goals.shuffled(kind) for kind in KINDS}
-    for kind, array in pairs.items():
-        np.save(partial / f"{kind}.npy", array)
-    written = sorted(partial.iterdir())
-    for file in written:
-        files.flush(file)
-    described = {file.name: files.describe(file) for file in written}
-    counts = {"products": count, **{kind: len(array) for kind, array in pairs.items()}}
-    files.write_json(partial / MANIFEST, {**_EXPECTED, **counts, "files": described})
-    if folder.exists():
-        folder.rmdir()
-    files.replace(partial, folder)
-    return folder
+    with files.new_folder(folder, MANIFEST) as (partial, about):
+        with closing(sqlite3.connect(partial / _PRODUCTS)) as database, database:
+            database.executescript(_TABLES)
+            count = 0
+            for product in tqdm(products, "products", unit="", disable=not progress):
+                body = zlib.compress(_ENCODER.encode(vars(product)).encode(), 1)
+                database.execute("insert into product values (?, ?, ?)", (count, product.asin, body))
+                index.add(product.asin, product.searched)
+                goals.add(product)
+                count += 1
+            if not count:
+                raise ConfigError("a shop needs at least one product, and there are none")
+            database.execute("create unique index product_by_asin on product (asin)")
+            index.finish(lambda name, size, dtype: open_memmap(partial / f"{name}.npy", "w+", dtype, (size,)))
+            database.executemany("insert into term values (?, ?)", sorted(index.vocabulary.items()))
+        pairs = {kind: goals.shuffled(kind) for kind in KINDS}
+        for kind, array in pairs.items():
+            np.save(partial / f"{kind}.npy", array)
+        about |= {**_EXPECTED, "products": count, **{kind: len(array) for kind, array in pairs.items()}}
+    return Path(folder).expanduser()
 
 
 def open_stored(folder: Path) -> Shop:
     """Open a shop that `write_shop` built; `ConfigError` if a file has another size, or the shop another format."""
-    cure = f"delete {folder} and build the shop again"
-    manifest = files.read_manifest(folder / MANIFEST, _EXPECTED, ("files",), cure)
-    for name, described in manifest["files"].items():
-        files.check(folder / name, described, cure, verify=False)
+    files.open_folder(folder, MANIFEST, _EXPECTED, verify=False)
     products = StoredProducts(folder / _PRODUCTS)
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
     pairs = {kind: np.load(folder / f"{kind}.npy", mmap_mode="r") for kind in KINDS}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import NamedTuple
@@ -17,6 +18,14 @@ from typing import NamedTuple
 from agent_gym.envs.alfworld.embedded import rooms
 
 GRAMMARS = ("current", "legacy")
+
+
+@functools.cache
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+_GOALS = tomllib.loads(_read("goals.toml"))
 
 
 class Setting(NamedTuple):
@@ -32,39 +41,6 @@ class Setting(NamedTuple):
     place: str  # the kind of receptacle to put it into, if any
 
 
-_ONE = """(exists (?r - receptacle) (exists (?o - object) (and
-    {ability}
-    (objectType ?o {thing}Type)
-    (receptacleType ?r {place}Type)
-    {state}
-    (inReceptacle ?o ?r))))"""
-_TWO = """(exists (?r - receptacle) (exists (?o1 - object) (and
-    (objectType ?o1 {thing}Type)
-    (receptacleType ?r {place}Type)
-    (inReceptacle ?o1 ?r)
-    (exists (?o2 - object) (and
-        (not (= ?o1 ?o2))
-        (objectType ?o2 {thing}Type)
-        (receptacleType ?r {place}Type)
-        (inReceptacle ?o2 ?r))))))"""
-_LIGHT = """(exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
-    (objectType ?ot {lamp}Type)
-    (toggleable ?ot)
-    (isToggled ?ot)
-    (receptacleAtLocation ?r ?l)
-    (atLocation ?a ?l)
-    (inReceptacle ?ot ?r)))
-  (exists (?o - object ?a - agent) (and
-    (objectType ?o {thing}Type)
-    (holds ?a ?o)))"""
-_GOALS = {
-    "pick_and_place_simple": (_ONE, "", ""),
-    "look_at_obj_in_light": (_LIGHT, "", ""),
-    "pick_clean_then_place_in_recep": (_ONE, "(cleanable ?o)", "(isClean ?o)"),
-    "pick_heat_then_place_in_recep": (_ONE, "(heatable ?o)", "(isHot ?o)"),
-    "pick_cool_then_place_in_recep": (_ONE, "(coolable ?o)", "(isCool ?o)"),
-    "pick_two_obj_and_place": (_TWO, "", ""),
-}
 _ABILITIES = {
     "isReceptacleObject": rooms.VESSELS,
     "cleanable": rooms.CLEANABLE,
@@ -74,11 +50,6 @@ _ABILITIES = {
     "sliceable": rooms.SLICEABLE,
 }
 _ALL_OBJECTS = sorted(set().union(*rooms.HOLDS.values(), *rooms.DECOR.values(), {rooms.LAMP}))
-
-
-@functools.cache
-def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def domain(grammar: str) -> str:
@@ -104,8 +75,8 @@ def problem_text(name: str, setting: Setting) -> str:
         *(f"{receptacle} - receptacle" for receptacle in sorted(plan.receptacles)),
         *(f"{spot} - location" for spot in sorted({*plan.places.values(), *setting.places.values(), setting.agent})),
     ]
-    form, ability, state = _GOALS[setting.task_type]
-    goal = form.format(thing=setting.thing, place=setting.place, lamp=rooms.LAMP, ability=ability, state=state)
+    parts = _GOALS["task_types"][setting.task_type]
+    goal = _GOALS["forms"][parts["form"]].format(thing=setting.thing, place=setting.place, lamp=rooms.LAMP, **parts)
     lines = [f"(define (problem plan_{name})", "(:domain alfred)", "(:objects", *(f"    {one}" for one in objects), ")"]
     lines += ["(:init", *(f"    ({' '.join(fact)})" for fact in _facts(setting)), ")"]
     return "\n".join([*lines, f"(:goal (and\n  {goal}))", ")\n"])

@@ -22,7 +22,7 @@ from agent_gym.data import Row
 
 SPLITS = ("train", "validation", "test")
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
-DIFFICULTIES = {1: ((1,), 0), 2: ((2,), 0), 3: ((3,), 1), 4: ((4,), 2), 5: ((5,), 3)}
+LADDER = {1: ((1,), 0), 2: ((2,), 0), 3: ((3,), 1), 4: ((4,), 2), 5: ((5,), 3)}
 """Difficulty to calculations per problem, and sentences whose numbers are idle."""
 LARGEST = 2000  # no multiplication goes beyond it
 
@@ -74,7 +74,7 @@ _FOLLOWING = {
 class GeneratedProblems(Sequence[Row]):
     """The first `size` problems of a split, rows of `question` and `answer`, each made when it is needed.
 
-    `difficulty` is a key of `DIFFICULTIES`, or None for a mixture of short problems.
+    `difficulty` is a key of `LADDER`, or None for a mixture of short problems.
     """
 
     def __init__(self, split: str, size: int, difficulty: int | None = None) -> None:
@@ -100,7 +100,7 @@ def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row,
     rng = random.Random(f"{split}/{index}" + (f"/{difficulty}" if difficulty else ""))
     name, other = rng.sample(NAMES, 2)
     words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}
-    lengths, idle = DIFFICULTIES[difficulty] if difficulty else (STEPS, 0)
+    lengths, idle = LADDER[difficulty] if difficulty else (STEPS, 0)
     steps = rng.choice(lengths)
     whens = iter(rng.sample(WHEN, len(WHEN)))  # no two sentences of a problem happen on the same Friday
     sentences: list[str] = []

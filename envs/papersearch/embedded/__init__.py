@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 from agent_gym.data import DistinctRows
 from agent_gym.envs.papersearch.embedded.field import (
     DEFAULT,
-    DIFFICULTIES,
     FIELDS,
+    LADDER,
     LAST_YEAR,
     WORDING,
     Draft,
@@ -56,7 +56,7 @@ class GeneratedQueries(DistinctRows):
     Args:
         split: a key of `SPLIT_SIZES`.
         size: how many at most; question i is the same at any size. At some difficulties there are fewer.
-        difficulty: a key of `DIFFICULTIES`.
+        difficulty: a key of `LADDER`.
 
     Raises:
         ConfigError: on an unknown split or difficulty, or a size below one.
@@ -66,7 +66,7 @@ class GeneratedQueries(DistinctRows):
         if split not in SPLIT_SIZES:
             raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
         super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "query_id")
-        self.split, self.difficulty = split, whole_number("difficulty", difficulty, 1, len(DIFFICULTIES))
+        self.split, self.difficulty = split, whole_number("difficulty", difficulty, 1, len(LADDER))
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
         # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
@@ -75,7 +75,7 @@ class GeneratedQueries(DistinctRows):
         number, kinds, bounded = rng.choice(FIELDS[self.split]), rng.choice(QUESTIONS), rng.random() < _BOUNDED
         fits = [one for one in _all_asked(number, self.difficulty) if one.kinds == kinds and bool(one.when) == bounded]
         asked = rng.choice(fits)
-        renamed = [rng.random() < DIFFICULTIES[self.difficulty].renamed for _ in kinds]
+        renamed = [rng.random() < LADDER[self.difficulty].renamed for _ in kinds]
         names = [
             paper.names["other" if other else kind]
             for kind, paper, other in zip(kinds, asked.about, renamed, strict=True)
@@ -106,7 +106,7 @@ class _Asked(NamedTuple):
 
 @functools.lru_cache(maxsize=128)
 def _all_asked(number: int, difficulty: int) -> list[_Asked]:
-    drafts, level = get_field(number, difficulty).drafts, DIFFICULTIES[difficulty]
+    drafts, level = get_field(number, difficulty).drafts, LADDER[difficulty]
     found: dict[tuple[Any, ...], tuple[list[Draft], list[Draft]]] = {}
     for draft in drafts:
         for kinds in QUESTIONS:

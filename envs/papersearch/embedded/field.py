@@ -43,7 +43,7 @@ class Difficulty(NamedTuple):
     topics: int
 
 
-DIFFICULTIES = {
+LADDER = {
     1: Difficulty(named=1.0, renamed=0.0, rivals=0.0, discussions=0, decoys=0.0, topics=2),
     2: Difficulty(named=0.5, renamed=0.0, rivals=0.0, discussions=0, decoys=0.0, topics=4),
     3: Difficulty(named=0.5, renamed=0.5, rivals=0.8, discussions=1, decoys=1.0, topics=4),
@@ -77,7 +77,7 @@ class Field:
 
     def __init__(self, number: int, difficulty: int = DEFAULT) -> None:
         self._rng = rng = random.Random(f"papers/{number}/{difficulty}")
-        self._namer, self._level = Namer(number, rng), DIFFICULTIES[difficulty]
+        self._namer, self._level = Namer(number, rng), LADDER[difficulty]
         self._split = next(split for split, numbers in FIELDS.items() if number in numbers)
         self._people = [self._namer.person() for _ in range(AUTHORS)]
         self._called: set[str] = set()  # short names, and authors with year, which mean one thing each
