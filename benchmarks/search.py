@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,38 +48,18 @@ from agent_gym.search import Document
 from agent_gym.search.build import Manifest, VectorShards, build_index
 from agent_gym.search.encoder import EncoderSpec, Vectors, normalised
 from agent_gym.search.index import (
-    ADD_AT_ONCE,
-    EXACT,
     KINDS,
     Searcher,
     build_of,
     choose_kind,
     faiss_threads,
-    lists,
+    plan_table,
     read_index,
-    training_vectors,
 )
 
-PACKAGES = ("agent-gym", "faiss-cpu", "faiss-gpu", "sentence-transformers", "torch", "bm25s", "numpy")
+PACKAGES = ("agent-gym", "faiss-cpu", "faiss-gpu", "FlagEmbedding", "sentence-transformers", "torch", "bm25s", "numpy")
 EFFORTS = {"ef": (32, 64, 128, 256, 512), "nprobe": (16, 64, 128)}
 CLUSTER, COSINE = 10, 0.65
-
-# Bytes of a file by the count and dimension of the vectors, after the layouts of FAISS 1.15; the column "plan" is a
-# real file divided by them. Where a number becomes a byte, its smallest and largest value are kept (8 d). Of HNSW there
-# are twice the 32 links on the lowest level, of four bytes each; one vector in 32 is also on the level above, one in 32
-# squared on the next and so on; and each has an offset into the links and a number of levels. An inverted file has a
-# centroid and a length per list, and per vector a position and a code.
-_HNSW = 4 * (2 * 32 + 32 / 31) + 8 + 4
-SIZES: Mapping[str, Callable[[int, int], float]] = {
-    "flat": lambda n, d: 4 * d * n,
-    "sqfp16": lambda n, d: 2 * d * n,
-    "sq8": lambda n, d: d * n + 8 * d,
-    "hnsw_sq8": lambda n, d: (d + _HNSW) * n + 8 * d,
-    "ivf_flat": lambda n, d: (4 * d + 8) * (n + lists(n)),
-    "ivf_sq8": lambda n, d: (d + 8) * n + (4 * d + 8) * lists(n) + 8 * d,
-    "pq": lambda n, d: d // 4 * n + 4 * 256 * d,
-    "rabitq4": lambda n, d: (d / 2 + 20) * n + 4 * d,
-}
 
 
 def main() -> None:
@@ -92,15 +72,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of FAISS")
     parser.add_argument("--environments", type=int, default=64, metavar="N", help="threads that search at once")
     parser.add_argument("--only", choices=("indexes", "environments"), help="leave out the other half")
-    help_text = "print what N vectors of D numbers will take, and measure nothing"
-    parser.add_argument("--plan", type=int, nargs=2, metavar=("N", "D"), help=help_text)
     parser.add_argument("--one", nargs=2, metavar=("KIND", "FOLDER"), help="what a process of its own does")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.one[0], Path(options.one[1]), options.seconds, options.threads)))
-        return
-    if options.plan:
-        print(plan_table(*options.plan))
         return
     if options.quick:
         options.sizes, options.dimension, options.queries, options.seconds = [12_000], 32, 100, 0.05
@@ -120,25 +95,6 @@ def main() -> None:
         head = ["engine", "side", "queries", "queries / s", "times", "p50", "p99", "to one call"]
         _common.print_table(head, ([side[name] for name in head] for side in sides))
     _common.write_json(options.json, facts=facts, indexes=rows, environments=sides)
-
-
-def plan_table(count: int, dimension: int) -> str:
-    """What each kind takes, in memory and on disk, as a table with a star at what "auto" chooses."""
-    auto, vectors = choose_kind("auto", count, dimension), _gib(2 * dimension * count)
-    rows = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
-    for name, kind in KINDS.items():
-        if count < kind.minimum or (name == "pq" and dimension % 4):
-            continue
-        index = SIZES[name](count, dimension)
-        growth = 2 if name.startswith("ivf") else 1  # each list doubles its array when it is full
-        building = growth * index + 4 * dimension * max(min(ADD_AT_ONCE, count), training_vectors(name, count))
-        star, gpu = "*" if name == auto else " ", vectors if name in EXACT else "-"
-        rows.append(f"{star} {name:<9}{_gib(index):>19}{_gib(building):>11}{gpu:>12}")
-    return "\n".join([*rows, f"and {vectors} on disk for the vectors; * is kind='auto'"])
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.2f} MiB"
 
 
 def measure_all(size: int, options: Any) -> list[dict[str, Any]]:
@@ -233,7 +189,7 @@ def measure(kind: str, folder: Path, seconds: float, threads: int) -> list[dict[
                     "peak": peak,
                     "RAM": held,
                     "B/vec": size / origin.count,
-                    "plan": size / SIZES[kind](origin.count, origin.encoder.dimension),
+                    "plan": size / KINDS[kind].size(origin.count, origin.encoder.dimension),
                     "QPS b1": speed(lambda part, s=searcher: s.search(part, 5), queries, 1, seconds, threads),
                     "b64": speed(lambda part, s=searcher: s.search(part, 5), queries, 64, seconds, threads),
                     "recall@5": float(np.mean([len(set(a) & set(b)) / 5 for a, b in zip(exact, found, strict=True)])),

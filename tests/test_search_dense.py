@@ -147,6 +147,8 @@ sys.exit(process.exitcode if process.exitcode is not None else "the forked proce
 
 @pytest.mark.parametrize("model", ["", pytest.param("bge-small-en-tiny", marks=pytest.mark.slow)])
 def test_a_forked_process_searches_on(tmp_path, model):
+    if model:
+        pytest.importorskip("FlagEmbedding")
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(HERE)}
     command = [sys.executable, "-c", FORK, str(tmp_path), model]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
@@ -230,7 +232,7 @@ def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[search\]"):
         DenseRetriever(DOCUMENTS, folder, HashEncoder())
-    heavy = {"torch", "faiss", "sentence_transformers", "transformers", "bm25s", "Stemmer", "numba"}
+    heavy = {"torch", "faiss", "FlagEmbedding", "sentence_transformers", "transformers", "bm25s", "Stemmer", "numba"}
     code = f"import sys, agent_gym.search, agent_gym.cli.serve; print(*sys.modules.keys() & {heavy | {'pyarrow'}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

@@ -32,6 +32,7 @@ from agent_gym.search.index import (
     choose_kind,
     faiss_threads,
     lists,
+    plan_table,
     read_index,
 )
 
@@ -166,6 +167,23 @@ def test_a_gpu_finds_what_the_cpu_finds(indexes, vectors, kind):
     assert (found[0][1] == places).mean() > 0.98
     np.testing.assert_allclose(found[0][0], scores, atol=2e-3)
     assert all((places == found[0][1]).all() for _, places in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dimension", [16, 64])
+def test_the_plan_is_what_an_index_takes(tmp_path, kind, dimension):
+    count = max(4000, KINDS[kind].minimum)
+    vectors = normalised(np.random.default_rng(0).standard_normal((count, dimension)))
+    faiss.write_index(made_of(kind, vectors), str(tmp_path / "index"))
+    assert (tmp_path / "index").stat().st_size == pytest.approx(KINDS[kind].size(count, dimension), rel=0.01)
+
+
+def test_the_table_marks_what_auto_chooses():
+    table = plan_table(5_230_000, 1024)
+    assert [line.split()[1] for line in table.splitlines() if line.startswith("*")] == ["hnsw_sq8"]
+    assert "19.95 GiB" in table and all(kind in table for kind in KINDS)
+    small = plan_table(30, 384)
+    assert "* flat" in small and "ivf_flat" not in small and "pq" not in small
 
 
 # Building.

@@ -30,7 +30,7 @@ def make_documents(count: int) -> list[Document]:
 def make_tiny_encoder(
     folder: Path, *, seed: int = 0, pooling: str = "mean", prompts: dict[str, str] | None = None
 ) -> Path:
-    """Write the model: plain BERT files, and the files of sentence-transformers."""
+    """Write the model: plain BERT files, which FlagEmbedding reads too, and the files of sentence-transformers."""
     import torch
     from transformers import BertConfig, BertModel, BertTokenizerFast
 

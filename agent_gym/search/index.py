@@ -43,19 +43,28 @@ class Kind:
     """A kind of index."""
 
     factory: str  # FAISS's own description
+    size: Callable[[int, int], float]  # of the file, in bytes, by the count and dimension of the vectors
     minimum: int = 1  # vectors that training needs
     search: Mapping[str, int] = field(default_factory=dict)  # the parameter of a search: more finds more, takes longer
 
 
+# The layouts of FAISS 1.15, which the tests compare with real files. Where a number becomes a byte, its smallest and
+# largest value are kept (8 d). Of HNSW there are twice the links on the lowest level, of four bytes each; one vector in
+# 32 is also on the level above, one in 32 squared on the next and so on; and each has an offset into the links and a
+# number of levels. An inverted file has a centroid and a length per list, and per vector a position and a code.
+_HNSW = 4 * (2 * _LINKS + _LINKS / (_LINKS - 1)) + 8 + 4
+
 KINDS: Mapping[str, Kind] = {
-    "flat": Kind("Flat"),
-    "sqfp16": Kind("SQfp16"),
-    "sq8": Kind("SQ8"),
-    "hnsw_sq8": Kind(f"HNSW{_LINKS},SQ8", search={"ef": 256}),
-    "ivf_flat": Kind("IVF{lists},Flat", _PER_CENTROID, {"nprobe": 64}),
-    "ivf_sq8": Kind("IVF{lists},SQ8", _PER_CENTROID, {"nprobe": 64}),
-    "pq": Kind("PQ{bytes}x8", _PER_CENTROID * _CENTROIDS),
-    "rabitq4": Kind("RaBitQ4"),
+    "flat": Kind("Flat", lambda n, d: 4 * d * n),
+    "sqfp16": Kind("SQfp16", lambda n, d: 2 * d * n),
+    "sq8": Kind("SQ8", lambda n, d: d * n + 8 * d),
+    "hnsw_sq8": Kind(f"HNSW{_LINKS},SQ8", lambda n, d: (d + _HNSW) * n + 8 * d, search={"ef": 256}),
+    "ivf_flat": Kind("IVF{lists},Flat", lambda n, d: (4 * d + 8) * (n + lists(n)), _PER_CENTROID, {"nprobe": 64}),
+    "ivf_sq8": Kind(
+        "IVF{lists},SQ8", lambda n, d: (d + 8) * n + (4 * d + 8) * lists(n) + 8 * d, _PER_CENTROID, {"nprobe": 64}
+    ),
+    "pq": Kind("PQ{bytes}x8", lambda n, d: d // 4 * n + 4 * _CENTROIDS * d, _PER_CENTROID * _CENTROIDS),
+    "rabitq4": Kind("RaBitQ4", lambda n, d: (d / 2 + 20) * n + 4 * d),
 }
 
 
@@ -190,3 +199,22 @@ class Searcher:
         elif "nprobe" in self.settings:
             parameters = faiss.SearchParametersIVF(nprobe=self.settings["nprobe"])
         return self.index.search(vectors, k, params=parameters)
+
+
+def plan_table(count: int, dimension: int) -> str:
+    """Return what each kind takes, in memory and on disk, as a table with a star at what "auto" chooses."""
+    auto, vectors = choose_kind("auto", count, dimension), _gib(2 * dimension * count)
+    rows = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
+    for name, kind in KINDS.items():
+        if count < kind.minimum or (name == "pq" and dimension % 4):
+            continue
+        index = kind.size(count, dimension)
+        growth = 2 if name.startswith("ivf") else 1  # each list doubles its array when it is full
+        building = growth * index + 4 * dimension * max(min(ADD_AT_ONCE, count), training_vectors(name, count))
+        star, gpu = "*" if name == auto else " ", vectors if name in EXACT else "-"
+        rows.append(f"{star} {name:<9}{_gib(index):>19}{_gib(building):>11}{gpu:>12}")
+    return "\n".join([*rows, f"and {vectors} on disk for the vectors; * is kind='auto'"])
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.2f} MiB"
