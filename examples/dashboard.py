@@ -28,7 +28,13 @@ from agent_gym.viewer import CurvePoint, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND = 24  # logs that a trend shows
-_STAGES = {"rollout": "cyan", "update": "magenta", "score": "yellow", "sync": "green"}  # of time/..., with colours
+# Of time/..., with names and colours. Behind servers episodes are played during updates, too: what counts is the wait.
+_STAGES = {
+    "waited": ("rollout", "cyan"),
+    "update": ("train", "magenta"),
+    "score": ("score", "yellow"),
+    "sync": ("sync", "green"),
+}
 _ROWS = {
     "success": "episode/success",
     "reward": "reward",
@@ -36,6 +42,8 @@ _ROWS = {
     "sampled tokens": "episode/tokens",
     "tokens/s": "rollout/tokens_per_s",
     "staleness": "rollout/staleness",
+    "engine busy": "perf/engine_busy",
+    "trainer busy": "perf/trainer_busy",
     "entropy": "entropy",
     "gradient norm": "grad_norm",
     "loss": "loss",
@@ -95,9 +103,10 @@ class Dashboard(TrainerCallback):
         seconds = {stage: latest[f"time/{stage}"] for stage in _STAGES if f"time/{stage}" in latest}
         total, times = sum(seconds.values()), Text()
         for stage, spent in seconds.items() if total else ():
-            times.append("█" * round(30 * spent / total), _STAGES[stage])
+            times.append("█" * round(30 * spent / total), _STAGES[stage][1])
         for stage, spent in seconds.items():
-            times.append(f"  {'train' if stage == 'update' else stage} {spent:.1f} s", _STAGES[stage])
+            name, colour = _STAGES[stage]
+            times.append(f"  {name} {spent:.1f} s", colour)
         terms = {f"  {name.removeprefix('reward/')}": name for name in sorted(latest) if name.startswith("reward/")}
         table = Table.grid(padding=(0, 2))
         for label, key in _ROWS.items():

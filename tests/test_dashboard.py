@@ -20,7 +20,7 @@ from agent_gym.examples.dashboard import Dashboard, LiveCurve, curve_of, trend, 
 from agent_gym.trainers import task_dataset  # noqa: E402
 
 LOG = {
-    "reward": 0.5, "reward/answer": 0.4, "reward/format": 0.1, "episode/success": 0.25, "time/rollout": 3.0,
+    "reward": 0.5, "reward/answer": 0.4, "reward/format": 0.1, "episode/success": 0.25, "time/waited": 3.0,
     "time/update": 1.0, "time/sync": 0.5, "rollout/tokens_per_s": 1234.0, "rollout/staleness": 1.0, "step": 3,
 }  # fmt: skip
 EVALUATION = {"eval_success": 0.5, "eval_success_low": 0.3, "eval_success_high": 0.7, "step": 3}

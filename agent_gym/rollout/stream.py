@@ -84,9 +84,10 @@ class Stream:
             self._begin()
 
     def take_times(self) -> tuple[RolloutStats, dict[str, float]]:
-        """Return where the time of playing went since the last call, and shares of all time since then.
+        """Return where the time of playing went since the last call, and how all time since then was used.
 
-        `perf/engine_busy`: the engine had something to sample. `perf/trainer_busy`: nobody waited for episodes.
+        `time/waited` are the seconds in which the caller waited, `perf/engine_busy` the share of the time in which the
+        engine had something to sample, `perf/trainer_busy` that in which the caller did not wait.
         """
         now = time.perf_counter()
         if self._thread is not None:
@@ -95,7 +96,8 @@ class Stream:
         seconds, waited = now - self._looked, self._waited
         self._looked, self._waited = now, 0.0
         busy = stats.wall_seconds - stats.wait_seconds
-        return stats, {"perf/engine_busy": min(1.0, busy / seconds), "perf/trainer_busy": 1 - waited / seconds}
+        shares = {"perf/engine_busy": min(1.0, busy / seconds), "perf/trainer_busy": 1 - waited / seconds}
+        return stats, {"time/waited": waited, **shares}
 
     def _begin(self) -> None:
         if self.background and self._thread is None and not self._paused and self._rollout.unfinished:
