@@ -89,8 +89,11 @@ def count(batches: Any) -> Counter[Any]:
     return Counter(episode for batch in batches for episode in batch)
 
 
-@pytest.mark.parametrize("where", [{}, SERVER], ids=["colocate", "server"])
-@pytest.mark.parametrize("staleness", [1, 3])
+@pytest.mark.parametrize(
+    ("staleness", "where"),
+    [(3, {}), (1, SERVER), *(pytest.param(*more, marks=pytest.mark.slow) for more in [(1, {}), (3, SERVER)])],
+    ids=["3-colocate", "1-server", "1-colocate", "3-server"],
+)
 def test_a_run_trains_on_the_episodes_of_a_synchronous_run(
     tmp_path: Path, staleness: int, where: dict[str, Any]
 ) -> None:
@@ -149,7 +152,7 @@ def ranked(folder: str, where: dict[str, Any]) -> tuple[Any, Any]:
     return run(trainer), weights(trainer.model)
 
 
-@pytest.mark.parametrize("where", [{}, SERVER], ids=["colocate", "server"])
+@pytest.mark.parametrize("where", [pytest.param({}, marks=pytest.mark.slow), SERVER], ids=["colocate", "server"])
 def test_two_ranks_play_groups_of_their_own(tmp_path: Path, where: dict[str, Any]) -> None:
     (seen, one), (seen_other, other) = in_ranks(ranked, 2, str(tmp_path / "two"), where)
     assert distance(one, other) == 0.0

@@ -22,14 +22,14 @@ from agent_gym.trainers.export_model import export_model, find_checkpoint  # noq
 WAYS: dict[str, dict[str, Any]] = {"full": {}, "tied": {"tied": True}, "ppo": {"ppo": True}, "lora": {"lora": True}}
 
 
-def ranked(folder: str, model: dict[bool, str]) -> dict[str, list[dict[str, Any]]]:
+def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Train each way for two steps, then the second step again from the first checkpoint; return both weights."""
     from peft import LoraConfig
 
     shard("fsdp2", Path(folder))
     os.environ["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, way in WAYS.items():
+    for name, way in ((name, WAYS[name]) for name in names):
         options: dict[str, Any] = {"model": model[way.get("tied", False)], "ppo": way.get("ppo", False)}
         options |= {"peft_config": LoraConfig(**LORA)} if way.get("lora") else {}
         found[name] = []
@@ -44,9 +44,12 @@ def ranked(folder: str, model: dict[bool, str]) -> dict[str, list[dict[str, Any]
     return found
 
 
-def test_a_run_goes_on_from_shares_and_an_export_joins_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [["ppo"], pytest.param(["full", "tied", "lora"], marks=pytest.mark.slow)], ids="-".join
+)
+def test_a_run_goes_on_from_shares_and_an_export_joins_them(tmp_path: Path, names: list[str]) -> None:
     models = {tied: model_folder(tied) for tied in (False, True)}
-    found, _ = in_ranks(ranked, 2, str(tmp_path), models)
+    found, _ = in_ranks(ranked, 2, str(tmp_path), models, names)
     for name, (straight, resumed) in found.items():
         assert distance(straight, resumed) < 1e-6, name
         folder = tmp_path / name / "checkpoint-2"
