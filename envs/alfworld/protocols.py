@@ -85,11 +85,7 @@ PROTOCOLS: Mapping[str, HouseProtocol] = {
         fixed={
             "commands": "tool",
             "parser": FirstCallParser(),
-            "system_prompt": (
-                "You are acting in ALFWorld TextWorld. Choose exactly one command from the provided admissible "
-                "commands each turn. You may reason briefly inside <think></think> before acting. Call the env_step "
-                "tool with that exact command. Do not output a final natural-language answer."
-            ),
+            "system_prompt": prompt_file(__file__, "agent-r1-system.txt"),
             "show_admissible": False,
         },
         budgets={"max_turns": 20, "reward_weights": {"success": 1.0}},
@@ -101,10 +97,6 @@ PROTOCOLS: Mapping[str, HouseProtocol] = {
             "3`, `use desklamp 1`. It must exactly match one currently admissible command.",
         ),
         prompt=_agent_r1,
-        refusal=(
-            'Invalid tool call. You must call the `env_step` tool exactly once with JSON arguments like {"command": '
-            '"<one admissible command>"}. Reason: missing env_step tool call\n\nThe environment state did not change. '
-            "Current Observation:\n{}"
-        ),
+        refusal=prompt_file(__file__, "agent-r1-refusal.txt"),
     ),
 }
