@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agent_gym.formats.tags import TagParser
 from agent_gym.formats.verl_agent import Steps, action_of, is_well_formed, past
 from agent_gym.protocols import Protocol, prompt_file
-from agent_gym.tools import HermesParser, ToolCall
+from agent_gym.tools import FirstCallParser, ToolCall
 
 ARGUMENT = "command"
 _IDS = ("AgentR1/ALFWorld-v0",)
@@ -35,13 +35,6 @@ class VerlAgentParser(TagParser):
 
     def parse(self, text: str) -> list[ToolCall]:
         return [ToolCall("action", {ARGUMENT: action_of(text, tail=30)})]
-
-
-class FirstCallParser(HermesParser):
-    """Of several calls the first one counts."""
-
-    def parse(self, text: str) -> list[ToolCall]:
-        return super().parse(text)[:1]
 
 
 def _verl_agent(observation: str, steps: Steps, admissible: Sequence[str]) -> str:
