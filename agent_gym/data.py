@@ -216,7 +216,7 @@ def _load_hub(name: str, columns: tuple[str, ...], config: str | None) -> Splits
     return splits
 
 
-class CompletedRows(Sequence[Row]):
+class CompletedRows(GeneratedRows):
     """Rows of a data set on the hub in another form, each read when it is needed (row_forms.py)."""
 
     def __init__(self, rows: Any, columns: tuple[str, ...], where: str) -> None:
@@ -228,7 +228,5 @@ class CompletedRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
+    def make(self, index: int) -> Row:
         return completed(self.rows[index], self._columns, f"{self._where}, row {index}")

@@ -126,6 +126,17 @@ class HermesParser:
         return f"You may call these tools:\n{listing}\n\nWrite each call as:\n{example}"
 
 
+class FirstCallParser(HermesParser):
+    """Of several calls the first one counts."""
+
+    def __init__(self, stop: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def parse(self, text: str) -> list[ToolCall]:
+        return super().parse(text)[:1]
+
+
 @dataclass(slots=True)
 class ToolResult:
     """The result of one call."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from importlib import resources
@@ -19,29 +20,8 @@ from agent_gym.errors import ConfigError
 from agent_gym.trainers.settings import GROUPS, AgentSettings, CriticSettings, choices
 
 PRESETS = "agent_gym.trainers.accelerate_configs"
-COMMON = {
-    "model_name_or_path": ("PATH", "folder or hub id of the model to train, or smollm2 (agent-gym prepare)"),
-    "output_dir": ("DIR", "where checkpoints, trajectories and the model go; a new folder"),
-    "learning_rate": ("X", "learning rate of the optimizer"),
-    "max_steps": ("N", "optimizer steps; else num_train_epochs counts"),
-    "num_train_epochs": ("X", "passes over the tasks"),
-    "per_device_train_batch_size": ("N", "episodes (sft: demonstrations) per process and micro-step"),
-    "gradient_accumulation_steps": ("N", "micro-steps per optimizer step"),
-    "num_generations": ("N", "episodes per task"),
-    "temperature": ("X", "of the sampling"),
-    "beta": ("X", "factor of the KL term; 0 loads no reference model"),
-    "seed": ("N", "seed of everything"),
-    "eval_strategy": ("WHEN", "no, steps or epoch"),
-    "eval_steps": ("N", "steps between evaluations"),
-    "logging_steps": ("N", "steps between log lines"),
-    "save_steps": ("N", "steps between checkpoints"),
-    "report_to": ("NAME", "tensorboard, wandb, trackio, ... or none"),
-    "resume_from_checkpoint": ("PATH", "a checkpoint, or true for the last one of output_dir"),
-    "gradient_checkpointing": ("BOOL", "compute activations again instead of keeping them; default: on a GPU"),
-    "bf16": ("BOOL", "mixed precision; default: on a GPU"),
-    "use_peft": ("BOOL", "train LoRA adapters (lora_r, lora_alpha, lora_target_modules)"),
-}
-"""The fields of TRL and transformers that every run needs. The others, and their defaults, are in `--help-all`."""
+COMMON = tomllib.loads(resources.files(__package__).joinpath("common.toml").read_text(encoding="utf-8"))
+"""The fields of TRL and transformers that every run needs, each with what stands for a value, and a text."""
 _RL_ONLY = ("num_generations", "temperature", "beta")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agent_gym.formats.tags import TagParser
 from agent_gym.formats.verl_agent import Steps, action_of, is_well_formed, past
 from agent_gym.protocols import Protocol, prompt_file
-from agent_gym.tools import HermesParser, ToolCall
+from agent_gym.tools import FirstCallParser, ToolCall
 
 ARGUMENT = "command"
 _IDS = ("AgentR1/ALFWorld-v0",)
@@ -35,13 +35,6 @@ class VerlAgentParser(TagParser):
 
     def parse(self, text: str) -> list[ToolCall]:
         return [ToolCall("action", {ARGUMENT: action_of(text, tail=30)})]
-
-
-class FirstCallParser(HermesParser):
-    """Of several calls the first one counts."""
-
-    def parse(self, text: str) -> list[ToolCall]:
-        return super().parse(text)[:1]
 
 
 def _verl_agent(observation: str, steps: Steps, admissible: Sequence[str]) -> str:
@@ -85,11 +78,7 @@ PROTOCOLS: Mapping[str, HouseProtocol] = {
         fixed={
             "commands": "tool",
             "parser": FirstCallParser(),
-            "system_prompt": (
-                "You are acting in ALFWorld TextWorld. Choose exactly one command from the provided admissible "
-                "commands each turn. You may reason briefly inside <think></think> before acting. Call the env_step "
-                "tool with that exact command. Do not output a final natural-language answer."
-            ),
+            "system_prompt": prompt_file(__file__, "agent-r1-system.txt"),
             "show_admissible": False,
         },
         budgets={"max_turns": 20, "reward_weights": {"success": 1.0}},
@@ -101,10 +90,6 @@ PROTOCOLS: Mapping[str, HouseProtocol] = {
             "3`, `use desklamp 1`. It must exactly match one currently admissible command.",
         ),
         prompt=_agent_r1,
-        refusal=(
-            'Invalid tool call. You must call the `env_step` tool exactly once with JSON arguments like {"command": '
-            '"<one admissible command>"}. Reason: missing env_step tool call\n\nThe environment state did not change. '
-            "Current Observation:\n{}"
-        ),
+        refusal=prompt_file(__file__, "agent-r1-refusal.txt"),
     ),
 }

@@ -12,7 +12,7 @@ from agent_gym.formats.react import ReActParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import Protocol, prompt_file
 from agent_gym.search import Document
-from agent_gym.tools import HermesParser, ToolCall
+from agent_gym.tools import FirstCallParser, ToolCall
 
 _IDS = ("AgentR1/HotpotQA-v0", "AgentR1/HotpotQA-FullWiki-v0", "AgentR1/MultiHopQA-v0")
 _FORM = {"tools": ("search",), "calls": "hermes", "system_prompt": ""}
@@ -42,15 +42,6 @@ class SearchR1Parser(TagParser):
         if not closed or min(closed, key=starts.__getitem__) == "answer":
             return []
         return super().parse(text[starts["search"] : stops["search"] + len("</search>")])
-
-
-class OneCallParser(HermesParser):
-    """A turn ends with its first call."""
-
-    stop = ("</tool_call>",)
-
-    def parse(self, text: str) -> list[ToolCall]:
-        return super().parse(text)[:1]
 
 
 class NumberedReActParser(ReActParser):
@@ -113,7 +104,7 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
     "agent-r1": SearchProtocol(
         source="Agent-R1 (arXiv:2511.14460v1; AgentR1/Agent-R1, branch legacy of 2025: hotpotqa.py, nous.py)",
         ids=_IDS,
-        fixed={**_FORM, "parser": OneCallParser()},
+        fixed={**_FORM, "parser": FirstCallParser(stop=("</tool_call>",))},
         budgets={
             "max_turns": 5,
             "top_k": 5,

@@ -13,12 +13,10 @@ learning to use a tool within minutes; how well a policy does on GSM8K itself on
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import overload
 
-from agent_gym.data import Row
+from agent_gym.data import GeneratedRows, Row
 
 SPLITS = ("train", "validation", "test")
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
@@ -71,27 +69,18 @@ _FOLLOWING = {
 }
 
 
-class GeneratedProblems(Sequence[Row]):
-    """The first `size` problems of a split, rows of `question` and `answer`, each made when it is needed.
+class GeneratedProblems(GeneratedRows):
+    """The first `size` problems of a split, rows of `question` and `answer`.
 
     `difficulty` is a key of `LADDER`, or None for a mixture of short problems.
     """
 
     def __init__(self, split: str, size: int, difficulty: int | None = None) -> None:
-        self.split, self.size, self.difficulty = split, size, difficulty
+        super().__init__(size)
+        self.split, self.difficulty = split, difficulty
 
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        chosen = range(self.size)[index]
-        if isinstance(chosen, range):
-            return [problem(self.split, one, self.difficulty)[0] for one in chosen]
-        return problem(self.split, chosen, self.difficulty)[0]
+    def make(self, index: int) -> Row:
+        return problem(self.split, index, self.difficulty)[0]
 
 
 def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row, list[str]]:
