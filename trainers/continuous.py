@@ -30,7 +30,8 @@ from agent_gym.rollout import Episode
 if TYPE_CHECKING:
     from agent_gym.trainers.schedule import RolloutScheduler
 
-_KEY = "continuous"  # in the trainer's state, which checkpoints keep
+IN_PLAY = "in_play"
+"""Where the trainer's state, which checkpoints keep, has the groups in play."""
 
 
 class ContinuousRollouts:
@@ -91,7 +92,7 @@ class ContinuousRollouts:
         if not again:
             groups = {"batch": list({episode.spec.group for episode in episodes}), "carried": list(self._in_play)}
             kept = {name: sorted(gather_items(numbers)) for name, numbers in groups.items()}
-            self._trainer.kept[_KEY] = {**self._shape, "rollout": number, "begun": stop, **kept}
+            self._trainer.kept[IN_PLAY] = {**self._shape, "rollout": number, "begun": stop, **kept}
         return episodes
 
     def state(self, number: int) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class ContinuousRollouts:
 
         Raises `ConfigError` if groups are in play that this run would not train on.
         """
-        state = self._trainer.kept.get(_KEY)
+        state = self._trainer.kept.get(IN_PLAY)
         if state is None or state["rollout"] not in (number - 1, number):
             return {"rollout": number - 1, "begun": number * self._share, "batch": [], "carried": []}
         if state | self._shape != state:
