@@ -116,6 +116,12 @@ def test_on_a_shared_card_weights_go_through_files(tmp_path: Path) -> None:
     assert any("weights go through files" in str(warning.message) for warning in caught)
 
 
+def test_no_stage_of_the_doctor_fails(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agent_gym", "doctor", "--output_dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, (tmp_path / "report.md").read_text()
+
+
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
     done = subprocess.run([sys.executable, script, "--quick"], capture_output=True, text=True, timeout=1800)

@@ -124,6 +124,76 @@ def test_activations_of_a_layer_are_those_that_autograd_saves(shape: ModelShape,
 TOKENS = 61  # no width of the models above
 
 
+def tracked_peak(shape: ModelShape, ranks: int, tokens: int) -> int:
+    """Bytes of one rank at the peak of a pass as `trainers/rows.py` runs it, with FSDP2 as accelerate sets it up.
+
+    No rank and no number exists: a fake process group, and tensors that are shapes only. Of the optimizer only what it
+    holds is counted: on a GPU its step is one kernel (`adamw_torch_fused`, the default), which takes nothing more.
+    """
+    from torch import distributed
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from trl.trainer.utils import add_fused_lm_head
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        options = {"mp_policy": mixed, "mesh": distributed.init_device_mesh("cpu", (ranks,))}
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = model_of(shape, dtype=torch.float32)
+            add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()
+            for layer in model.model.layers:
+                fully_shard(layer, **options)
+            if not shape.tied:
+                fully_shard(model.model.embed_tokens, **options)
+            ends = [model.model.norm, *([model.model.embed_tokens] if shape.tied else []), model.lm_head]
+            fully_shard(ends, **options, reshard_after_forward=False)
+            fully_shard(model, **options)
+            optimizer = torch.optim.AdamW(model.parameters())
+            ids = torch.zeros(1, tokens, dtype=torch.long)
+            causal = {"full_attention": None}  # no mask, as with flash attention
+
+            def update() -> None:
+                with torch.autocast("cpu", torch.bfloat16):
+                    output = model(input_ids=ids, attention_mask=causal, shift_labels=ids, fused_lm_head=True)
+                output.log_probs.sum().backward()
+
+            update()
+            optimizer.step()
+            tracker = MemTracker()
+            tracker.track_external(model, optimizer, ids)
+            with tracker:
+                update()  # the second micro-batch of a step: the gradients of the first are there
+    finally:
+        distributed.destroy_process_group()
+    return max(devices["Total"] for devices in tracker.get_tracker_snapshot("peak").values())
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "ranks", "tokens"),
+    [
+        ("Qwen/Qwen2.5-7B", 2, 64, 4096),
+        ("Qwen/Qwen2.5-1.5B", 2, 8, 16384),
+        *(pytest.param(f"Qwen/Qwen2.5-{b}B", None, 64, 8192, marks=pytest.mark.slow) for b in (7, 14, 32)),
+    ],
+)
+def test_the_peak_under_fsdp2_is_what_a_tracker_counts(
+    name: str, layers: int | None, ranks: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = pytest.importorskip("trl.kernels.chunked_logprob")
+    # On a GPU these write into their tile and take no memory of their own; here they would be made of torch's.
+    for kernel in ("_forward_tile", "_backward_tile", "_addmm_fp32"):
+        monkeypatch.setattr(kernels, kernel, lambda *arguments, **options: None)
+    shape = dataclasses.replace(KNOWN[name], layers=layers or KNOWN[name].layers)
+    sizes = plan(shape, ranks, 80 * GIB, episode_tokens=tokens, micro_batch_tokens=tokens, lora_rank=16)
+    [one] = [one for one in sizes if (one.layout, one.config) == ("colocate", "fsdp2")]
+    assert one.training == pytest.approx(tracked_peak(shape, ranks, tokens), rel=0.1)
+
+
 def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
     def planned(gpus: int, gib: int, name: str = "Qwen/Qwen2.5-7B") -> list[Any]:
         return plan(KNOWN[name], gpus, gib * GIB, episode_tokens=4096, micro_batch_tokens=8192, lora_rank=16)
@@ -142,7 +212,7 @@ def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
     assert two.tensor_parallel == 2 and two.engines == 1 and two.cache > 0
     # Full training in fp32 has a residual stream of four bytes.
     full, adapters = planned(1, 80, "Qwen/Qwen2.5-0.5B")
-    assert full.activations == memory.activations(KNOWN["Qwen/Qwen2.5-0.5B"], 8192, 4) > adapters.activations
+    assert full.activations == memory.activations(KNOWN["Qwen/Qwen2.5-0.5B"], 8192, "single", 4) > adapters.activations
     with pytest.raises(ConfigError, match="qwen3_moe"):
         ModelShape.from_config({"model_type": "qwen3_moe"})
 

@@ -1,4 +1,4 @@
-"""Weights in shares over processes (FSDP2, ZeRO): what the engine is given is what one process would have.
+"""Layouts over two processes (DDP, FSDP2, ZeRO): what they train, save and resume is what one process would have.
 
 Compared are the weights themselves. Logprobs would not do: an adapter that is left out changes them by less than the
 rounding of an engine, as long as learning rates are small. DeepSpeed is an extra (pip install 'agent-gym[deepspeed]'),
@@ -7,13 +7,11 @@ and compiles a small extension on first use.
 
 from __future__ import annotations
 
+import functools
 import itertools
-import json
-import os
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,17 +22,11 @@ pytest.importorskip("peft")
 from trainer_tools import RandomPolicy, distance, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from agent_gym.doctor.ranks import shard  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 
-ZERO = {
-    "zero_allow_untested_optimizer": True,
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "train_batch_size": "auto",
-    "gradient_clipping": "auto",
-}
-RUN: dict[str, Any] = {"max_steps": 2, "learning_rate": 2e-4, "adam_epsilon": 1e-5, "optim": "adamw_torch"}
+RUN: dict[str, Any] = {"learning_rate": 2e-4, "adam_epsilon": 1e-5, "optim": "adamw_torch"}
 RUN["max_grad_norm"] = 0.0  # DeepSpeed clips policy and critic as one, the plain trainer each by itself
 LORA = {"r": 4, "lora_alpha": 64, "target_modules": ["q_proj", "down_proj"]}
 
@@ -48,60 +40,47 @@ class Recorder(RandomPolicy):
         self.weights = {name: weight.detach().float().numpy().copy() for name, weight in named}
 
 
-def shard(kind: str, folder: Path, precision: str = "no") -> dict[str, Any]:
-    """Prepare this rank for a way of sharding, as `accelerate launch` would, and return the settings it needs."""
-    if kind == "ddp":
-        return {}
-    if kind == "fsdp2":
-        from accelerate.state import PartialState
-        from accelerate.utils import DistributedType
+class Way(NamedTuple):
+    """What is trained and how it ends; in each layout the same."""
 
-        # accelerate shards on GPUs only, by this name; nothing further down asks for a GPU.
-        start = PartialState.__init__
+    lora: bool
+    tied: bool
+    critic: bool
+    resumed: bool  # or saved as a model
 
-        def init(self: Any, cpu: bool = False, **kwargs: Any) -> None:
-            start(self, cpu, **kwargs)
-            if self._shared_state.get("distributed_type") == DistributedType.MULTI_CPU:
-                self.distributed_type = DistributedType.MULTI_GPU
-
-        PartialState.__init__ = init
-        os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-        os.environ |= {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
-        os.environ |= {"ACCELERATE_MIXED_PRECISION": precision}
-        return {}
-    os.environ.pop("ACCELERATE_USE_CPU", None)  # or accelerate takes its own way of running on CPUs
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ["LOCAL_SIZE"] = os.environ["WORLD_SIZE"]
-    stage: dict[str, Any] = {"stage": int(kind[-1])}
-    if kind == "zero3":
-        # DeepSpeed leaves small weights whole. Those of a real model are not small.
-        stage["stage3_param_persistence_threshold"] = 0
-        # As TrainingArguments do on GPUs: the model is made in shares before accelerate gets to it.
-        import_module("deepspeed").init_distributed(dist_backend="gloo")
-    config = folder / f"{kind}{os.environ['RANK']}.json"
-    config.write_text(json.dumps({**ZERO, "zero_optimization": stage}))
-    return {"deepspeed": str(config)}
+    @property
+    def name(self) -> str:
+        return "-".join(
+            [
+                "lora" if self.lora else "full", "tied" if self.tied else "untied", "ppo" if self.critic else "grpo",
+                "resume" if self.resumed else "save",
+            ]
+        )  # fmt: skip
 
 
-def run_rank(folder: str, kind: str, model: str, lora: bool) -> Any:
-    """Train in shares; return what the engine is given afterwards."""
-    kind, _, critic = kind.partition(" ")
-    return given(folder, model, lora, bool(critic), kind in ("fsdp2", "zero3"), batch=8, **shard(kind, Path(folder)))
+def ways(every: bool) -> list[Way]:
+    """Return all 16, or 5 of them in which each pair of choices occurs (a covering array of strength 2)."""
+    choices = itertools.product((False, True), repeat=4)
+    return [Way(*way) for way in choices if every or sum(way) in (0, 3)]
 
 
-def given(
-    folder: str, model: str, lora: bool, critic: bool, sharded: bool, batch: int, **options: Any
-) -> dict[str, Any]:
+def given(folder: str, model: str, way: Way, *, sharded: bool, batch: int, **options: Any) -> dict[str, Any]:
+    """Train two steps, in one go or with a new trainer for the second, and return what the engine is given then."""
     from peft import LoraConfig
 
-    policy = Recorder()
-    options |= {"peft_config": LoraConfig(**LORA)} if lora else {}
-    options |= {"ppo": True, "critic_learning_rate": 2e-4, "lam": 0.9} if critic else {}
+    options |= {"peft_config": LoraConfig(**LORA)} if way.lora else {}
+    options |= {"ppo": True, "critic_learning_rate": 2e-4, "lam": 0.9} if way.critic else {}
     options |= {"model": model, "processing_class": AutoTokenizer.from_pretrained(model)}
-    trainer = make_trainer(folder, policy=policy, per_device_train_batch_size=batch, **RUN, **options)
-    trainer.train()
+    options |= {"per_device_train_batch_size": batch, **RUN}
+    if way.resumed:
+        make_trainer(folder, max_steps=1, save_strategy="steps", save_steps=1, **options).train()
+    policy = Recorder()
+    trainer = make_trainer(folder, policy=policy, max_steps=2, **options)
+    trainer.train(resume_from_checkpoint=True if way.resumed else None)
     assert is_sharded(trainer.model) == sharded
     policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+    if not way.resumed:
+        trainer.save_model(f"{folder}/saved")
     return policy.weights
 
 
@@ -109,32 +88,67 @@ def is_sharded(model: Any) -> bool:
     return all(hasattr(weight, "ds_id") or hasattr(weight, "full_tensor") for weight in model.parameters())
 
 
+def stored(folder: str, model: str, way: Way) -> dict[str, Any]:
+    """Read the weights of a folder as whoever uses it next."""
+    saved: Any = AutoModelForCausalLM.from_pretrained(model if way.lora else folder, dtype=torch.float32)
+    if way.lora:
+        from peft import PeftModel
+
+        saved = PeftModel.from_pretrained(saved, folder)
+    return {name: weight.detach().numpy() for name, weight in named_weights(saved)}
+
+
+def run_rank(folder: str, kind: str, all_ways: list[Way], models: dict[bool, str]) -> dict[str, Any]:
+    """Go all ways in one process, since to start it takes longer than to train."""
+    options = shard(kind, Path(folder), on_cpu=True)
+    return {
+        way.name: given(
+            f"{folder}/{way.name}", models[way.tied], way, sharded=kind in ("fsdp2", "zero3"), batch=8, **options
+        )
+        for way in all_ways
+    }
+
+
+@functools.cache
+def alone(folder: Path, way: Way, model: str) -> dict[str, Any]:
+    """Train in one process, in one go."""
+    start = dict(named_weights(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)))
+    one = given(f"{folder}/{way.name}", model, way._replace(resumed=False), sharded=False, batch=16)
+    assert distance(one, {name: weight.numpy() for name, weight in start.items()}) > 1e-4
+    return one
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("alone")
+
+
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
 
 
-def way(kind: str, lora: bool, tied: bool) -> Any:
-    marks = [needs_deepspeed] if kind.startswith("zero") else []
-    marks += [] if (kind, lora, tied) == ("fsdp2", True, False) else [pytest.mark.slow]
-    return pytest.param(kind, lora, tied, marks=marks)
-
-
-WAYS = itertools.product(("ddp", "fsdp2", "zero2", "zero3"), (True, False), (True, False))
-
-
-@pytest.mark.parametrize(("kind", "lora", "tied"), [*(way(*one) for one in WAYS), way("zero2 critic", False, True)])
-def test_the_engine_is_given_what_one_process_would_give_it(tmp_path: Path, kind: str, lora: bool, tied: bool) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["pairs", "all"])
+@pytest.mark.parametrize(
+    "kind", ["ddp", "fsdp2", *(pytest.param(kind, marks=needs_deepspeed) for kind in ("zero2", "zero3"))]
+)
+def test_a_layout_trains_saves_and_resumes_what_one_process_does(
+    tmp_path: Path, apart: Path, kind: str, every: bool
+) -> None:
     # Made here: with ZeRO-3, every model that a rank makes is in shares.
-    folder = model_folder(tied=tied)
-    start = dict(named_weights(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)))
-    one = given(str(tmp_path / "one"), folder, lora, "critic" in kind, False, batch=16)
-    assert distance(one, {name: weight.numpy() for name, weight in start.items()}) > 1e-4
-    for other in in_ranks(run_rank, 2, str(tmp_path), kind, folder, lora):
-        assert distance(one, other) <= 1e-6
+    models = {tied: model_folder(tied=tied) for tied in (False, True)}
+    wrong = []
+    for rank, found in enumerate(in_ranks(run_rank, 2, str(tmp_path), kind, ways(every), models, timeout_s=1200)):
+        for way in ways(every):
+            one = alone(apart, way, models[way.tied])
+            off = {"trained": distance(one, found[way.name])}
+            if not way.resumed:
+                off["saved"] = distance(one, stored(f"{tmp_path}/{way.name}/saved", models[way.tied], way))
+            wrong += [(way.name, rank, what, far) for what, far in off.items() if not far <= 1e-6]
+    assert not wrong, wrong
 
 
 def precise(folder: str, model: str) -> Any:
     """Score rows and run a micro-step under bf16; return types and what is held between passes."""
-    shard("fsdp2", Path(folder), "bf16")
+    shard("fsdp2", Path(folder), on_cpu=True, precision="bf16")
     with pytest.raises(ConfigError, match="the model is in shares .*--use_vllm true"):
         make_trainer(folder, model=model, policy=None, use_vllm=False)
     trainer = make_trainer(

@@ -34,6 +34,7 @@ COMMANDS = {
     "grpo": ("launch:grpo", "train a model by reinforcement learning that compares episodes (GRPO)"),
     "ppo": ("launch:ppo", "train a model by reinforcement learning with a critic (PPO)"),
     "plan": ("prepare:plan", "estimate the memory of a training run, and which layout fits"),
+    "doctor": ("doctor:doctor", "try all parts of a training run on this machine, and report"),
     "prepare": ("prepare:prepare", "make a data set or a model ready: fetch, check, convert, index"),
     "serve": ("serve:serve", "serve a search engine or a sandbox that many trainers share"),
     "export": ("export:export", "write a trained model, trajectories or tasks for others"),

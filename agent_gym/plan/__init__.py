@@ -47,9 +47,8 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
     - autocast: bf16 copies of fp32 weights, 2 bytes each, for as long as a forward pass runs (`torch.autocast` caches);
     - DDP with several processes: buckets as large as the gradients (`gradient_as_bucket_view=False`);
     - ZeRO-2: two buckets; ZeRO-3: the parameters that are gathered at the moment;
-    - FSDP2: two layers (the one that computes and the next), embedding and head, gathered in bf16. Gradients are shared
-      out in every pass (`trainers/rows.py`): those of two layers are whole for a moment, in bf16 and in fp32 for the
-      sum, and those of embedding and head in bf16 until the pass ends.
+    - FSDP2: two layers (the one that computes and the next), gathered in bf16. What else is whole for a moment stands
+      with the phase of a pass in which it is, see `activations` and `head`.
 
     With LoRA the base is loaded in bf16 and has neither gradients nor optimizer state.
 
@@ -66,10 +65,8 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
     if sharding == "zero3":
         weights = (2 * (p + t) if lora_rank else 2 * p) / n + 2 * min(p, LIVE_PARAMETERS)
         return TrainingState(weights, 2 * t / n, 12 * t / n)
-    ends = shape.embedding * (1 if shape.tied else 2)  # fsdp2
-    shares = (2 * p + 4 * t if lora_rank else 4 * p) / n
-    whole = min(6 * t, 6 * 2 * shape.layer + 2 * ends)
-    return TrainingState(shares + 2 * (2 * shape.layer + ends), 4 * t / n + whole, 8 * t / n)
+    shares = (2 * p + 4 * t if lora_rank else 4 * p) / n  # fsdp2
+    return TrainingState(shares + 2 * 2 * shape.layer, 4 * t / n, 8 * t / n)
 
 
 def layer_activations(shape: ModelShape, residual: int = 2) -> int:
@@ -88,23 +85,37 @@ def layer_activations(shape: ModelShape, residual: int = 2) -> int:
     return norms + inputs + attention + head_norms + 4 * 2 * shape.mlp
 
 
-def activations(shape: ModelShape, tokens: int, residual: int = 2) -> int:
-    """Bytes of activations at the peak of a pass with gradient checkpointing.
+def layer_inputs(shape: ModelShape, tokens: int, residual: int = 2) -> int:
+    """Bytes that gradient checkpointing keeps: the input of each layer (arXiv:2205.05198, section 5)."""
+    return tokens * shape.layers * residual * shape.hidden
 
-    Each layer keeps its input only (arXiv:2205.05198, section 5: full recomputation), and the layer whose backward pass
-    runs has all of its own, with gradients of the MLP's three widest. `tokens` counts the padding of the micro-batch.
+
+def activations(shape: ModelShape, tokens: int, sharding: str, residual: int = 2) -> int:
+    """Bytes while the backward pass of a layer runs, besides the state.
+
+    The layer has all of its activations, with gradients of two of the MLP's widest. `tokens` counts the padding of the
+    micro-batch. Under FSDP2 the layer's gradient is whole in bf16, and that of the head in fp32, on its way to its
+    shares: it is let go of when the next one leaves (torch 2.13, `_fsdp_param_group.py`).
     """
-    inputs = shape.layers * residual * shape.hidden
-    return tokens * (inputs + layer_activations(shape, residual) + 3 * 2 * shape.mlp)
+    whole = 2 * shape.layer + 4 * shape.embedding if sharding == "fsdp2" else 0
+    return (
+        layer_inputs(shape, tokens, residual)
+        + tokens * (layer_activations(shape, residual) + 2 * 2 * shape.mlp)
+        + whole
+    )
 
 
-def head(shape: ModelShape, tokens: int, trained: bool = True) -> int:
-    """Bytes at the head: a tile of logits, and in fp32 the gradients of the hidden states and, if trained, of the head.
+def head(shape: ModelShape, tokens: int, sharding: str, residual: int = 2, *, trained: bool = True) -> int:
+    """Bytes while the backward pass of the head runs, besides the state.
 
-    TRL never has the logits of all tokens at once: without its tiles they would take 4 bytes x tokens x vocabulary.
+    A tile of logits, and in fp32 the gradients of the hidden states and, if trained, of the head. TRL never has the
+    logits of all tokens at once: without its tiles they would take 4 bytes x tokens x vocabulary. Under FSDP2 the head
+    is gathered in bf16, and its gradient is whole in bf16, too.
     """
     tile = 2 * min(tokens, HEAD_TILE[0]) * min(shape.vocab, HEAD_TILE[1])
-    return tile + 4 * tokens * shape.hidden + (4 * shape.embedding if trained else 0)
+    gradients = 4 * tokens * shape.hidden + (4 * shape.embedding if trained else 0)
+    whole = 2 * 2 * shape.embedding if sharding == "fsdp2" else 0
+    return layer_inputs(shape, tokens, residual) + tile + gradients + whole
 
 
 def cache_per_token(shape: ModelShape) -> int:
@@ -123,8 +134,8 @@ class Estimate:
     servers: int  # GPUs that only sample
     tensor_parallel: int  # GPUs over which one server spreads the model
     state: TrainingState  # of a training GPU
-    activations: int  # at the peak of a forward and backward pass
-    head: int  # logits and the head's gradients
+    activations: int  # while the backward pass is in a layer
+    head: int  # while it is in the head
     engine: float  # the engine's weights and what it needs besides the cache, on a sampling GPU
     cache: float  # room for the key/value cache on a sampling GPU; negative where there is none
     cache_tokens: int  # that the caches of all engines hold
@@ -134,7 +145,7 @@ class Estimate:
     @property
     def training(self) -> float:
         """Bytes of a training GPU at the peak of an update, while a colocated engine sleeps."""
-        return self.state.total + self.activations + self.head
+        return self.state.total + max(self.activations, self.head)
 
     @property
     def obstacle(self) -> str | None:
@@ -196,8 +207,8 @@ def plan(
                 servers=servers,
                 tensor_parallel=tensor_parallel,
                 state=state,
-                activations=activations(shape, tokens, residual),
-                head=head(shape, tokens, trained=not rank),
+                activations=activations(shape, tokens, config, residual),
+                head=head(shape, tokens, config, residual, trained=not rank),
                 engine=engine,
                 cache=cache,
                 cache_tokens=cache_tokens,

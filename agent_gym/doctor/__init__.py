@@ -1,0 +1,107 @@
+"""Whether this machine can train: each part of a run is tried on random weights, and measured. `agent-gym doctor`.
+
+    __init__.py   each stage in a process of its own, and the report
+    stages.py     what the stages do
+    ranks.py      training on random weights, in one process or in several
+
+What is tried is the code of a real run: trainer, engine, server, launcher. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agent_gym.errors import require
+
+STAGES = ("machine", "engine", "sleep", "ddp", "zero2", "zero3", "fsdp2", "server", "kill", "speed", "memory")
+LIMIT_S = 600.0  # for each; most take one minute, and more where others use the machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all stages know."""
+
+    gpus: Sequence[str]  # as CUDA_VISIBLE_DEVICES names them; none: everything on the CPU, with tiny shapes
+    folder: str  # for models, logs and results
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return len(self.gpus) or 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of a stage."""
+
+    stage: str
+    status: str  # ok, failed or skipped
+    seconds: float
+    numbers: Mapping[str, Any]
+    why: str = ""
+
+    @property
+    def line(self) -> str:
+        """Why it failed or was skipped, and what was measured; tables are left out."""
+        shown = [f"{name} {value}" for name, value in self.numbers.items() if "\n" not in str(value)]
+        return "; ".join([self.why, *shown] if self.why else shown)
+
+
+class SkippedStage(Exception):
+    """Raised by a stage that cannot be tried here; the text gives the reason."""
+
+
+def run_stage(setting: Setting, stage: str) -> Result:
+    """Try one stage in a process of its own; all that it has started is gone afterwards."""
+    answer, log = Path(setting.folder, f"{stage}.json"), Path(setting.folder, f"{stage}.log")
+    answer.unlink(missing_ok=True)
+    words = [sys.executable, "-m", "agent_gym.doctor.stages", stage, json.dumps(dataclasses.asdict(setting))]
+    began, why = time.perf_counter(), ""
+    with log.open("wb") as file:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        try:
+            process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            why = f"not done within {LIMIT_S:g} s"
+        finally:
+            end(process)
+    seconds = round(time.perf_counter() - began, 1)
+    if answer.is_file() and not why:
+        return Result(stage, seconds=seconds, **json.loads(answer.read_text(encoding="utf-8")))
+    return Result(stage, "failed", seconds, {}, why or f"its process ended with {process.returncode}")
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill a process and all below it, those in sessions of their own included."""
+    psutil: Any = require("psutil", "train")
+    with suppress(psutil.NoSuchProcess):
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.kill()
+    process.wait()
+
+
+def write_report(setting: Setting, results: Sequence[Result]) -> None:
+    """Write report.md, to paste into an issue, and report.json."""
+    text = [f"# agent-gym doctor: {f'{len(setting.gpus)} GPUs' if setting.gpus else 'a CPU, tiny shapes'}", ""]
+    text += ["| stage | | seconds | |", "|---|---|---|---|"]
+    text += [f"| {r.stage} | {r.status} | {r.seconds} | {r.line.replace('|', '/')} |" for r in results]
+    for result in results:
+        blocks = {name: str(value) for name, value in result.numbers.items() if "\n" in str(value)}
+        if result.status == "failed":
+            log = Path(setting.folder, f"{result.stage}.log").read_text(encoding="utf-8", errors="replace")
+            blocks["the end of its log"] = "\n".join(log.splitlines()[-30:])
+        for name, block in blocks.items():
+            text += ["", f"{result.stage}, {name}:", "", "```", block.rstrip(), "```"]
+    Path(setting.folder, "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    content = {"gpus": len(setting.gpus), "stages": [dataclasses.asdict(result) for result in results]}
+    Path(setting.folder, "report.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

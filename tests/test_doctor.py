@@ -1,0 +1,95 @@
+"""`agent-gym doctor --cpu`, as a user calls it: real engines, servers and ranks with tiny random models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_tools import complaint
+
+pytest.importorskip("trl")
+pytest.importorskip("psutil")
+torch = pytest.importorskip("torch")
+
+from agent_gym import doctor  # noqa: E402
+
+
+def examined(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run the command; return its process, and the stages of its report by name."""
+    command = [sys.executable, "-m", "agent_gym", "doctor", "--cpu", "--output_dir", str(folder), *words]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, env=environment)
+    stages = json.loads((folder / "report.json").read_text())["stages"]
+    return done, {stage["stage"]: stage for stage in stages}
+
+
+@pytest.mark.vllm
+def test_it_compares_engine_and_layout_and_reports(tmp_path: Path) -> None:
+    done, found = examined(tmp_path, "--only", "memory,fsdp2,engine,machine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(found) == ["machine", "engine", "fsdp2", "memory"], "in the order of the stages"
+    assert found["machine"]["numbers"]["torch"] == torch.__version__
+    engine, fsdp2 = found["engine"]["numbers"], found["fsdp2"]["numbers"]
+    assert 0 < engine["lora_logprobs_off"] < 1e-4 and engine["lora_weights_moved"] > 1e-3
+    assert 0 < fsdp2["full_off"] < 0.01 and 0 < fsdp2["lora_off"] < 0.01
+    assert found["memory"]["status"] == "skipped" and "no GPU" in found["memory"]["why"]
+    page = (tmp_path / "report.md").read_text()
+    assert all(f"| {stage} | {one['status']} |" in page for stage, one in found.items())
+    assert done.stdout.startswith("machine  ok") and "nothing failed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_all_stages_run_without_a_gpu(tmp_path: Path) -> None:
+    done, found = examined(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert tuple(found) == doctor.STAGES
+    assert {"zero2", "zero3", "memory"} >= {name for name, one in found.items() if one["status"] == "skipped"}
+    assert found["kill"]["numbers"]["server_s"] < 60 and found["kill"]["numbers"]["rank_s"] < 60
+    assert (
+        found["server"]["numbers"]["broadcast_gb_per_s"] > 0 and found["speed"]["numbers"]["rollout_tokens_per_s"] > 0
+    )
+
+
+def test_what_fails_hangs_or_dies_is_reported_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = doctor.Setting([], str(tmp_path))
+    stages = tmp_path / "agent_gym_doctor_stages.py"
+    stages.write_text(
+        "import os, subprocess, sys, time\n"
+        "if sys.argv[1] == 'engine':\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "    print(child.pid, flush=True)\n"
+        "    time.sleep(600)\n"
+        "print('killed for want of memory', flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    run = subprocess.Popen
+
+    def instead(words: list[str], **options: Any) -> Any:
+        return run([sys.executable, str(stages), *words[3:]], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", instead)
+    monkeypatch.setattr(doctor, "LIMIT_S", 3.0)
+    results = [doctor.run_stage(setting, stage) for stage in ("engine", "sleep")]
+    assert [result.status for result in results] == ["failed", "failed"]
+    assert results[0].why == "not done within 3 s" and results[1].why == "its process ended with -9"
+    child = int((tmp_path / "engine.log").read_text())
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
+    doctor.write_report(setting, results)
+    assert "killed for want of memory" in (tmp_path / "report.md").read_text(), "the end of its log"
+
+
+def test_it_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "torch sees 0 GPUs here" in (text := complaint(capsys, "doctor")) and "--cpu" in text
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert "--gpus is 4, and torch sees 2 GPUs" in complaint(capsys, "doctor", "--gpus", "4")
+    assert "--cpu tries no GPU, and --gpus is 1" in complaint(capsys, "doctor", "--cpu", "--gpus", "1")
+    assert "no stage 'engin'; did you mean engine" in complaint(capsys, "doctor", "--cpu", "--only", "engin")
