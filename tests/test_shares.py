@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ pytest.importorskip("trl")
 pytest.importorskip("peft")
 
 from safetensors.torch import load_file  # noqa: E402
-from test_sharding import LORA, Recorder, shard  # noqa: E402
+from test_sharding import LORA, Recorder  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from agent_gym.doctor.ranks import shard  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 from agent_gym.trainers.export_model import export_model, find_checkpoint  # noqa: E402
 
@@ -26,8 +26,7 @@ def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, l
     """Train each way for two steps, then the second step again from the first checkpoint; return both weights."""
     from peft import LoraConfig
 
-    shard("fsdp2", Path(folder))
-    os.environ["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
+    shard("fsdp2", Path(folder), on_cpu=True)
     found: dict[str, list[dict[str, Any]]] = {}
     for name, way in ((name, WAYS[name]) for name in names):
         options: dict[str, Any] = {"model": model[way.get("tied", False)], "ppo": way.get("ppo", False)}

@@ -149,7 +149,7 @@ def shard(kind: str, folder: Path, *, on_cpu: bool, precision: str = "no") -> di
         if on_cpu:
             _let_cpus_shard()
         os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-        os.environ |= {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
+        os.environ |= {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT"}
         os.environ |= {"ACCELERATE_MIXED_PRECISION": precision}
     if not kind.startswith("zero"):
         return {}
