@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("trl")
-pytest.importorskip("peft")
 
 from safetensors.torch import load_file  # noqa: E402
-from test_sharding import LORA, Recorder  # noqa: E402
+from test_sharding import Recorder  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
@@ -19,18 +18,15 @@ from agent_gym.doctor.ranks import shard  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 from agent_gym.trainers.export_model import export_model, find_checkpoint  # noqa: E402
 
-WAYS: dict[str, dict[str, Any]] = {"full": {}, "tied": {"tied": True}, "ppo": {"ppo": True}, "lora": {"lora": True}}
+WAYS: dict[str, dict[str, Any]] = {"full": {}, "tied": {"tied": True}, "ppo": {"ppo": True}}
 
 
 def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Train each way for two steps, then the second step again from the first checkpoint; return both weights."""
-    from peft import LoraConfig
-
     shard("fsdp2", Path(folder), on_cpu=True)
     found: dict[str, list[dict[str, Any]]] = {}
     for name, way in ((name, WAYS[name]) for name in names):
         options: dict[str, Any] = {"model": model[way.get("tied", False)], "ppo": way.get("ppo", False)}
-        options |= {"peft_config": LoraConfig(**LORA)} if way.get("lora") else {}
         found[name] = []
         for resume in (None, f"{folder}/{name}/checkpoint-1"):
             policy = Recorder()
@@ -43,9 +39,7 @@ def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, l
     return found
 
 
-@pytest.mark.parametrize(
-    "names", [["ppo"], pytest.param(["full", "tied", "lora"], marks=pytest.mark.slow)], ids="-".join
-)
+@pytest.mark.parametrize("names", [["ppo"], pytest.param(["full", "tied"], marks=pytest.mark.slow)], ids="-".join)
 def test_a_run_goes_on_from_shares_and_an_export_joins_them(tmp_path: Path, names: list[str]) -> None:
     models = {tied: model_folder(tied) for tied in (False, True)}
     found, _ = in_ranks(ranked, 2, str(tmp_path), models, names)
@@ -53,10 +47,9 @@ def test_a_run_goes_on_from_shares_and_an_export_joins_them(tmp_path: Path, name
         assert distance(straight, resumed) < 1e-6, name
         folder = tmp_path / name / "checkpoint-2"
         assert not list(folder.glob("*.safetensors")) and len(list(folder.glob("pytorch_model_fsdp_0/*.distcp"))) == 2
-        lora = name == "lora"
-        out = export_model(find_checkpoint(folder), tmp_path / f"{name}-out", merge_adapter=lora, critic=name == "ppo")
+        out = export_model(find_checkpoint(folder), tmp_path / f"{name}-out", critic=name == "ppo")
         AutoTokenizer.from_pretrained(out)
-        for made in (out, *([] if lora else [tmp_path / name / "end"])):
+        for made in (out, tmp_path / name / "end"):
             model = AutoModelForCausalLM.from_pretrained(made, dtype="float32")
             stored = {key: weight.detach().numpy() for key, weight in named_weights(model)}
             assert distance(stored, straight) < 1e-6, (name, made)

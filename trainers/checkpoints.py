@@ -4,9 +4,9 @@ A run can end while it writes one: killed, out of time, the disk full. transform
 start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished/checkpoint-N`, and
 the folder gets its name when all processes have written their part: a rename happens or it does not.
 
-With FSDP2 each process writes its own share of weights and optimizer (torch's distributed checkpoints), so that nothing
-is gathered and no process waits for one that writes everything. `agent-gym export model` joins the shares. The model
-that is saved at the end is whole.
+With FSDP2 each process writes its own share of weights and optimizer (torch's distributed checkpoints; adapters are
+written whole), so that nothing is gathered and no process waits for one that writes everything. `agent-gym export
+model` joins the shares. The model that is saved at the end is whole.
 
 Each folder that a trainer saves gets `agent_gym.json`, from which `agent-gym export model` writes a model card. It
 holds what decided the training: no paths of the machine, no tokens.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
@@ -56,6 +57,11 @@ class WholeCheckpoints(Trainer):
         """Train; raises `ConfigError` if the folder has another run, `RolloutError` if a process is lost."""
         if not args and not kwargs.get("resume_from_checkpoint") and not self.state.global_step:
             refuse_used(self.args.output_dir, marks=(f"{PREFIX_CHECKPOINT_DIR}-*",))
+        if self.is_fsdp_enabled and is_peft_model(self.model):
+            # Adapters are small, and of a model with them transformers writes no share but theirs: the critic has none.
+            plugin = self.accelerator.state.fsdp_plugin
+            plugin.state_dict_config = plugin.optim_state_dict_config = None
+            plugin.set_state_dict_type("FULL_STATE_DICT")
         try:
             return super().train(*args, **kwargs)
         except RuntimeError as error:
@@ -82,7 +88,7 @@ class WholeCheckpoints(Trainer):
             return
         if self.args.should_save:
             model = self.accelerator.unwrap_model(self.model)
-            parts = [model.config, self.processing_class, *getattr(model, "peft_config", {}).values()]
+            parts: tuple[Any, ...] = (model.config, self.processing_class)
             for part in parts:
                 part.save_pretrained(folder)
             write_provenance(self, folder)

@@ -62,11 +62,10 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
         raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
     for place in (folder, Path(get_last_checkpoint(str(folder)) or folder)):
         adapter = place / "adapter_config.json"
-        shares = (place / _SHARES).is_dir()
-        if adapter.is_file() and (shares or (place / "adapter_model.safetensors").is_file()):
+        if adapter.is_file() and (place / "adapter_model.safetensors").is_file():
             return Checkpoint(place, str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]))
-        whole = shares or any(place.glob("model*.safetensors"))
-        if not adapter.is_file() and (place / "config.json").is_file() and whole:
+        weights = (place / _SHARES).is_dir() or any(place.glob("model*.safetensors"))
+        if not adapter.is_file() and (place / "config.json").is_file() and weights:
             return Checkpoint(place, None)
     raise ConfigError(
         f"{place} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that DeepSpeed "
@@ -119,15 +118,12 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
 
 
 def _join_shares(checkpoint: Checkpoint, out: Path) -> None:
-    """Write a folder as a checkpoint in one piece has it: model or adapter, critic, tokenizer, configuration."""
+    """Write a folder as a checkpoint in one piece has it: model, critic, tokenizer, configuration."""
     for path in checkpoint.folder.iterdir():
         if path.is_file():
             shutil.copy2(path, out)
     merge_fsdp_weights(str(checkpoint.folder / _SHARES), str(out))
     joined = out / SAFE_WEIGHTS_NAME
-    if checkpoint.base is not None:
-        joined.rename(out / "adapter_model.safetensors")
-        return
     state = load_file(joined)
     joined.unlink()
     critic = {name.removeprefix(PREFIX): state.pop(name) for name in list(state) if name.startswith(PREFIX)}
