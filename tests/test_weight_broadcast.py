@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import socket
@@ -14,12 +15,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
-from agent_gym.policies.vllm import broadcast, weights  # noqa: E402
+from agent_gym.policies.vllm import weights  # noqa: E402
 from agent_gym.policies.vllm.broadcast import Channel, open_store, own_address, reach_store  # noqa: E402
-from agent_gym.policies.vllm.weights import WeightSender  # noqa: E402
+from agent_gym.policies.vllm.weights import WeightSender, pack, unpack  # noqa: E402
 
 WEIGHTS = {
-    "bytes": torch.arange(3, dtype=torch.uint8),  # the next begins at an odd byte
+    "bytes": torch.arange(3, dtype=torch.uint8),  # the next may not begin right behind it
     "half": torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).bfloat16(),
     "number": torch.tensor(2.5),
     "turned": torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).T,
@@ -27,27 +28,26 @@ WEIGHTS = {
 }
 
 
-def receiver(port: int, rank: int, size: int, dies: bool, received: Any) -> None:
+def receiver(port: int, rank: int, size: int, sizes: list[int], dies: bool, received: Any) -> None:
     channel = Channel(reach_store("127.0.0.1", port), rank, size, "gloo")
-    for _ in range(2):
-        weights = {}
-        for name, weight in channel.receive():
-            weights[name] = (weight.dtype, weight.tolist())
-            if dies and len(weights) == 2:
-                os._exit(1)
-        received.put((rank, weights))
+    for length in sizes:
+        bucket = torch.zeros(length, dtype=torch.uint8)
+        channel.broadcast(bucket)
+        if dies:
+            os._exit(1)
+        received.put((rank, bucket.tolist()))
 
 
 @pytest.fixture
-def group() -> Iterator[Callable[[int, bool], tuple[Channel, Any]]]:
+def group() -> Iterator[Callable[..., tuple[Channel, Any]]]:
     """Start receivers; return the sender's end, and the queue of what has come."""
     context = multiprocessing.get_context("fork")
     started = []
 
-    def start(receivers: int, dies: bool = False) -> tuple[Channel, Any]:
+    def start(receivers: int, sizes: list[int], dies: bool = False) -> tuple[Channel, Any]:
         store, received = open_store("127.0.0.1"), context.Queue()
         for rank in range(1, receivers + 1):
-            process = context.Process(target=receiver, args=(store.port, rank, receivers + 1, dies, received))
+            process = context.Process(target=receiver, args=(store.port, rank, receivers + 1, sizes, dies, received))
             process.start()
             started.append(process)
         return Channel(store, 0, receivers + 1, "gloo"), received
@@ -58,15 +58,13 @@ def group() -> Iterator[Callable[[int, bool], tuple[Channel, Any]]]:
         process.join()
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
-def test_weights_arrive_bit_for_bit(group: Any, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "_BUCKET_BYTES", bucket_bytes)
-    channel, received = group(2)
-    expected = {name: (weight.dtype, weight.tolist()) for name, weight in WEIGHTS.items()}
-    channel.send(WEIGHTS.items())
-    assert sorted(received.get(timeout=60) for _ in range(2)) == [(1, expected), (2, expected)]
-    channel.send({"one": torch.ones(1)}.items())
-    assert received.get(timeout=60)[1] == {"one": (torch.float32, [1.0])}
+def test_bytes_arrive_at_all_members(group: Any) -> None:
+    buckets = [torch.arange(200, dtype=torch.uint8), torch.full((1,), 7, dtype=torch.uint8)]
+    channel, received = group(2, [200, 1])
+    for bucket in buckets:
+        channel.broadcast(bucket)
+        expected = bucket.tolist()
+        assert sorted(received.get(timeout=60) for _ in range(2)) == [(1, expected), (2, expected)]
 
 
 def test_the_meeting_point_listens_at_its_own_address_only() -> None:
@@ -79,31 +77,37 @@ def test_the_meeting_point_listens_at_its_own_address_only() -> None:
     assert store.get("word") == b"hello"
 
 
-def gathered(fail: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    buffer = torch.zeros(4)
-    for k in range(3):
-        buffer.fill_(float(k))
-        yield f"w{k}", buffer
-        buffer.fill_(float("nan"))
-    if fail:
-        raise RuntimeError("no memory left")
-
-
-def test_weights_may_be_freed_and_a_failure_to_gather_them_ends_the_message(group: Any) -> None:
-    channel, received = group(1)
-    channel.send(gathered(fail=False))
-    sent = {f"w{k}": (torch.float32, [float(k)] * 4) for k in range(3)}
-    assert received.get(timeout=60)[1] == sent
-    with pytest.raises(RuntimeError, match="no memory left"):
-        channel.send(gathered(fail=True))
-    assert received.get(timeout=60)[1] == {}, "the receiver is not left waiting"
-
-
-def test_a_receiver_that_dies_is_an_error_of_the_sender(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "_BUCKET_BYTES", 1)
-    channel, _ = group(1, True)
+def test_a_receiver_that_dies_is_an_error_of_the_sender(group: Any) -> None:
+    channel, _ = group(1, [10_000], dies=True)
     with pytest.raises(RuntimeError):
-        channel.send((f"w{k}", torch.zeros(10_000)) for k in range(100))
+        for _ in range(100):
+            channel.broadcast(torch.zeros(10_000, dtype=torch.uint8))
+
+
+def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+    """Weights in memory that is used again for the next, as a sharded trainer may do."""
+    for name, weight in WEIGHTS.items():
+        whole = weight.clone()
+        yield name, whole
+        whole.zero_()
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float32])
+def test_buckets_hold_each_weight_once_in_the_type_of_the_engine_where_that_is_smaller(
+    bucket_bytes: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_BUCKET_BYTES", bucket_bytes)
+    found, sizes = [], []
+    for contents, bucket in pack(gathered(), dtype, torch.device("cpu")):
+        found += [(name, weight.clone()) for name, weight in unpack(json.loads(json.dumps(contents)), bucket)]
+        sizes.append(len(bucket))
+    assert [name for name, _ in found] == list(WEIGHTS)
+    for name, weight in found:
+        kind = torch.bfloat16 if dtype == torch.bfloat16 and name != "bytes" else WEIGHTS[name].dtype
+        assert weight.dtype == kind and torch.equal(weight, WEIGHTS[name].to(kind)), name
+    largest = max(weight.numel() * 4 for weight in WEIGHTS.values())
+    assert max(sizes) <= max(bucket_bytes, largest) and (len(sizes) == 1) == (bucket_bytes == 1 << 20)
 
 
 class Described:
@@ -119,7 +123,7 @@ class Described:
         if method == "join_trainer":
             answer.set_exception(RolloutError("no group"))
         else:
-            answer.set_result([[{"device": self.device}] * 2] * 2)
+            answer.set_result([[{"device": self.device, "dtype": "float32"}] * 2] * 2)
         return answer
 
     def world_sizes(self) -> list[int]:
@@ -133,9 +137,9 @@ def no_group(*arguments: Any) -> None:
 @pytest.mark.parametrize(
     ("transfer", "device", "calls"),
     [
-        ("auto", "cpu", ["describe", "receive_files"]),
-        ("auto", "cuda", ["describe", "join_trainer", "receive_files"]),
-        ("files", "cuda", ["receive_files"]),
+        ("auto", "cpu", []),
+        ("auto", "cuda", ["join_trainer"]),
+        ("files", "cuda", []),
     ],
 )
 def test_the_way_is_chosen_by_where_both_are(transfer: str, device: str, calls: list[str], monkeypatch: Any) -> None:
@@ -151,9 +155,10 @@ def test_the_way_is_chosen_by_where_both_are(transfer: str, device: str, calls: 
         assert (first["first_rank"], second["first_rank"]) == (1, 3)
     else:
         sender.send([("w", torch.ones(1))])
-    assert [method for method, _ in servers.calls] == calls
+    taken = ["receive_bucket", "finish_weights"]
+    assert [method for method, _ in servers.calls] == ["describe", *calls, *taken]
     sender.send([("w", torch.ones(1))])
-    assert [method for method, _ in servers.calls] == [*calls, "receive_files"], "the choice is made once"
+    assert [method for method, _ in servers.calls] == ["describe", *calls, *taken, *taken], "the choice is made once"
 
 
 def test_the_error_names_why_there_is_no_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:

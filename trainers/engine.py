@@ -94,8 +94,6 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
             folder=args.weights_folder,
             start_timeout_s=args.vllm_server_timeout,
         )
-    from agent_gym.policies.vllm.engine import VLLMPolicy
-
     # vLLM reads the architecture from a folder or the hub; the weights are pushed before the first rollout. A model
     # that was made in memory, or is wrapped by PEFT, is written out once.
     base = _base(model)
@@ -105,18 +103,33 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
         with policy_only(base):
             base.save_pretrained(place)
         renderer.source.save_pretrained(place)
-    return VLLMPolicy(
-        place,
-        renderer.eos_token_ids,
-        context=context,
-        max_num_seqs=args.max_num_seqs,
+    settings: dict[str, Any] = {
+        "context": context,
+        "max_num_seqs": args.max_num_seqs,
         # As the loss is computed. On two CPU cores rollouts of SmolLM2 then take 0.6 of their time in float32.
-        dtype="bfloat16" if args.bf16 else None,
-        gpu_memory_utilization=args.vllm_gpu_memory_utilization,
-        sleep=args.vllm_enable_sleep_mode,
-        vision=renderer.vision,
-        seed=args.seed,
-    )
+        "dtype": "bfloat16" if args.bf16 else None,
+        "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
+        "sleep": args.vllm_enable_sleep_mode,
+        "seed": args.seed,
+    }
+    if _in_own_process(args, renderer):
+        from agent_gym.policies.vllm.child import VLLMChildPolicy
+
+        timeout = args.vllm_server_timeout
+        return VLLMChildPolicy(place, renderer.eos_token_ids, **settings, start_timeout_s=timeout)
+    from agent_gym.policies.vllm.engine import VLLMPolicy
+
+    return VLLMPolicy(place, renderer.eos_token_ids, **settings, vision=renderer.vision)
+
+
+def _in_own_process(args: AgentGRPOConfig, renderer: ChatRenderer) -> bool:
+    """Whether a colocated engine gets a process of its own: as `engine_process` sets."""
+    if args.engine_process is None:
+        # On a CPU the cores are what is short, and a second vLLM takes 2 GB and twice the time to start.
+        return torch.cuda.is_available() and renderer.vision is None
+    if args.engine_process and renderer.vision is not None:
+        raise ConfigError("engine_process is true, and vLLM reads images in the training process only: leave it out")
+    return args.engine_process
 
 
 def _base(model: Any) -> Any:

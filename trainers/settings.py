@@ -91,6 +91,12 @@ class AgentSettings:
         "Where vLLM runs: colocate (in each training process) or server (`agent-gym serve model` on other GPUs, at "
         "vllm_server_base_url).",
     )
+    engine_process: bool | None = setting(
+        None,
+        "sampling",
+        "With layout colocate: vLLM in a process of its own, which environments that compute in Python do not slow. "
+        "By default on GPUs, for policies that read no images.",
+    )
     weights_transfer: Literal["auto", "files", "broadcast"] = setting(
         "auto",
         "sampling",
@@ -233,6 +239,10 @@ class AgentSettings:
             raise ConfigError(
                 f"overlong_buffer is {self.overlong_buffer}; it must be at most max_turn_tokens, here "
                 f"{self.max_turn_tokens}"
+            )
+        if self.engine_process is not None and self.layout == "server":
+            raise ConfigError(
+                f"engine_process is {self.engine_process}, and layout 'server' has engines elsewhere: leave it out"
             )
         if self.weights_transfer == "broadcast" and self.weights_folder:
             raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")

@@ -2,7 +2,8 @@
 
     engine.py    an engine in the trainer's process          process.py    what it needs there, and on a CPU
     server.py    engines behind HTTP                         launch.py     the command that starts them, and their key
-    weights.py   the trainer's weights, on their way here    broadcast.py  the same from memory to memory
+    child.py     such an engine that belongs to a trainer    broadcast.py  a way for weights from memory to memory
+    weights.py   the trainer's weights, on their way here
 
 Some variables are read when torch or vLLM is imported, so this module imports neither: the command line calls
 `set_environment` first thing. `VLLMPolicy` calls it too, late for torch's variables and in time for all others.

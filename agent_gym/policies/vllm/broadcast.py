@@ -1,20 +1,13 @@
-"""Weights on their way from the trainer to servers, from memory to memory: NCCL between GPUs, gloo otherwise.
+"""A way for bytes from the trainer to servers, from memory to memory: NCCL between GPUs, gloo otherwise.
 
-Rank 0 of the trainer and all workers of all servers form a process group of their own. Weights travel in buckets, so
-that a large model needs few messages, and no more memory than a bucket on either side:
-
-    length of the header | header: [[name, dtype, shape], ...] | the bytes of these weights, one after the other
-
-A header of length 0 ends the message. vLLM's own engines for this (`vllm.distributed.weight_transfer`) want all shapes
-before the first weight is gathered, take no weights on CPUs, and do not report when a weight has not come.
+Rank 0 of the trainer and all workers of all servers form a process group of their own. How many bytes come, and what is
+in them, the servers hear by HTTP (weights.py).
 """
 
 from __future__ import annotations
 
-import json
-import math
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,9 +17,8 @@ from torch import distributed
 
 from agent_gym.errors import RolloutError
 
-_BUCKET_BYTES = 256 << 20
 _JOIN_S = 120.0  # in which all workers must have come
-_SEND_S = 1800.0  # for one bucket; a large model's shards are gathered meanwhile
+_SEND_S = 600.0  # for one bucket
 
 
 def open_store(host: str) -> Any:
@@ -62,51 +54,17 @@ class Channel:
         else:
             self._group = distributed.ProcessGroupGloo(store, rank, size, timeout)
         # The first message makes the connections, or fails.
-        self._broadcast(torch.ones(1, dtype=torch.uint8, device=self.device))
+        self.broadcast(torch.ones(1, dtype=torch.uint8, device=self.device))
 
-    def send(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Send weights to all other members; `RuntimeError` if one of them is gone."""
-        try:
-            for bucket in buckets(named_weights, _BUCKET_BYTES, self.device):
-                header = [[n, str(w.dtype).removeprefix("torch."), list(w.shape)] for n, w in bucket.items()]
-                self._send_header(json.dumps(header).encode())
-                self._broadcast(torch.cat([weight.view(-1).view(torch.uint8) for weight in bucket.values()]))
-        finally:
-            # Also where reading the weights has failed: the others would wait for the rest.
-            self._send_header(b"")
-
-    def receive(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield what is sent until all has been; `RuntimeError` if the trainer is gone."""
-        while True:
-            length = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self._broadcast(length)
-            if not length:
-                return
-            header = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
-            self._broadcast(header)
-            weights = [
-                (name, getattr(torch, dtype), shape) for name, dtype, shape in json.loads(bytes(header.tolist()))
-            ]
-            sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in weights]
-            bucket = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
-            self._broadcast(bucket)
-            for (name, dtype, shape), part in zip(weights, bucket.split(sizes), strict=True):
-                # Cloned, because a part may begin where no number of its type may.
-                yield name, part.clone().view(dtype).view(shape)
+    def broadcast(self, memory: torch.Tensor) -> None:
+        """Send these bytes, or as another member receive as many; `RuntimeError` if a member is gone."""
+        self._group.broadcast(memory, 0).wait()
+        if memory.is_cuda:
+            # NCCL has only been asked so far, and the trainer will overwrite these bytes.
+            torch.cuda.synchronize(memory.device)
 
     def close(self) -> None:
         self._group.abort()
-
-    def _send_header(self, header: bytes) -> None:
-        self._broadcast(torch.tensor([len(header)], device=self.device))
-        if header:
-            self._broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8).to(self.device))
-
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        self._group.broadcast(tensor, 0).wait()
-        if tensor.is_cuda:
-            # NCCL has only been asked so far; without this, buckets of a whole model would pile up.
-            torch.cuda.synchronize()
 
 
 def own_address(urls: Iterable[str]) -> str:
@@ -122,18 +80,3 @@ def own_address(urls: Iterable[str]) -> str:
                 raise RolloutError(f"there is no way to {url}: {error}") from error
             found.add(probe.getsockname()[0])
     return min(found, key=lambda address: address.startswith("127."))
-
-
-def buckets(
-    named_weights: Iterable[tuple[str, torch.Tensor]], size: int, device: torch.device
-) -> Iterator[dict[str, torch.Tensor]]:
-    """Copy weights to a device, and yield them as soon as there are so many bytes."""
-    bucket: dict[str, torch.Tensor] = {}
-    for name, weight in named_weights:
-        # Copied, because a gathered weight may be freed when the next is asked for.
-        bucket[name] = weight.detach().to(device, copy=True).contiguous()
-        if sum(copy.nbytes for copy in bucket.values()) >= size:
-            yield bucket
-            bucket = {}
-    if bucket:
-        yield bucket

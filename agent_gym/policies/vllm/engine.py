@@ -19,7 +19,7 @@ from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
-from agent_gym.policies.vllm.weights import replace_weights
+from agent_gym.policies.vllm.weights import Reload
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision
@@ -84,7 +84,8 @@ class VLLMPolicy:
         self.vision = vision
         self._on_cpu: bool = current_platform.is_cpu()
         self._sleeps = sleep and not self._on_cpu
-        self._asleep = self._stale = False
+        self._asleep: set[str] = set()  # whose memory was given up, by vLLM's names
+        self._stale = False
         self._eos_token_ids = sorted(eos_token_ids)
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: dict[int, Request] = {}
@@ -213,6 +214,8 @@ class VLLMPolicy:
     def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace every weight, and forget the prefixes that were computed with the old ones.
 
+        The given weights must stay as they are until then: vLLM keeps those of a layer until the last has come.
+
         Raises:
             RolloutError: when requests are pending, or the weights do not cover the model; requests are then refused
                 until a sync succeeds.
@@ -221,7 +224,11 @@ class VLLMPolicy:
             raise RolloutError(f"{len(self._pending)} requests are pending; finish or abort them before sync")
         self.wake()
         self._stale = True
-        replace_weights(self._worker, named_weights, on_cpu=self._on_cpu)
+        reload = Reload(self._worker)
+        reload.load(named_weights)
+        reload.finish()
+        # The cache comes last: what was gathered of the weights is free again.
+        self.wake("kv_cache")
         if self.vision is not None:
             # What the old weights saw in an image is kept apart from the prefixes, under the image's own name.
             self._engine.reset_encoder_cache()
@@ -234,19 +241,19 @@ class VLLMPolicy:
             self._engine.step()
         raise RolloutError("vLLM would not forget the prefixes it computed with the old weights")
 
-    def wake(self) -> None:
-        """Take back the memory given up by `sleep`. The weights in it are undefined until the next `sync`."""
-        if self._asleep:
+    def wake(self, what: str = "weights") -> None:
+        """Take back the memory of weights given up by `sleep`; `sync` does so too, and then takes the rest."""
+        if what in self._asleep:
             # The allocator of torch keeps what the trainer freed; vLLM's cannot use it.
             torch.cuda.empty_cache()
-            self._engine.wake_up()
-            self._asleep = False
+            self._engine.wake_up([what])
+            self._asleep.remove(what)
 
     def sleep(self) -> None:
         """Give back the memory of weights and cache; on a CPU, or without `sleep=True`, do nothing."""
         if self._sleeps and not self._asleep:
             self._engine.sleep(level=2)
-            self._asleep = self._stale = True
+            self._asleep, self._stale = {"weights", "kv_cache"}, True
 
     def close(self) -> None:
         engine, self._engine, self._worker = self._engine, None, None

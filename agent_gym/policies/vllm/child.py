@@ -1,0 +1,188 @@
+"""vLLM in a process of its own that belongs to one trainer process: started by it, on its device, and ended with it.
+
+An engine in the trainer's process gives up the interpreter's lock at each of the hundreds of calls of a decode step,
+and waits 5 ms to have it back whenever an environment computes in Python. Here both have a lock of their own
+(benchmarks/engine_process.py). It costs a start of vLLM, a second copy of its libraries in memory, and HTTP.
+
+The server listens at a socket in a folder of this user, so that no port has to be found. Weights go through this
+machine's memory. Run as a program, this module is the server's process.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.policies.base import Generation, Request
+from agent_gym.policies.vllm import is_cpu_build, set_environment
+from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, server_command
+from agent_gym.policies.vllm.server import VLLMServerPolicy
+from agent_gym.policies.vllm.weights import Weights
+
+_URL = "http://localhost"
+_END_S = 10.0  # for a server to end by itself
+_LINES = 12  # of its log, for an error
+# Prefixes of variables with which launchers make the trainer a member of a group, and one for an engine in its process.
+_NOT_OURS = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ TORCHELASTIC_ VLLM_ENABLE_V1_MULTIPROCESSING".split()
+
+
+class VLLMChildPolicy(VLLMServerPolicy):
+    """Samples from a vLLM server that this process starts.
+
+    Each rank of a distributed run has its own, and hands its weights to it. The arguments are those of `VLLMPolicy`;
+    images are not served. `ConfigError`, with the last lines of vLLM's log, when it does not start.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        eos_token_ids: Collection[int],
+        *,
+        context: int,
+        max_num_seqs: int = 64,
+        dtype: str | None = None,
+        kv_cache_gib: float = 1.0,
+        gpu_memory_utilization: float = 0.4,
+        sleep: bool = False,
+        seed: int = 0,
+        start_timeout_s: float = 240.0,
+    ) -> None:
+        self._sleeps = sleep and not is_cpu_build()
+        self._asleep: set[str] = set()  # whose memory was given up, by vLLM's names
+        self._folder = Path(tempfile.mkdtemp(prefix="agent-gym-engine-"))
+        socket, key = str(self._folder / "socket"), secrets.token_urlsafe(32)
+        further = ["--uds", socket, "--disable-uvicorn-access-log", *([] if dtype is None else ["--dtype", dtype])]
+        if not is_cpu_build():
+            further += ["--gpu-memory-utilization", str(gpu_memory_utilization)]
+            further += ["--enable-sleep-mode"] if self._sleeps else []
+        sizes: dict[str, Any] = {"context": context, "max_num_seqs": max_num_seqs, "kv_cache_gib": kv_cache_gib}
+        command = server_command(str(model), host="localhost", port=0, **sizes, further=further)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what the trainer has freed, the engine may take
+        self._server = _start(command, self._folder / "log.txt", key)
+        # Also where the trainer ends without closing its policy.
+        self._end = weakref.finalize(self, _end, self._server, self._folder)
+        by: dict[str, Any] = {"transfer": "files", "key": key, "socket": socket}
+        try:
+            super().__init__([_URL], eos_token_ids, context=context, seed=seed, start_timeout_s=start_timeout_s, **by)
+        except BaseException:
+            self._end()
+            raise
+        self._sends = True
+
+    def submit(self, request: Request) -> None:
+        if self._asleep:
+            raise RolloutError("the engine sleeps; call sync before submit")
+        super().submit(request)
+
+    def sync(self, named_weights: Weights) -> None:
+        with self._explained():
+            super().sync(named_weights)
+
+    def wake(self, what: str = "weights") -> None:
+        """Take back the memory of weights given up by `sleep`; `sync` does so too, and then takes the rest."""
+        if what in self._asleep:
+            torch.cuda.empty_cache()  # the allocator of torch keeps what the trainer freed
+            self._call(self._post(_URL, f"/wake_up?tags={what}", {}))
+            self._asleep.remove(what)
+
+    def sleep(self) -> None:
+        """Give back the memory of weights and cache; on a CPU, or without `sleep=True`, do nothing."""
+        if self._sleeps and not self._asleep:
+            self._call(self._post(_URL, "/sleep?level=2", {}))
+            self._asleep = {"weights", "kv_cache"}
+
+    def close(self) -> None:
+        super().close()
+        self._end()
+
+    def _take(self) -> list[Generation]:
+        with self._explained():
+            return super()._take()
+
+    def _hand_over(self, weights: Weights) -> None:
+        self.wake()
+        super()._hand_over(weights)
+        self.wake("kv_cache")  # last: what was gathered of the weights is free again
+
+    def _check_start(self) -> None:
+        if self._server.poll() is not None:
+            raise ConfigError(f"vLLM does not start in a process of its own; {self._last_words()}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Add the last lines of the log to an error if the server has ended."""
+        try:
+            yield
+        except RolloutError as error:
+            try:
+                self._server.wait(2.0)  # its parts end one after the other
+            except subprocess.TimeoutExpired:
+                raise error from None
+            raise RolloutError(
+                "the engine's process has ended; the last checkpoint is whole, resume with --resume_from_checkpoint; "
+                f"{self._last_words()}"
+            ) from error
+
+    def _last_words(self) -> str:
+        lines = (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        # Behind what went wrong come pages about what was left undone.
+        errors = [line for line in lines if "error" in line.lower()]
+        return "\n".join(["the last lines of its log:", *((errors or lines)[-_LINES:] or ["(it is empty)"])])
+
+
+def _start(command: list[str], log: Path, key: str) -> subprocess.Popen[bytes]:
+    set_environment()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(tuple(_NOT_OURS))}
+    environment |= {**ENVIRONMENT, VARIABLE: key}
+    if torch.cuda.is_available():
+        here, visible = torch.cuda.current_device(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[here].strip() if visible else str(here)
+    python, _, *vllm = command  # python -m module ...
+    command = [python, "-m", __name__, str(os.getpid()), *vllm]
+    with log.open("wb") as file:
+        # A session of its own, by which its engine and workers are found, and which Ctrl-C does not reach.
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
+
+
+def _end(server: subprocess.Popen[bytes], folder: Path) -> None:
+    """End a server, and everything that it has started."""
+    server.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(_END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with(parent: int) -> None:
+    """Kill this process and all that it has started when its parent ends, however that ends."""
+    # Not by PR_SET_PDEATHSIG, which reaches the server alone and leaves engine and workers on the GPU.
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    parent_id, module, *sys.argv[1:] = sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(parent_id),), daemon=True).start()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

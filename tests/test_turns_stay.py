@@ -1,0 +1,121 @@
+"""Turns stay with the server that has their prefix; counted by servers that are counters and answer at random times."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+web = pytest.importorskip("aiohttp.web")
+
+from agent_gym.policies import Request, SamplingParams  # noqa: E402
+from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
+
+EOS, TURN = 2, 20
+PARAMS = SamplingParams(max_tokens=TURN, seed=1)
+
+
+@contextmanager
+def counting_servers(count: int, seconds: float) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
+    """Yield addresses, and what was asked so far: server, first token of the prompt, its length."""
+    asked: list[tuple[int, int, int]] = []
+    rng, loop = random.Random(0), asyncio.new_event_loop()
+    urls: list[str] = []
+    runners: list[Any] = []
+
+    async def models(request: Any) -> Any:
+        return web.json_response({"data": [{"max_model_len": 100_000}]})
+
+    async def size(request: Any) -> Any:
+        return web.json_response({"world_size": 1})
+
+    async def start(server: int) -> None:
+        async def generate(request: Any) -> Any:
+            ids = (await request.json())["token_ids"]
+            asked.append((server, ids[0], len(ids)))
+            await asyncio.sleep(rng.uniform(0.1, 1.0) * seconds)
+            choice = {"token_ids": [7] * (TURN - 1) + [EOS], "finish_reason": "stop"}
+            return web.json_response({"choices": [{**choice, "logprobs": {"content": [{"logprob": -1.0}] * TURN}}]})
+
+        app = web.Application(client_max_size=1 << 30)
+        app.add_routes([web.get("/v1/models", models), web.get("/get_world_size", size)])
+        app.add_routes([web.post("/inference/v1/generate", generate)])
+        runner = web.AppRunner(app, shutdown_timeout=0.0)
+        runners.append(runner)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        urls.append(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}")
+
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        for server in range(count):
+            asyncio.run_coroutine_threadsafe(start(server), loop).result(30)
+        yield urls, asked
+    finally:
+        for runner in runners:
+            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_turn_goes_where_the_turns_before_it_went(servers: int) -> None:
+    episodes = [[1000 + number] * 200 for number in range(24)]
+    turns: Counter[int] = Counter()
+    with counting_servers(servers, 0.02) as (urls, asked):
+        with closing(VLLMServerPolicy(urls, [EOS], context=100_000)) as policy:
+
+            def ask(number: int) -> None:
+                policy.submit(Request(number, list(episodes[number]), PARAMS, episodes[number]))
+
+            for number in range(len(episodes)):
+                ask(number)
+            while policy.pending:
+                for turn in policy.poll():
+                    turns[turn.id] += 1
+                    episodes[turn.id] += turn.token_ids + [5] * 30
+                    if turns[turn.id] < 8:
+                        ask(turn.id)
+            assert set(policy._homes) == {id(episode) for episode in episodes}
+            policy._sends = False
+            policy.sync([])
+            assert not policy._homes, "prefixes are forgotten with the weights"
+    known: defaultdict[tuple[int, int], int] = defaultdict(int)
+    prefilled = 0
+    for server, episode, length in asked:
+        prefilled += length - known[server, episode]
+        known[server, episode] = length
+    longest = Counter({episode: length for _, episode, length in asked})
+    # 1.7 times as many with 2 servers, and 2.3 times with 3, where each turn went to the server with the least to do.
+    assert prefilled <= 1.1 * longest.total()
+    shares = Counter(server for server, *_ in asked)
+    assert len(shares) == servers and min(shares.values()) > 0.5 * max(shares.values())
+
+
+def test_a_turn_moves_when_its_server_has_twice_as_much_to_do() -> None:
+    old, new = [object() for _ in range(2)]
+    with counting_servers(2, 60.0) as (urls, _), closing(VLLMServerPolicy(urls, [EOS], context=100)) as policy:
+        first, second = urls
+
+        def ask(number: int, episode: object, load: dict[str, int]) -> str:
+            policy._load.update(load)
+            before = dict(policy._load)
+            policy.submit(Request(number, [5], PARAMS, episode))
+            return next(url for url in urls if policy._load[url] > before[url])
+
+        assert ask(0, old, {first: 0, second: 1}) == first
+        assert ask(1, old, {first: 9, second: 4}) == first
+        assert ask(2, new, {first: 9, second: 4}) == second
+        assert ask(3, old, {first: 10, second: 4}) == second
+        assert ask(4, old, {first: 0, second: 1}) == second, "it stays where it went"
+        assert ask(5, None, {first: 0, second: 1}) == first
