@@ -9,6 +9,7 @@ import functools
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @functools.cache
 def undisturbed() -> tuple[Any, dict[str, Any]]:
     """The weights, and the start, of a run in one process without a server."""
-    trainer = make_trainer("unwritten", policy=None, per_device_train_batch_size=8, **RUN)
+    trainer = make_trainer(tempfile.mkdtemp(), policy=None, per_device_train_batch_size=8, **RUN)
     start = weights(trainer.model)
     trainer.train()
     return weights(trainer.model), start
