@@ -117,21 +117,24 @@ def test_weights_go_through_nccl_as_through_gloo(monkeypatch: pytest.MonkeyPatch
     seen = SimpleNamespace(**{**vars(torch), "device": lambda *words: torch.zeros(0).device})
     monkeypatch.setattr(broadcast, "torch", seen)
     monkeypatch.setattr(RecordingNCCL, "calls", [])
-    weights = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(5, dtype=torch.bfloat16)}
-    received: dict[str, Any] = {}
+    buckets = [torch.arange(200, dtype=torch.uint8), torch.full((7,), 3, dtype=torch.uint8)]
+    received: list[Any] = []
     store = broadcast.open_store("127.0.0.1")
 
     def receive() -> None:
         channel = broadcast.Channel(broadcast.reach_store("127.0.0.1", store.port), 1, 2, "nccl")
-        received.update(channel.receive())
+        for bucket in buckets:
+            received.append(torch.zeros_like(bucket))
+            channel.broadcast(received[-1])
 
     thread = Thread(target=receive)
     thread.start()
     channel = broadcast.Channel(store, 0, 2, "nccl")
-    channel.send(weights.items())
+    for bucket in buckets:
+        channel.broadcast(bucket)
     thread.join(60)
     channel.close()
-    assert {name: weight.tolist() for name, weight in received.items()} == {n: w.tolist() for n, w in weights.items()}
+    assert [bucket.tolist() for bucket in received] == [bucket.tolist() for bucket in buckets]
     made = [what for call, what in RecordingNCCL.calls if call == "made"]
     assert sorted((rank, size) for rank, size, _ in made) == [(0, 2), (1, 2)]
     assert all(timeout.total_seconds() > 60 for *_, timeout in made), "NCCL's own limit would end a long gathering"
