@@ -53,7 +53,7 @@ def main() -> None:
         from agent_gym.examples.tiny import make_tiny_model
 
         folder = Path(name)
-        make_tiny_model(folder / "model", ENV, BARE)
+        make_tiny_model(folder / "model", ENV, BARE, width=384)
         alone = train(folder, episodes, steps, 0.0, 0)
         # A turn and a call follow each other, and an episode has about three of each: a first guess at the mean.
         guess = train(folder, episodes, steps, 0.1, 0)
