@@ -89,7 +89,7 @@ def is_sharded(model: Any) -> bool:
 
 
 def stored(folder: str, model: str, way: Way) -> dict[str, Any]:
-    """Read the weights of a folder as whoever uses it next."""
+    """Read the weights of a folder as its next user does."""
     saved: Any = AutoModelForCausalLM.from_pretrained(model if way.lora else folder, dtype=torch.float32)
     if way.lora:
         from peft import PeftModel
