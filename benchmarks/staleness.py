@@ -1,6 +1,6 @@
 """What training without rounds is worth (`--max_staleness`): simulated engine, slow tools, real updates.
 
-    python benchmarks/staleness.py          # about six minutes
+    python benchmarks/staleness.py          # about four minutes
 
 The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script, as one on another
 GPU would be: it writes 16 turns at a time, others wait, and each takes a while, as does the calculator: log-normal
