@@ -15,7 +15,7 @@ import _subjects
 import gymnasium
 
 from agent_gym import Transcript
-from agent_gym.envs.gsm8k.env import calculate
+from agent_gym.envs.gsm8k.calculator import calculate
 from agent_gym.vector import batch_infos
 
 COUNT = 64

@@ -319,7 +319,7 @@ def _skyrl_episode(env_id: str, extras: dict[str, Any], actions: list[str]) -> S
 def _calculator() -> Callable[[str], str]:
     """Our calculator, for the others too: what is compared is the libraries and not the arithmetic."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from agent_gym.envs.gsm8k.env import calculate
+    from agent_gym.envs.gsm8k.calculator import calculate
 
     return calculate
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_gym.envs.gsm8k.env import MAX_LENGTH, calculate
+from agent_gym.envs.gsm8k.calculator import MAX_LENGTH, calculate
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import gymnasium
 import pytest
 
 from agent_gym import ConfigError
-from agent_gym.envs.gsm8k.env import annotated_steps, calculate, gold_answer
+from agent_gym.envs.gsm8k.calculator import calculate
+from agent_gym.envs.gsm8k.env import annotated_steps, gold_answer
 from agent_gym.rewards import parse_number
 from agent_gym.testing import expert_episode
 from agent_gym.tools import HermesParser
