@@ -21,6 +21,7 @@ from rollout_tools import roll  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.envs.alfworld.protocols import PROTOCOLS as HOUSE  # noqa: E402
+from agent_gym.envs.gsm8k.protocols import PROTOCOLS as PROBLEMS  # noqa: E402
 from agent_gym.envs.hotpotqa.protocols import PROTOCOLS as SEARCH  # noqa: E402
 from agent_gym.envs.retool.protocols import PROTOCOLS as CODE  # noqa: E402
 from agent_gym.envs.webshop.protocols import PROTOCOLS as SHOP  # noqa: E402
@@ -32,9 +33,10 @@ from agent_gym.viewer.card import baselines  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = sorted((Path(__file__).parent / "data" / "protocols").glob("*.json"))
+EACH = (PROBLEMS, SEARCH, CODE, HOUSE, SHOP)
 ALL = [
     (env_id, name)
-    for known in (SEARCH, CODE, HOUSE, SHOP)
+    for known in EACH
     for name, protocol in known.items()
     for env_id in protocol.ids
     if env_id != "AgentR1/HotpotQA-FullWiki-v0"  # needs a corpus
@@ -53,7 +55,7 @@ def kwargs_of(golden: dict[str, Any]) -> dict[str, Any]:
 
 def test_each_protocol_has_a_transcript() -> None:
     told = {(golden["env"], golden["protocol"]) for golden in map(read, GOLDEN)}
-    first = {(protocol.ids[0], name) for known in (SEARCH, CODE, HOUSE, SHOP) for name, protocol in known.items()}
+    first = {(protocol.ids[0], name) for known in EACH for name, protocol in known.items()}
     assert told == first
 
 
@@ -130,7 +132,7 @@ def test_budgets_may_be_given_beside_a_protocol_and_what_makes_it_may_not() -> N
         ("AgentR1/HotpotQA-Direct-v0", {"protocol": "agent-r1"}, r"protocol='agent-r1' and tools=\(\)"),
         ("AgentR1/MathPython-v0", {"protocol": "verl"}, "and stateful=True.* play AgentR1/ReTool-v0"),
         ("AgentR1/ALFWorld-v0", {"protocol": "verl-agent", "system_prompt": "x"}, "and system_prompt='x'"),
-        ("AgentR1/GSM8K-v0", {"protocol": "verl"}, "takes no argument 'protocol'"),
+        ("AgentR1/Bisect-v0", {"protocol": "verl"}, "takes no argument 'protocol'"),
     ):
         with pytest.raises(ConfigError, match=words):
             agent_gym.make(env_id, **kwargs)
@@ -146,7 +148,7 @@ def test_evaluations_take_the_split_of_the_protocol() -> None:
 def test_the_page_of_protocols_has_each_of_them() -> None:
     page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     ids = {entry.id for entry in ENVS}
-    for known in (SEARCH, CODE, HOUSE, SHOP):
+    for known in EACH:
         for name, protocol in known.items():
             assert set(protocol.ids) <= ids
             assert f'protocol="{name}"' in page
@@ -157,7 +159,7 @@ def test_the_page_of_protocols_has_each_of_them() -> None:
 
 def test_the_page_of_protocols_has_each_number_that_cards_print_of_them() -> None:
     page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
-    known = {"HotpotQA": SEARCH, "ReTool": CODE, "ALFWorld": HOUSE, "WebShop": SHOP}
+    known = {"GSM8K": PROBLEMS, "HotpotQA": SEARCH, "ReTool": CODE, "ALFWorld": HOUSE, "WebShop": SHOP}
     published = json.loads((ROOT / "registry" / "published.json").read_text(encoding="utf-8"))
     for env_id, rows in published.items():
         name = env_id.removeprefix("AgentR1/").removesuffix("-v0")

@@ -10,11 +10,13 @@ from agent_gym.data import Splits, load_splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
 from agent_gym.envs.gsm8k.embedded import LADDER, GeneratedProblems
+from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, checked, strict_match
 from agent_gym.errors import ConfigError, only_embedded, whole_number
+from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.row_forms import answers_of
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import ToolCall, ToolResult
+from agent_gym.tools import TextTool, Tool, ToolCall, ToolResult
 
 EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
@@ -53,6 +55,8 @@ class GSM8KEnv(ToolEnv):
     - `difficulty`: 1 to 5, of embedded problems: so many calculations, and from 3 on one to three sentences with idle
       numbers. None (default): 1 to 4 calculations, mixed, and no idle numbers.
     - `use_calculator`: False removes the tool.
+    - `protocol`: "verl" (one turn, no tool) or "agent-r1" (a tool that tells whether an answer is right) plays as these
+      do (docs/protocols.md): prompt, tool, turns, and their strict matching of what stands after `####`.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -81,10 +85,12 @@ class GSM8KEnv(ToolEnv):
         "Solve the problem step by step, then write the answer as a number in <answer></answer>."
     )
 
+    @takes_protocol(PROTOCOLS)
     def __init__(
         self,
         data: str = "embedded",
         *,
+        protocol: str | None = None,
         difficulty: int | None = None,
         use_calculator: bool = True,
         system_prompt: str | None = None,
@@ -92,7 +98,11 @@ class GSM8KEnv(ToolEnv):
     ) -> None:
         if system_prompt is None and not use_calculator:
             system_prompt = self.no_tool_system_prompt
-        tools = [calculator] if use_calculator else []
+        self.protocol = PROTOCOLS[protocol] if protocol else None
+        tools: list[Tool] = [calculator] if use_calculator else []
+        if self.protocol and self.protocol.about:
+            summary, about = self.protocol.about
+            tools = [TextTool(TOOL, summary, ARGUMENT, about, self._judge)]
         super().__init__(problems(data, difficulty), tools=tools, system_prompt=system_prompt, **kwargs)
 
     def gold(self, task: Any) -> list[str]:
@@ -106,13 +116,19 @@ class GSM8KEnv(ToolEnv):
         if len(answers) != len(texts) - 1 or not answers:
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
         self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
-        return question
+        return question + self.protocol.suffix if self.protocol else question
 
     def answer(self, text: str) -> Reply:
         stated = final_answer(text)
-        correct = max(number_match(stated, gold) for gold in self._golds)
+        if self.protocol:
+            correct = max(strict_match(text, gold) for gold in self._golds)
+        else:
+            correct = max(number_match(stated, gold) for gold in self._golds)
         terms = {"answer": correct, "format": answer_format(text)}
         return Reply(terms=terms, terminated=True, success=bool(correct))
+
+    def _judge(self, answer: str) -> ToolResult:
+        return checked(answer, self._golds[0])
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         return {"call": -sum([result.error for result in results]) / len(results)}
@@ -121,6 +137,11 @@ class GSM8KEnv(ToolEnv):
         """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
         if style not in ("default", "direct"):
             raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
+        if self.protocol:
+            action = f"#### {self._golds[0]}"
+            if self.tools and self.turn == 0:
+                action = self.parser.render(TOOL, {ARGUMENT: self._golds[0]})
+            return self.protocol.turn.replace("{}", action)
         steps = annotated_steps(self._worked) if self.tools and style == "default" else []
         # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, turn, n = min(len(steps), self.max_turns - 1), self.turn, len(steps)
