@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
 from agent_gym.policies.vllm.launch import VARIABLE, server_key
+from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.weights import Weights, WeightSender
 
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
 _SILENCE_S = 30.0  # without any answer, after which servers are asked whether they live
 _HEALTH_S = 10.0
+_LOOK_S = 1.0  # between two looks at what servers publish of their caches
 
 
 class VLLMServerPolicy(ServedPolicy):
@@ -86,6 +89,8 @@ class VLLMServerPolicy(ServedPolicy):
         self._heard = time.monotonic()
         super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
+        self._cache = CacheLoad()
+        self._watch = asyncio.run_coroutine_threadsafe(self._look(), self._loop)
         try:
             with barrier_on_error():
                 for url in self.urls if self._rank == 0 else self._mine:
@@ -93,6 +98,10 @@ class VLLMServerPolicy(ServedPolicy):
         except BaseException:
             self.close()
             raise
+
+    def take_load(self) -> dict[str, float]:
+        """As `Measured`: how full this rank's servers were, whoever filled them."""
+        return self._cache.take()
 
     def submit(self, request: Request) -> None:
         check_request(request, self._pending, self.context)
@@ -213,6 +222,7 @@ class VLLMServerPolicy(ServedPolicy):
 
     def close(self) -> None:
         self._sender.close()
+        self._watch.cancel()
         super().close()
 
     async def _disconnect(self) -> None:
@@ -253,6 +263,16 @@ class VLLMServerPolicy(ServedPolicy):
         async with self._session.get(url + path, timeout=timeout) as answer:
             answer.raise_for_status()
             return await answer.json(content_type=None)
+
+    async def _look(self) -> None:
+        """Look at the caches of this rank's servers while they have something to do."""
+        while True:
+            for url in self._mine if self._pending else []:
+                with suppress(self._aiohttp.ClientError, OSError):  # `poll` finds out who is dead
+                    timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
+                    async with self._session.get(url + "/metrics", timeout=timeout) as answer:
+                        self._cache.read(url, await answer.text())
+            await asyncio.sleep(_LOOK_S)
 
     def _await_server(self, url: str, timeout_s: float) -> None:
         """Wait until a server has loaded, and check what it allows."""
