@@ -268,6 +268,11 @@ class WeightSender:
                 last.result()
         self._on_all("finish_weights").result()
 
+    def forget(self) -> None:
+        """Find out anew which workers there are."""
+        self.close()
+        self._workers = []
+
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
@@ -299,7 +304,7 @@ class WeightSender:
         taken.result()
 
     def _on_all(self, method: str, arguments: dict[str, Any] | None = None) -> Future[list[Any]]:
-        return self._servers.call_workers(method, [arguments or {}] * len(self._servers.urls))
+        return self._servers.call_workers(method, [arguments or {}] * len(self._servers.living))
 
     def _join(self) -> Channel | None:
         """Make a group with all workers; None if there is to be none."""
@@ -309,7 +314,7 @@ class WeightSender:
             return None
         sizes = self._servers.world_sizes()
         first_ranks = list(itertools.accumulate(sizes[:-1], initial=1))
-        store = open_store(own_address(self._servers.urls))
+        store = open_store(own_address(self._servers.living))
         group = {"host": store.host, "port": store.port, "size": 1 + sum(sizes), "backend": "nccl" if nccl else "gloo"}
         joined = self._servers.call_workers("join_trainer", [{**group, "first_rank": rank} for rank in first_ranks])
         try:
