@@ -1,6 +1,7 @@
 """What training without rounds is worth (`--max_staleness`): simulated engine, slow tools, real updates.
 
-    python benchmarks/staleness.py          # about four minutes
+    python benchmarks/staleness.py                  # about four minutes
+    python benchmarks/staleness.py --soak 10000     # does a long run grow? memory, threads and descriptors
 
 The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script, as one on another
 GPU would be: it writes 16 turns at a time, others wait, and each takes a while, as does the calculator: log-normal
@@ -25,6 +26,7 @@ import os
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -43,6 +45,7 @@ STALENESS = (0, 1, 2, 4)
 def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--steps", type=int, default=8, metavar="N", help="steps of each run; the first is left out")
+    parser.add_argument("--soak", type=int, metavar="N", help="train N steps of 8 episodes, and print what they hold")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     facts = _common.provenance(PACKAGES)
@@ -53,7 +56,10 @@ def main() -> None:
         from agent_gym.examples.tiny import make_tiny_model
 
         folder = Path(name)
-        make_tiny_model(folder / "model", ENV, BARE, width=384)
+        make_tiny_model(folder / "model", ENV, BARE, width=64 if options.soak else 384)
+        if options.soak:
+            train(folder, 8, options.soak, 0.001, 2, show=max(1, options.soak // 20))
+            return
         alone = train(folder, episodes, steps, 0.0, 0)
         # A turn and a call follow each other, and an episode has about three of each: a first guess at the mean.
         guess = train(folder, episodes, steps, 0.1, 0)
@@ -71,8 +77,11 @@ def main() -> None:
     _common.write_json(options.json, facts=facts, head=head, rows=rows, runs=runs)
 
 
-def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) -> dict[str, float]:
-    """Train and return mean seconds of a rollout, an update and a step, and idle shares."""
+def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int, *, show: int = 0) -> dict[str, float]:
+    """Train and return mean seconds of a rollout, an update and a step, and idle shares.
+
+    Every `show` steps, if that is not 0, a line says what the process holds.
+    """
     import gymnasium
     from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 
@@ -84,6 +93,10 @@ def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) 
     class Clock(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             ends.append((time.perf_counter(), policy.worked))
+            if show and len(ends) % show == 0:
+                rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+                held = f"{threading.active_count()} threads, {len(os.listdir('/proc/self/fd'))} descriptors"
+                print(f"step {len(ends)}: {rss} MiB, {held}, {ends[-1][0] - ends[0][0]:.0f} s", flush=True)
 
     if "Bench/Slow-v0" not in gymnasium.registry:
         gymnasium.register("Bench/Slow-v0", entry_point=make_slow)
@@ -93,19 +106,21 @@ def train(folder: Path, episodes: int, steps: int, mean: float, staleness: int) 
     args = AgentGRPOConfig(
         str(folder / "run"), per_device_train_batch_size=episodes, num_generations=4, micro_batch_size=32,
         max_turn_tokens=64, max_episode_tokens=512, trajectories_per_step=0, bf16=False, use_cpu=True,
-        gradient_checkpointing=False, report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=1,
+        gradient_checkpointing=False, report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=show or 1,
         model_init_kwargs={"dtype": "float32"}, max_steps=steps, env_workers=episodes, echo_trap="off",
         # As behind a server, which this engine stands for.
         max_staleness=staleness, layout="server", vllm_server_base_url="http://simulated",
     )  # fmt: skip
     trainer = AgentGRPOTrainer(
         str(folder / "model"), args=args, processing_class=tokenizer, callbacks=[Clock()],
-        train_dataset=task_dataset("Bench/Slow-v0", {**BARE, "mean": mean}, tasks=episodes // 4 * steps),
+        train_dataset=task_dataset("Bench/Slow-v0", {**BARE, "mean": mean}, tasks=min(1000, episodes // 4 * steps)),
         policy=policy,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.runner.close()
+    if show:
+        return {}
     middle = slice(staleness + 1, -staleness - 1)
     logs = [log for log in trainer.state.log_history if "time/rollout" in log][middle]
     (began, worked), (ended, done) = ends[staleness + 1], ends[-staleness - 2]
