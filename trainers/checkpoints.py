@@ -55,6 +55,7 @@ class WholeCheckpoints(Trainer):
     """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
 
     args: Any
+    lr_scheduler: Any
     _writing = False
     _unnamed: Path | None = None  # the name of a checkpoint that is being written
     _pushes = False  # whether it goes to the hub

@@ -43,7 +43,8 @@ class ShareWriter:
         for group, (name, state) in zip(self._groups, states.items(), strict=True):
             (folder / name).mkdir(parents=True, exist_ok=True)
             writer = dcp.FileSystemWriter(str(folder / name))
-            self._writes.append(dcp.async_save(state, storage_writer=writer, process_group=group))
+            write: Any = dcp.async_save(state, storage_writer=writer, process_group=group)
+            self._writes.append(write)
 
     def is_done(self) -> bool:
         """Whether all processes have written, or failed to."""
