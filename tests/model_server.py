@@ -8,9 +8,10 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from agent_gym.policies.vllm.launch import ENVIRONMENT, server_command
 
@@ -22,19 +23,21 @@ def free_port() -> int:
 
 
 @contextmanager
-def model_server(model: Path, log: Path, *, context: int = 512) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Yield the address of a server that has loaded, and its process."""
-    with model_servers(model, [log], context=context) as [server]:
+def model_server(
+    model: Path, log: Path, *, context: int = 512, further: Sequence[str] = ()
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Yield the address of a server that has loaded, and its process; `further` are arguments of vLLM."""
+    with model_servers(model, [log], context=context, further=further) as [server]:
         yield server
 
 
 @contextmanager
 def model_servers(
-    model: Path, logs: list[Path], *, context: int = 512
+    model: Path, logs: list[Path], *, context: int = 512, further: Sequence[str] = ()
 ) -> Iterator[list[tuple[str, subprocess.Popen[bytes]]]]:
     """Yield the addresses of servers that have loaded, one per log file, and their processes."""
     with ExitStack() as stack:
-        started = [stack.enter_context(_started(model, log, context)) for log in logs]
+        started = [stack.enter_context(_started(model, log, context, further)) for log in logs]
         deadline = time.monotonic() + 600
         for (url, process), log in zip(started, logs, strict=True):
             while not _lives(url):
@@ -44,11 +47,12 @@ def model_servers(
 
 
 @contextmanager
-def _started(model: Path, log: Path, context: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def _started(
+    model: Path, log: Path, context: int, further: Sequence[str]
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     port = free_port()
-    command = server_command(
-        str(model), host="127.0.0.1", port=port, context=context, max_num_seqs=64, kv_cache_gib=0.1
-    )
+    sizes: dict[str, Any] = {"context": context, "max_num_seqs": 64, "kv_cache_gib": 0.1}
+    command = server_command(str(model), host="127.0.0.1", port=port, **sizes, further=further)
     environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # which an engine in this process has set
     environment.pop("VLLM_CPU_KVCACHE_SPACE", None)

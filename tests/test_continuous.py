@@ -106,6 +106,8 @@ def test_a_run_trains_on_the_episodes_of_a_synchronous_run(
     assert logged(other, "rollout/carried_over") == [0.0, *(float(min(staleness, 5 - k)) for k in range(5))]
     oldest = logged(other, "rollout/staleness_max")
     assert oldest[0] == 0 and 1 <= max(oldest) <= staleness
+    middle, most = logged(other, "rollout/staleness_p50"), logged(other, "rollout/staleness_p90")
+    assert all(a <= b <= c for a, b, c in zip(middle, most, oldest, strict=True)) and 1 <= max(most)
     assert "sampling/ratio_mean" in other.state.log_history[2], "older weights are corrected for"
     assert logged(plain, "rollout/staleness_max") == [0] * 6
     assert not [thread for thread in threading.enumerate() if thread.name == "rollout"]

@@ -13,7 +13,7 @@ import pytest
 
 from agent_gym.errors import ConfigError
 from agent_gym.policies import Policy, Request, SamplingParams, ScriptedPolicy
-from agent_gym.policies.vllm.launch import VARIABLE, Guard, key_file, server_key
+from agent_gym.policies.vllm.launch import VARIABLE, WEIGHTS, Guard, key_file, server_key
 
 END = 1000
 
@@ -135,6 +135,24 @@ def test_networks_paths_below_another_and_sockets() -> None:
     assert ask("/proxy/v1/models", {"host": "127.0.0.1"}, root="/proxy") == 200
     assert ask("/v1/realtime", {"host": "127.0.0.1", **PAGE}, kind="websocket") == 1008
     assert ask("", {}, kind="lifespan") == 200
+
+
+def test_a_server_that_was_started_again_serves_nobody_who_has_given_weights_to_the_one_before() -> None:
+    passed: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope["path"])
+
+    async def send(message: Any) -> None:
+        passed.append(str(message.get("status")))
+
+    guard = Guard(app)
+    for path, said in (("/a", None), ("/b", "wanted"), ("/finish", "given"), ("/c", "wanted")):
+        headers = {"host": "127.0.0.1", **KEY} | ({} if said is None else {WEIGHTS.lower(): said})
+        scope = {"type": "http", "path": path, "server": ("127.0.0.1", 8010)}
+        scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+        asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+    assert [word for word in passed if word != "None"] == ["/a", "409", "/finish", "/c"]
 
 
 def test_without_the_variable_the_key_is_in_the_home_of_the_user(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import urllib.error
 import urllib.request
@@ -26,8 +27,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Engine, Request, SamplingParams  # noqa: E402
+from agent_gym.policies.vllm import server as serving  # noqa: E402
 from agent_gym.policies.vllm import weights as sending  # noqa: E402
 from agent_gym.policies.vllm.launch import VARIABLE, server_key  # noqa: E402
+from agent_gym.policies.vllm.load import CacheLoad  # noqa: E402
 from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 
 pytestmark = pytest.mark.vllm
@@ -70,6 +73,28 @@ def test_logprobs_are_those_of_the_weights_that_were_sent_last(policy: VLLMServe
         outputs.append([finished[request.id].token_ids for request in requests])
     assert outputs[0] != outputs[1] != outputs[2]
     assert {generation.finish_reason for generation in finished.values()} <= {"stop", "length"}
+
+
+@through_files
+def test_it_knows_how_full_the_cache_of_its_server_was(
+    policy: VLLMServerPolicy, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_LOOK_S", 0.02)
+    for request in make_requests(64, max_tokens=400):
+        policy.submit(request)
+    until(lambda: policy.take_load()["perf/kv_cache"] > 0)
+    for request_id in range(64):
+        policy.abort(request_id)
+    with urllib.request.urlopen(server[0] + "/metrics") as answer:
+        page = answer.read().decode()
+    load = CacheLoad()
+    load.read("a server", page)
+    assert load.take() == {"perf/kv_cache": pytest.approx(0, abs=1), "perf/preemptions": 0.0}
+    later, changed = re.subn(r"(?m)^(vllm:num_preemptions_total\S+) \S+$", r"\1 7.0", page)
+    assert changed == 1
+    load.read("a server", later)
+    load.read("another", later)
+    assert load.take()["perf/preemptions"] == 7.0, "those before the first look are not this run's"
 
 
 @through_files

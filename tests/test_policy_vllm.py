@@ -103,6 +103,9 @@ def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
         finished = run(small, requests)
         assert largest_difference(model, requests, finished) <= TOLERANCE
         assert len(finished) == 32
+        load = small.take_load()
+        assert 0.9 < load["perf/kv_cache"] <= 1.0 and load["perf/preemptions"] >= 1
+        assert small.take_load() == {"perf/kv_cache": 0.0, "perf/preemptions": 0.0}
 
 
 # The tests above need a process without an engine; those below share one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +11,47 @@ import pytest
 
 pytest.importorskip("trl")
 
+import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+from test_resume import AtStep  # noqa: E402
 from test_sharding import Recorder  # noqa: E402
+from torch.distributed.checkpoint import FileSystemWriter  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.doctor.ranks import shard  # noqa: E402
+from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 from agent_gym.trainers.export_model import export_model, find_checkpoint  # noqa: E402
 
 WAYS: dict[str, dict[str, Any]] = {"full": {}, "tied": {"tied": True}, "ppo": {"ppo": True}}
 
 
+class SecondUpdate(TrainerCallback):
+    """Lets the disk be fast from the end of the second update on, when the checkpoint of the first is not whole."""
+
+    def __init__(self, folder: Path, began_anew: bool, trained: threading.Event) -> None:
+        self.folder, self.began_anew, self.trained = folder, began_anew, trained
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2:
+            if self.began_anew:
+                assert (self.folder / "unfinished/checkpoint-1").exists()
+                assert not (self.folder / "checkpoint-1").exists()
+            self.trained.set()
+
+
 def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Train each way for two steps, then the second step again from the first checkpoint; return both weights."""
     shard("fsdp2", Path(folder), on_cpu=True)
     found: dict[str, list[dict[str, Any]]] = {}
+    write = FileSystemWriter.write_data
+
+    def late(*given: Any) -> Any:
+        assert trained.wait(60)
+        return write(*given)
+
+    FileSystemWriter.write_data = late
     for name, way in ((name, WAYS[name]) for name in names):
         options: dict[str, Any] = {"model": model[way.get("tied", False)], "ppo": way.get("ppo", False)}
         found[name] = []
@@ -32,11 +59,42 @@ def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, l
             policy = Recorder()
             saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 1e-2}
             trainer = make_trainer(f"{folder}/{name}", policy=policy, **options, **saving)
+            trained = threading.Event()
+            trainer.add_callback(SecondUpdate(Path(trainer.args.output_dir), resume is None, trained))
             trainer.train(resume_from_checkpoint=resume)
             policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
             found[name].append(policy.weights)
         trainer.save_model(f"{folder}/{name}/end")
     return found
+
+
+def full(folder: str, model: str) -> str:
+    """Train while the disk of process 0 is full from the second step on; return what the run ended with."""
+    shard("fsdp2", Path(folder), on_cpu=True)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def fill() -> None:
+        if torch.distributed.get_rank() == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+
+    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 6}
+    trainer = make_trainer(folder, model=model, policy=Recorder(), callbacks=[AtStep(2, fill)], **saving)
+    try:
+        trainer.train()
+    except RolloutError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    return ""
+
+
+@pytest.mark.slow
+def test_shares_that_cannot_be_written_stop_all_processes_and_leave_the_last_checkpoint(tmp_path: Path) -> None:
+    messages = in_ranks(full, 2, str(tmp_path), model_folder())
+    assert all("checkpoint-2 could not be written" in message for message in messages), messages
+    assert all("Resume from" in message and "checkpoint-1 with" in message for message in messages)
+    assert [path.name for path in tmp_path.glob("*checkpoint*")] == ["checkpoint-1"]
+    assert not (tmp_path / "unfinished").exists()
 
 
 @pytest.mark.parametrize("names", [["ppo"], pytest.param(["full", "tied"], marks=pytest.mark.slow)], ids="-".join)

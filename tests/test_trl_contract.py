@@ -41,6 +41,7 @@ OVERRIDDEN = {
     "_get_train_sampler": ["self", "dataset"],
     "_save_checkpoint": ["self", "model", "trial"],
     "_get_output_dir": ["self", "trial"],
+    "_save_optimizer_and_scheduler": ["self", "output_dir"],
 }  # fmt: skip
 """Methods that are replaced, and how TRL and transformers call them."""
 

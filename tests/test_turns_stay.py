@@ -1,4 +1,4 @@
-"""Turns stay with the server that has their prefix; counted by servers that are counters and answer at random times."""
+"""Turns stay with the server that has their prefix, while it lives; servers are counters and answer at random times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("torch")
 web = pytest.importorskip("aiohttp.web")
 
+from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.policies import Request, SamplingParams  # noqa: E402
+from agent_gym.policies.vllm import server as serving  # noqa: E402
 from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 
 EOS, TURN = 2, 20
@@ -23,8 +25,13 @@ PARAMS = SamplingParams(max_tokens=TURN, seed=1)
 
 
 @contextmanager
-def counting_servers(count: int, seconds: float) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
-    """Yield addresses, and what was asked so far: server, first token of the prompt, its length."""
+def counting_servers(
+    count: int, seconds: float, dead: Collection[int] = ()
+) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
+    """Yield addresses, and what was asked so far: server, first token of the prompt, its length.
+
+    Those that are `dead` break all connections.
+    """
     asked: list[tuple[int, int, int]] = []
     rng, loop = random.Random(0), asyncio.new_event_loop()
     urls: list[str] = []
@@ -33,14 +40,19 @@ def counting_servers(count: int, seconds: float) -> Iterator[tuple[list[str], li
     async def models(request: Any) -> Any:
         return web.json_response({"data": [{"max_model_len": 100_000}]})
 
-    async def size(request: Any) -> Any:
-        return web.json_response({"world_size": 1})
-
     async def start(server: int) -> None:
+        async def size(request: Any) -> Any:
+            if server in dead:
+                request.transport.abort()
+            return web.json_response({"world_size": 1})
+
         async def generate(request: Any) -> Any:
             ids = (await request.json())["token_ids"]
             asked.append((server, ids[0], len(ids)))
-            await asyncio.sleep(rng.uniform(0.1, 1.0) * seconds)
+            if server not in dead:
+                await asyncio.sleep(rng.uniform(0.1, 1.0) * seconds)
+            if server in dead:
+                request.transport.abort()
             choice = {"token_ids": [7] * (TURN - 1) + [EOS], "finish_reason": "stop"}
             return web.json_response({"choices": [{**choice, "logprobs": {"content": [{"logprob": -1.0}] * TURN}}]})
 
@@ -119,3 +131,40 @@ def test_a_turn_moves_when_its_server_has_twice_as_much_to_do() -> None:
         assert ask(3, old, {first: 10, second: 4}) == second
         assert ask(4, old, {first: 0, second: 1}) == second, "it stays where it went"
         assert ask(5, None, {first: 0, second: 1}) == first
+
+
+def test_the_turns_of_a_server_that_died_are_sampled_by_the_others_until_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "_PAUSE_S", 0.01)
+    dead: set[int] = set()
+    with counting_servers(2, 0.5, dead) as (urls, asked):
+        with closing(VLLMServerPolicy(urls, [EOS], context=100)) as policy:
+            episodes = [object() for _ in range(8)]
+            for number, episode in enumerate(episodes):
+                policy.submit(Request(number, [number], PARAMS, episode))
+            dead.add(0)
+            with pytest.warns(UserWarning, match=f"{urls[0]} is left out until it has new weights"):
+                done = [turn.id for turn in iter_turns(policy)]
+            assert sorted(done) == list(range(8)) and policy.living == [urls[1]]
+            first, second = ({episode for server, episode, _ in asked if server == place} for place in (0, 1))
+            assert len(first) == 4 and second == set(range(8))
+            policy.submit(Request(9, [9], PARAMS, episodes[0]))
+            assert [turn.id for turn in iter_turns(policy)] == [9] and policy._load == dict.fromkeys(urls, 0)
+            policy._look_for_servers()
+            assert policy.living == [urls[1]], "it still does not answer"
+            monkeypatch.setattr(policy, "_answers", lambda url: True)
+            policy._look_for_servers()
+            assert policy.living == urls
+            dead.add(1)
+            policy.submit(Request(10, [1], PARAMS, episodes[0]))
+            with (
+                pytest.warns(UserWarning),
+                pytest.raises(RolloutError, match="cannot be reached .*start the server again and resume"),
+            ):
+                list(iter_turns(policy))
+
+
+def iter_turns(policy: VLLMServerPolicy) -> Iterator[Any]:
+    while policy.pending:
+        yield from policy.poll()

@@ -114,10 +114,10 @@ class Described:
     """Servers that report where they are, and refuse to meet."""
 
     def __init__(self, device: str) -> None:
-        self.urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+        self.living = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
         self.device, self.calls = device, []  # type: ignore[var-annotated]
 
-    def call_workers(self, method: str, arguments: Any) -> Future[list[Any]]:
+    def call_workers(self, method: str, arguments: Any, *, spare: bool = False) -> Future[list[Any]]:
         self.calls.append((method, list(arguments)))
         answer: Future[list[Any]] = Future()
         if method == "join_trainer":

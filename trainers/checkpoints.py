@@ -4,9 +4,10 @@ A run can end while it writes one: killed, out of time, the disk full. transform
 start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished/checkpoint-N`, and
 the folder gets its name when all processes have written their part: a rename happens or it does not.
 
-With FSDP2 each process writes its own share of weights and optimizer (torch's distributed checkpoints; adapters are
-written whole), so that nothing is gathered and no process waits for one that writes everything. `agent-gym export
-model` joins the shares. The model that is saved at the end is whole.
+With FSDP2 each process writes its own share of weights and optimizer (shares.py; adapters are written whole), so that
+nothing is gathered, and training goes on while they are written. The folder gets its name after the first step at whose
+end all are whole. The next checkpoint waits for that, and so does the end of the run. `agent-gym export model` joins
+the shares. The model that is saved at the end is whole.
 
 Each folder that a trainer saves gets `agent_gym.json`, from which `agent-gym export model` writes a model card. It
 holds what decided the training: no paths of the machine, no tokens.
@@ -15,24 +16,27 @@ holds what decided the training: no paths of the machine, no tokens.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
-from transformers import Trainer
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.trainers.settings import AgentSettings
+from agent_gym.trainers.shares import ShareWriter
 
 FILE = "agent_gym.json"
 # Settings that a card shows whatever they are; others of these groups where they are not the default.
@@ -51,7 +55,10 @@ class WholeCheckpoints(Trainer):
     """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
 
     args: Any
+    lr_scheduler: Any
     _writing = False
+    _unnamed: Path | None = None  # the name of a checkpoint that is being written
+    _pushes = False  # whether it goes to the hub
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train; raises `ConfigError` if the folder has another run, `RolloutError` if a process is lost."""
@@ -63,7 +70,9 @@ class WholeCheckpoints(Trainer):
             plugin.state_dict_config = plugin.optim_state_dict_config = None
             plugin.set_state_dict_type("FULL_STATE_DICT")
         try:
-            return super().train(*args, **kwargs)
+            result = super().train(*args, **kwargs)
+            self._finish_checkpoint()
+            return result
         except RuntimeError as error:
             # Between CPUs the error has no class of its own, but the library's name in its text.
             if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
@@ -77,8 +86,7 @@ class WholeCheckpoints(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model whole; in a checkpoint of FSDP2, whose weights are in shares, all but the weights."""
-        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
-        if plugin is None or "SHARDED" not in str(plugin.state_dict_type):
+        if not self._in_shares:
             return super().save_model(output_dir, _internal_call)
         folder = self.args.output_dir if output_dir is None else output_dir
         if not self._writing:
@@ -93,7 +101,25 @@ class WholeCheckpoints(Trainer):
                 part.save_pretrained(folder)
             write_provenance(self, folder)
 
+    @property
+    def _in_shares(self) -> bool:
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        return plugin is not None and "SHARDED" in str(plugin.state_dict_type)
+
+    @functools.cached_property
+    def _shares(self) -> ShareWriter:
+        self.add_callback(_NameWhenWritten(self))
+        return ShareWriter()
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self._in_shares:
+            return super()._save_optimizer_and_scheduler(output_dir)
+        self._shares.begin(self.model, self.optimizer, Path(output_dir))
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self._finish_checkpoint()
         folder = Path(self._get_output_dir(trial))
         final = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         written = folder / ASIDE / final.name
@@ -101,40 +127,75 @@ class WholeCheckpoints(Trainer):
             shutil.rmtree(written.parent, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         # The hub gets the checkpoint under its name, and not the folder that is about to be renamed.
-        push, self.args.push_to_hub = self.args.push_to_hub, False
+        self._pushes, self.args.push_to_hub = self.args.push_to_hub, False
         self._writing = True
         try:
-            with barrier_on_error():
+            with self._reported(final):
                 super()._save_checkpoint(model, trial)
                 if self.state.best_model_checkpoint == str(written):
                     self.state.best_model_checkpoint = str(final)
                     if self.args.should_save:
                         self.state.save_to_json(str(written / TRAINER_STATE_NAME))
-        except Exception as error:  # a full disk is an OSError, a RuntimeError or a SafetensorError, by who writes
-            # Not all of them name the cause: torch's only counts bytes.
-            free = shutil.disk_usage(folder).free // 2**20 if folder.is_dir() else 0
-            shutil.rmtree(written.parent, ignore_errors=True)
-            raise RolloutError(
-                f"{final} could not be written: {error}. {free} MiB were free there. {way_on(self.args.output_dir)}"
-            ) from error
         finally:
             self._writing = False
-            self.args.push_to_hub = push
+            self.args.push_to_hub = self._pushes
         self.accelerator.wait_for_everyone()
+        self._unnamed = final
+        if not self._shares.busy:
+            self._finish_checkpoint()
+
+    def _finish_checkpoint(self) -> None:
+        """Wait until the last checkpoint is whole, and give it its name; raises `RolloutError` if it cannot be."""
+        final, self._unnamed = self._unnamed, None
+        if final is None:
+            return
+        with self._reported(final):
+            self._shares.wait()
         if self.args.should_save:
+            written = final.parent / ASIDE / final.name
             if final.exists():  # the same step, saved again
                 shutil.rmtree(final)
             written.rename(final)
             written.parent.rmdir()
             rotate_checkpoints(
-                str(folder),
+                str(final.parent),
                 save_total_limit=self.args.save_total_limit,
                 best_model_checkpoint=self.state.best_model_checkpoint,
                 use_mtime=True,
             )
         self.accelerator.wait_for_everyone()
-        if push:
+        if self._pushes:
             self._push_from_checkpoint(str(final))
+
+    @contextmanager
+    def _reported(self, final: Path) -> Iterator[None]:
+        """Write in all processes, or fail in all of them with an error that names the checkpoint and the room left."""
+        try:
+            with barrier_on_error():
+                yield
+        except Exception as error:  # a full disk is an OSError, a RuntimeError or a SafetensorError, by who writes
+            folder = final.parent
+            # Not all of them name the cause: torch's only counts bytes.
+            free = shutil.disk_usage(folder).free // 2**20 if folder.is_dir() else 0
+            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+            raise RolloutError(
+                f"{final} could not be written: {error}. {free} MiB were free there. {way_on(self.args.output_dir)}"
+            ) from error
+
+    def _load_best_model(self) -> None:
+        self._finish_checkpoint()
+        super()._load_best_model()
+
+
+class _NameWhenWritten(TrainerCallback):
+    """Looks after each step whether the checkpoint that is being written is whole."""
+
+    def __init__(self, trainer: WholeCheckpoints) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._trainer._unnamed is not None and self._trainer._shares.is_done():
+            self._trainer._finish_checkpoint()
 
 
 def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:

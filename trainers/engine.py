@@ -172,14 +172,7 @@ def check_servable(model: Any) -> None:
     if getattr(base, "is_quantized", False):
         raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
     _lora_deltas(model)
-    parameters = _parameters(base)
-    if fused := [name for name in parameters if ".experts." in name]:
-        # vLLM 0.31 took such weights on a CPU and sampled with others: logprobs were off by 0.08 nats.
-        raise ConfigError(
-            f"vLLM cannot be given new weights of a mixture of experts ({fused[0]}): sample with the transformers "
-            "engine (use_vllm false)"
-        )
-    _stored_names(base, parameters)
+    _stored_names(base, _parameters(base))
 
 
 def _parameters(base: Any) -> dict[str, torch.Tensor]:

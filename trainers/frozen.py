@@ -1,9 +1,10 @@
-"""The layers below the first trained one: what they compute is the same in each pass over a rollout.
+"""What a forward pass need not compute: logits that nobody reads, and frozen layers a second time.
 
-The pass that scores the rows before the first update catches the hidden states above these layers, and the updates
-begin there. With 18 of 30 layers frozen and four updates on a rollout this leaves 0.71 of the work of the layers. The
-states of a rollout take 4 bytes for each number, so that a rollout with too many of them keeps none. Which layers are
-frozen, and whether a pass may leave them out, is for probes.py to find.
+What the layers below the first trained one compute is the same in each pass over a rollout. The pass that scores the
+rows before the first update catches the hidden states above these layers, and the updates begin there. With 18 of 30
+layers frozen and four updates on a rollout this leaves 0.71 of the work of the layers. The states of a rollout take 4
+bytes for each number, so that a rollout with too many of them keeps none. Which layers are frozen, and whether a pass
+may leave them out, is for probes.py to find.
 """
 
 from __future__ import annotations
@@ -18,6 +19,22 @@ from agent_gym.trainers.batch import tokens_of
 
 _MOST = 2**28
 """Numbers that are kept of a rollout: 1 GiB of float32."""
+
+
+@contextlib.contextmanager
+def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
+    """Let the output layer of a model read these places (M,) of its flattened hidden states and no others."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def select(_module: Any, _inputs: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
+        return output
+
+    hook = base.base_model.register_forward_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def fits(ids: torch.Tensor, model: Any) -> bool:

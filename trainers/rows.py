@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -26,7 +25,7 @@ from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.frozen import fits, once
+from agent_gym.trainers.frozen import fits, once, reading_only
 from agent_gym.trainers.losses import (
     RunningMeans,
     cispo_loss,
@@ -37,6 +36,7 @@ from agent_gym.trainers.losses import (
     probability_ratio,
 )
 from agent_gym.trainers.probes import can_share, check_packing, skippable_layers
+from agent_gym.trainers.utilisation import UpdateMeter
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
@@ -54,22 +54,6 @@ class Scores(NamedTuple):
     """(B, T) the critic's value of the state *after* each token."""
     below: torch.Tensor | None = None
     """(B, T, H) hidden states above the frozen layers, of a pass without gradient."""
-
-
-@contextlib.contextmanager
-def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
-    """Let the output layer of a model read these places (M,) of its flattened hidden states and no others."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def select(_module: Any, _inputs: Any, output: Any) -> Any:
-        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
-        return output
-
-    hook = base.base_model.register_forward_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
@@ -93,6 +77,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
+        self._meter = UpdateMeter(self.model, self.accelerator.device)
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -152,6 +137,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         logprob that a loss could pick up by mistake, and cost no logits.
         """
         layout, mask = self._layout(batch), batch["action_mask"]
+        self._meter.count(layout.place[batch["attention_mask"] > 0])
         targets, labels = layout.place[:, :-1][mask[:, 1:]], batch["input_ids"][mask]
         if not len(targets):  # a pass of dummies, whose gradient of zero other processes wait for
             targets = labels = mask.new_zeros(1, dtype=torch.long)
@@ -391,7 +377,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._position += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()
-        self._metrics["train"]["time/update"].append(now - generated)
+        for name, value in self._meter.take(now - generated).items():
+            self._metrics["train"][name].append(value)
         self._current_train_step_time += now - started
         if sync:
             self._metrics["train"]["step_time"].append(self._current_train_step_time)

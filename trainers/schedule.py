@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_gym.policies.base import Engine, Policy
+from agent_gym.policies.base import Engine, Measured, Policy
 from agent_gym.policies.ranks import barrier_on_error, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, check_failures, derive_seed
@@ -165,7 +165,9 @@ class RolloutScheduler:
         One process whose few episodes all failed is no reason: the others' are trained on, as one process would.
         """
         self.runner.stats, shares = self.stream.take_times()
-        for name, value in (self.runner.stats.metrics() | shares).items():
+        policy = self.runner.policy
+        load = policy.take_load() if isinstance(policy, Measured) else {}
+        for name, value in (self.runner.stats.metrics() | shares | load).items():
             self.trainer._metrics[self.trainer._mode][name].append(value)
         failures = gather_items([episode.failure for episode in episodes])
         if all(failures):
@@ -227,6 +229,8 @@ class RolloutScheduler:
         self._log(
             {
                 "rollout/staleness": sum(age * count for age, count in ages.items()) / max(1, ages.total()),
+                "rollout/staleness_p50": _percentile(ages, 0.5),
+                "rollout/staleness_p90": _percentile(ages, 0.9),
                 "rollout/staleness_max": max(ages, default=0),
                 "reward": sum(scored) / max(1, len(scored)),
                 "reward_std": sum(spreads) / len(spreads),
@@ -268,6 +272,16 @@ def group_specs(
 def sampled(episodes: Iterable[Episode]) -> list[Episode]:
     """Leave out the greedy episodes: they are baselines, and not samples of the policy."""
     return [episode for episode in episodes if not episode.spec.greedy]
+
+
+def _percentile(counts: Counter[int], share: float) -> int:
+    """Return the smallest number up to which so large a share of all that were counted lies; 0 of none."""
+    below = 0
+    for number in sorted(counts):
+        below += counts[number]
+        if below >= share * counts.total():
+            return number
+    return 0
 
 
 def _returns(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int], int]:

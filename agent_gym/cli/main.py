@@ -33,6 +33,7 @@ COMMANDS = {
     "sft": ("launch:sft", "train a model on the expert's episodes (supervised warm start)"),
     "grpo": ("launch:grpo", "train a model by reinforcement learning that compares episodes (GRPO)"),
     "ppo": ("launch:ppo", "train a model by reinforcement learning with a critic (PPO)"),
+    "launch": ("nodes:launch", "run grpo or ppo on several machines, of which some serve the model"),
     "plan": ("prepare:plan", "estimate the memory of a training run, and which layout fits"),
     "doctor": ("doctor:doctor", "try all parts of a training run on this machine, and report"),
     "prepare": ("prepare:prepare", "make a data set or a model ready: fetch, check, convert, index"),

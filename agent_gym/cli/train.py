@@ -239,10 +239,12 @@ def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
 
 
 def _resume_point(args: Any) -> str | bool | None:
-    """Return what `Trainer.train` takes: a checkpoint, True for the last one, or None."""
+    """Return what `Trainer.train` takes: a checkpoint, True for the last one, or None; "auto" is the last, if any."""
     wanted = str(args.resume_from_checkpoint or "false")
     if wanted.lower() == "false":
         return None
+    if wanted.lower() == "auto":
+        return (os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)) or None
     if wanted.lower() == "true":
         if not os.path.isdir(args.output_dir) or get_last_checkpoint(args.output_dir) is None:
             raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
@@ -258,7 +260,7 @@ def _check_run(args: Any, model: ModelConfig | None) -> None:
         if model.model_name_or_path is None:
             raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
         check_folder(model.model_name_or_path)
-    if _resume_point(args) is None:
+    if _resume_point(args) is None and args.resume_from_checkpoint != "auto":
         refuse_used(args.output_dir)
     with writing(args.output_dir, "name another folder with --output_dir"):
         Path(args.output_dir).mkdir(parents=True, exist_ok=True)

@@ -30,8 +30,6 @@ from agent_gym.plan import ModelShape, find_shape
 STEPS, GROUP = 3, 4
 TINY = ModelShape(128, 256, 2, 2, 1, 64, 1024, tied=True, qkv_bias=True)
 EPISODE, MICRO_BATCH = 2048, 8192  # tokens, of what is measured on GPUs
-# Operations per second in bf16 without sparsity, from NVIDIA's data sheets; the first that a GPU's name contains.
-PEAK = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 
 
 class LengthEnv(TextEnv):
@@ -220,9 +218,7 @@ def race(setting: Setting, kind: str) -> dict[str, Any]:
         **{f"{name}_share": round(value / step, 2) for name, value in seconds.items()},
     }
     if setting.gpus:
-        peak = next((value for name, value in PEAK.items() if name in torch.cuda.get_device_name()), None)
-        # 6 operations per parameter and token (Kaplan et al., arXiv:2001.08361, section 2.1), without recomputation.
-        found |= {"mfu": round(6 * shape.parameters * tokens / seconds["update"] / peak, 3)} if peak else {}
+        found |= {"mfu": round(mean(log["perf/mfu"] for log in logs), 3)} if "perf/mfu" in logs[0] else {}
         found["peak_gib"] = round((torch.cuda.mem_get_info()[1] - lowest[0]) / 2**30, 2)
     return found
 

@@ -138,6 +138,14 @@ class Engine(Policy, Protocol):
         """Give up as much device memory as the engine can while the trainer works. Call `sync` afterwards."""
 
 
+@runtime_checkable
+class Measured(Policy, Protocol):
+    """A policy that knows how full it was."""
+
+    def take_load(self) -> dict[str, float]:
+        """Return metrics of its cache since the last call, see `policies/vllm/load.py`."""
+
+
 def check_request(
     request: Request, pending: Collection[int], context: int | None = None, *, sees: bool = False
 ) -> None:

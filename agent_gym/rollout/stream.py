@@ -86,8 +86,8 @@ class Stream:
     def take_times(self) -> tuple[RolloutStats, dict[str, float]]:
         """Return where the time of playing went since the last call, and how all time since then was used.
 
-        `time/waited` are the seconds in which the caller waited, `perf/engine_busy` the share of the time in which the
-        engine had something to sample, `perf/trainer_busy` that in which the caller did not wait.
+        `time/waited` are the seconds in which the caller waited, `time/engine_idle` those in which the engine had
+        nothing to sample. `perf/trainer_busy` and `perf/engine_busy` are the rest of each, as shares of the time.
         """
         now = time.perf_counter()
         if self._thread is not None:
@@ -95,9 +95,9 @@ class Stream:
         stats, self._rollout.stats = self._rollout.stats, RolloutStats()
         seconds, waited = now - self._looked, self._waited
         self._looked, self._waited = now, 0.0
-        busy = stats.wall_seconds - stats.wait_seconds
-        shares = {"perf/engine_busy": min(1.0, busy / seconds), "perf/trainer_busy": 1 - waited / seconds}
-        return stats, {"time/waited": waited, **shares}
+        idle = max(0.0, seconds - (stats.wall_seconds - stats.wait_seconds))
+        shares = {"perf/engine_busy": 1 - idle / seconds, "perf/trainer_busy": 1 - waited / seconds}
+        return stats, {"time/waited": waited, "time/engine_idle": idle, **shares}
 
     def _begin(self) -> None:
         if self.background and self._thread is None and not self._paused and self._rollout.unfinished:

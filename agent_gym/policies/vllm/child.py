@@ -164,6 +164,11 @@ def _start(command: list[str], log: Path, key: str) -> subprocess.Popen[bytes]:
 
 
 def _end(server: subprocess.Popen[bytes], folder: Path) -> None:
+    end_group(server)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_group(server: subprocess.Popen[bytes]) -> None:
     """End a server, and everything that it has started."""
     server.terminate()
     with suppress(subprocess.TimeoutExpired):
@@ -171,7 +176,6 @@ def _end(server: subprocess.Popen[bytes], folder: Path) -> None:
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_with(parent: int) -> None:

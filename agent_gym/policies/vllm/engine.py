@@ -19,6 +19,7 @@ from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
+from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.weights import Reload
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class VLLMPolicy:
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: dict[int, Request] = {}
         self._heard: Counter[int] = Counter()  # how many tokens were passed on, by request
+        self._cache = CacheLoad()
         self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
@@ -124,6 +126,8 @@ class VLLMPolicy:
             ) from error
         self.context = context
         self._worker: Any = self._engine.model_executor.driver_worker.worker
+        self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
+        self._cache.count_preemptions(self._scheduler)
         if self._on_cpu:
             process.install_sampler(self._worker.model_runner)
 
@@ -156,6 +160,7 @@ class VLLMPolicy:
                 outputs = self._engine.step()
         except Exception as error:
             raise RolloutError(f"vLLM failed while decoding: {error}") from error
+        self._cache.see(self._scheduler.kv_cache_manager.usage)
         finished = []
         for output in outputs:
             request = self._pending.get(int(output.request_id))
@@ -175,6 +180,9 @@ class VLLMPolicy:
                 del self._pending[request.id], self._heard[request.id]
                 finished.append(self._generation(request.id, sampled))
         return finished
+
+    def take_load(self) -> dict[str, float]:
+        return self._cache.take()
 
     def abort(self, request_id: int) -> None:
         if self._pending.pop(request_id, None):
@@ -256,7 +264,7 @@ class VLLMPolicy:
             self._asleep, self._stale = {"weights", "kv_cache"}, True
 
     def close(self) -> None:
-        engine, self._engine, self._worker = self._engine, None, None
+        engine, self._engine, self._worker, self._scheduler = self._engine, None, None, None
         self._pending.clear()
         if engine is not None:
             process.stop_engine(engine)

@@ -25,6 +25,8 @@ from agent_gym.policies.vllm import SERVED_LIKE_THIS, installed, is_cpu_build
 # Environment variables of the server: weights are replaced through endpoints that vLLM offers in this mode only.
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 VARIABLE = "AGENT_GYM_SERVER_KEY"
+WEIGHTS = "X-Agent-Gym-Weights"
+"""A header of trainers: "given" comes with the last weights, "wanted" with what a fresh server must not serve."""
 _OPEN = ("/v1/", "/health", "/metrics", "/ping", "/version")
 """Paths for which no key is wanted: they read, and sample from the model, as OpenAI's clients do."""
 
@@ -106,15 +108,17 @@ def server_key() -> str:
 
 
 class Guard:
-    """ASGI middleware of a vLLM server: answers 401, 403 or 415 to those who may not ask.
+    """ASGI middleware of a vLLM server: answers 401, 403 or 415 to those who may not ask, 409 where it has no weights.
 
     Refused are requests of web pages, which name their Origin. Without the key also those that reach this machine by a
     name that was made to lead here (DNS rebinding), those with a body that is not JSON, as a page may send it unasked,
-    and all but `/v1/` and what tells the server's state. `app` answers the others.
+    and all but `/v1/` and what tells the server's state. `app` answers the others. A server that was started again has
+    the model of its folder: it does not serve a trainer that has given weights to the one before.
     """
 
     def __init__(self, app: Any) -> None:
         self._app, self._key = app, server_key().encode()
+        self._has_weights = False
 
     async def __call__(
         self,
@@ -142,7 +146,9 @@ class Guard:
             return 403, "this server does not answer web pages"
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and secrets.compare_digest(key.strip(), self._key):
-            return None
+            weights = headers.get(WEIGHTS.lower().encode())
+            self._has_weights |= weights == b"given"
+            return (409, "no trainer has given it any") if weights == b"wanted" and not self._has_weights else None
         if _is_local(here) and not _is_local(name):
             return 403, "this server is asked by the name localhost, or by its number"
         kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()

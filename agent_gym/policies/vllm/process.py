@@ -6,7 +6,8 @@ are the trainer's, so what was changed is put back. An engine on a CPU needs fiv
 
 Facts: vllm 0.31.0, `v1/engine/core.py` (`EngineCore.__init__`, `shutdown`), `v1/worker/cpu_worker.py`,
 `v1/worker/gpu_model_runner.py`, `v1/sample/ops/topk_topp_sampler.py`, `triton_utils/dispatcher.py` (`_rebind_kernels`),
-`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`), `model_executor/models/registry.py`
+`model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`),
+`model_executor/layers/fused_moe/unquantized_fused_moe_method.py` (`_setup_kernel`), `model_executor/models/registry.py`
 (`_run_in_subprocess`), `model_executor/models/qwen2_vl.py` (its imports).
 """
 
@@ -179,13 +180,18 @@ def install_sampler(model_runner: Any) -> None:
     model_runner.sampler.topk_topp_sampler.forward = forward
 
 
-def repack_head(model: Any) -> None:
-    """Pack the output head's weights anew.
+def repack(model: Any) -> None:
+    """Pack the weights of the output head and of experts anew.
 
     On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding is no
-    layer of its own when weights are reloaded: the engine would go on with stale logits.
+    layer of its own when weights are reloaded: the engine would go on with stale logits. Experts are packed in place
+    when a model is loaded, and not when their weights are replaced: the kernel would read them in the wrong order.
     """
     head = getattr(getattr(model, "language_model", model), "lm_head", None)  # it is inside, where images are read
     method = getattr(head, "quant_method", None)
     if method is not None:
         method.process_weights_after_loading(head)
+    for layer in model.modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        if kernel is not None:
+            kernel.fused_experts.process_weights_after_loading(layer)

@@ -1,8 +1,10 @@
 """vLLM behind HTTP: engines on other GPUs or machines, asked with token ids and answered with token ids.
 
 Each rank asks for its own episodes. Weights go from rank 0 to the servers between rollouts. The servers are those that
-`agent-gym serve model` starts. aiohttp and not httpx, whose pool grows slow with a thousand connections; JSON from
-pydantic and not from Python, which takes several times as long for the ids of a long context.
+`agent-gym serve model` starts. Of several one may die: its turns are sampled anew by the others, with the same seeds,
+and it is asked again when it has been started again and given weights. aiohttp and not httpx, whose pool grows slow
+with a thousand connections; JSON from pydantic and not from Python, which takes several times as long for the ids of a
+long context.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +24,29 @@ from pydantic_core import from_json, to_json
 
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import Generation, Request, check_request
-from agent_gym.policies.ranks import barrier_on_error
+from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
-from agent_gym.policies.vllm.launch import VARIABLE, server_key
+from agent_gym.policies.vllm.launch import VARIABLE, WEIGHTS, server_key
+from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.weights import Weights, WeightSender
 
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
 _SILENCE_S = 30.0  # without any answer, after which servers are asked whether they live
 _HEALTH_S = 10.0
+_LOOK_S = 1.0  # between two looks at what servers publish of their caches
+
+
+class _Lost(RolloutError):
+    """A server is dead, or another one than before: what it was asked, others may be asked."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. The last checkpoint is whole: start the server again and resume with --resume_from_checkpoint"
+        )
+        self.what = what
 
 
 class VLLMServerPolicy(ServedPolicy):
@@ -76,6 +92,8 @@ class VLLMServerPolicy(ServedPolicy):
         # With more ranks than servers each rank keeps to one, which then finds the beginnings of its episodes again.
         self._mine = self.urls[self._rank :: ranks] or [self.urls[self._rank % len(self.urls)]]
         self._load = dict.fromkeys(self._mine, 0)
+        self._down: set[str] = set()  # servers that died, until a sync finds them again
+        self._synced = False
         # Which server has the beginning of an episode, by `id`: where one comes again, at most a prefix is missed.
         self._homes: dict[int, str] = {}
         self._sends = self._rank == 0  # whether this process hands weights over
@@ -86,6 +104,8 @@ class VLLMServerPolicy(ServedPolicy):
         self._heard = time.monotonic()
         super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
+        self._cache = CacheLoad()
+        self._watch = asyncio.run_coroutine_threadsafe(self._look(), self._loop)
         try:
             with barrier_on_error():
                 for url in self.urls if self._rank == 0 else self._mine:
@@ -93,6 +113,10 @@ class VLLMServerPolicy(ServedPolicy):
         except BaseException:
             self.close()
             raise
+
+    def take_load(self) -> dict[str, float]:
+        """As `Measured`: how full this rank's servers were, whoever filled them."""
+        return self._cache.take()
 
     def submit(self, request: Request) -> None:
         check_request(request, self._pending, self.context)
@@ -111,8 +135,12 @@ class VLLMServerPolicy(ServedPolicy):
 
     def _server_for(self, episode: object) -> str:
         """Return the server of an episode's last turn, or the one with the least to do where that has twice as much."""
-        least = min(self._load, key=self._load.__getitem__)
+        if self._down.issuperset(self._load):  # this rank's own
+            self._load |= {url: self._load.get(url, 0) for url in self.living}
+        asked = [url for url in self._load if url not in self._down]
+        least = min(asked, key=self._load.__getitem__)
         home = least if episode is None else self._homes.get(id(episode), least)
+        home = least if home in self._down else home
         # Counted with this request: otherwise a single one would be twice nothing.
         if self._load[home] + 1 > 2 * (self._load[least] + 1):
             home = least
@@ -128,11 +156,11 @@ class VLLMServerPolicy(ServedPolicy):
     def _take(self) -> list[Generation]:
         found = super().poll()
         if self._pending and not found and time.monotonic() - self._heard > _SILENCE_S:
-            for url in self._mine:
+            for url in set(self._load) - self._down:
                 try:
                     self._call(self._get(url, "/v1/models"))
                 except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
-                    raise RolloutError(_unreachable(url, error, 1)) from error
+                    raise _Lost(_unreachable(url, error, 1)) from error
             self._heard = time.monotonic()
         elif found:
             self._heard = time.monotonic()
@@ -143,8 +171,11 @@ class VLLMServerPolicy(ServedPolicy):
         while self._pending:
             # By name, since other ranks may use the same server. The endpoint puts this word in front of each.
             names = [f"generate-tokens-{name}" for *_, name in self._pending.values()]
-            for url in self._mine:
-                self._call(self._post(url, "/abort_requests", {"request_ids": names}))
+            for url in [url for url in self._load if url not in self._down]:
+                try:
+                    self._call(self._post(url, "/abort_requests", {"request_ids": names}))
+                except _Lost as error:
+                    self._leave_out(url, error)
             until = time.monotonic() + _AGAIN_S
             while self._pending and time.monotonic() < until:
                 begun += self._take()
@@ -152,7 +183,8 @@ class VLLMServerPolicy(ServedPolicy):
 
     async def _generate(self, request: Request, url: str, content: dict[str, Any]) -> Generation:
         try:
-            choice = (await self._post(url, "/inference/v1/generate", content))["choices"][0]
+            headers = {WEIGHTS: "wanted"} if self._synced else {}
+            choice = (await self._post(url, "/inference/v1/generate", content, headers=headers))["choices"][0]
             token_ids = choice["token_ids"]
             logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
             stopped = bool(request.params.stop) and choice["finish_reason"] == "stop"
@@ -160,14 +192,30 @@ class VLLMServerPolicy(ServedPolicy):
             return Generation(request.id, token_ids, logprobs, reason)
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise RolloutError(f"{url} answered strangely: {error!r}") from error
+        except _Lost as error:
+            self._leave_out(url, error)
+            other = self._server_for(request.episode)
+            self._load[other] += 1
+            return await self._generate(request, other, content)
         finally:
             self._load[url] -= 1
+
+    def _leave_out(self, url: str, error: _Lost) -> None:
+        """Go on without a server, or raise its error if there is no other."""
+        if url not in self._down:
+            if not [other for other in self.living if other != url]:
+                raise error
+            self._down.add(url)
+            warnings.warn(
+                f"{url} is left out until it has new weights, the others take its turns: {error}", stacklevel=2
+            )
 
     # Weights.
 
     def sync(self, named_weights: Weights) -> None:
         """Replace the weights of all servers; every rank calls it, rank 0 sends, and `RolloutError` reaches all."""
         weights = iter(named_weights)
+        self._look_for_servers()
         with barrier_on_error():
             try:
                 if self._pending:
@@ -175,35 +223,75 @@ class VLLMServerPolicy(ServedPolicy):
                 self._homes.clear()  # the prefixes go with the old weights
                 if self._sends:
                     self._hand_over(weights)
+                self._synced = True
             finally:
                 # All ranks read the weights, also when one has failed: gathering a sharded weight takes all of them.
                 for _ in weights:
                     pass
 
+    @property
+    def living(self) -> list[str]:
+        return [url for url in self.urls if url not in self._down]
+
+    def _look_for_servers(self) -> None:
+        """Leave out servers that do not answer, in all processes, and take back those that do again."""
+        if len(self.urls) == 1:
+            return
+        down = set(gather({url for url in self.urls if not self._answers(url)} if self._sends else None)[0] or ())
+        down = set() if len(down) == len(self.urls) else down  # then there is an error to report
+        if down or self._down:
+            self._sender.forget()
+        self._down = down
+
+    def _answers(self, url: str) -> bool:
+        try:
+            self._call(self._get(url, "/get_world_size"))
+            return True
+        except (self._aiohttp.ClientError, OSError):
+            return False
+
     def _hand_over(self, weights: Weights) -> None:
         self._sender.send(weights)
-        for url in self.urls:
-            if not self._call(self._post(url, "/reset_prefix_cache", {}))["success"]:
+        for url in self.living:
+            try:
+                answer = self._call(self._post(url, "/reset_prefix_cache", {}))
+            except _Lost as error:
+                self._leave_out(url, error)
+                continue
+            if not answer["success"]:
                 raise RolloutError(f"{url} would not forget the prefixes it computed with the old weights")
 
-    def call_workers(self, method: str, arguments: Sequence[dict[str, Any]]) -> Future[list[Any]]:
-        """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned."""
+    def call_workers(
+        self, method: str, arguments: Sequence[dict[str, Any]], *, spare: bool = False
+    ) -> Future[list[Any]]:
+        """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned.
+
+        With `spare` a server that has died is left out, if there are others.
+        """
 
         async def call(url: str, kwargs: dict[str, Any]) -> list[dict[str, str]]:
             content = {"method": method, "kwargs": kwargs}
-            workers = (await self._post(url, "/collective_rpc", content, repeatable=False))["results"]
+            headers = {WEIGHTS: "given"} if method == "finish_weights" else {}
+            try:
+                answer = await self._post(url, "/collective_rpc", content, repeatable=False, headers=headers)
+            except _Lost as error:
+                if not spare:
+                    raise
+                self._leave_out(url, error)
+                return []
+            workers = answer["results"]
             for worker in workers:
                 if worker.get("error"):
                     raise RolloutError(f"{url} did not take the weights: {worker['error']}")
             return workers
 
         async def call_all() -> list[Any]:
-            return await asyncio.gather(*map(call, self.urls, arguments))
+            return await asyncio.gather(*map(call, self.living, arguments))
 
         return asyncio.run_coroutine_threadsafe(call_all(), self._loop)
 
     def world_sizes(self) -> list[int]:
-        return [self._call(self._get(url, "/get_world_size"))["world_size"] for url in self.urls]
+        return [self._call(self._get(url, "/get_world_size"))["world_size"] for url in self.living]
 
     def wake(self) -> None:
         """Do nothing: the server has its memory for itself."""
@@ -213,6 +301,7 @@ class VLLMServerPolicy(ServedPolicy):
 
     def close(self) -> None:
         self._sender.close()
+        self._watch.cancel()
         super().close()
 
     async def _disconnect(self) -> None:
@@ -233,18 +322,28 @@ class VLLMServerPolicy(ServedPolicy):
             headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
         )
 
-    async def _post(self, url: str, path: str, content: dict[str, Any], *, repeatable: bool = True) -> Any:
+    async def _post(
+        self,
+        url: str,
+        path: str,
+        content: dict[str, Any],
+        *,
+        repeatable: bool = True,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         for attempt in range(self._retries + 1):
             try:
-                async with self._session.post(url + path, data=to_json(content)) as answer:
+                async with self._session.post(url + path, data=to_json(content), headers=headers) as answer:
                     if answer.status == 200:
                         return from_json(await answer.read() or b"null")
                     text = (await answer.text())[:300]
+                if answer.status == 409:
+                    raise _Lost(f"the model server {url} was started again and has no weights of this run: {text}")
                 cure = "; start it with `agent-gym serve model`" if answer.status == 404 else ""
                 raise RolloutError(f"the model server {url} answered {answer.status} to {path}: {text}{cure}")
             except (self._aiohttp.ClientError, OSError) as error:
                 if attempt == self._retries or not repeatable:
-                    raise RolloutError(_unreachable(url, error, attempt + 1)) from error
+                    raise _Lost(_unreachable(url, error, attempt + 1)) from error
             await asyncio.sleep(_PAUSE_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -253,6 +352,16 @@ class VLLMServerPolicy(ServedPolicy):
         async with self._session.get(url + path, timeout=timeout) as answer:
             answer.raise_for_status()
             return await answer.json(content_type=None)
+
+    async def _look(self) -> None:
+        """Look at the caches of this rank's servers while they have something to do."""
+        while True:
+            for url in set(self._load) - self._down if self._pending else ():
+                with suppress(self._aiohttp.ClientError, OSError):  # `poll` finds out who is dead
+                    timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
+                    async with self._session.get(url + "/metrics", timeout=timeout) as answer:
+                        self._cache.read(url, await answer.text())
+            await asyncio.sleep(_LOOK_S)
 
     def _await_server(self, url: str, timeout_s: float) -> None:
         """Wait until a server has loaded, and check what it allows."""
@@ -285,7 +394,4 @@ class VLLMServerPolicy(ServedPolicy):
 
 
 def _unreachable(url: str, error: Exception, tries: int) -> str:
-    return (
-        f"the model server {url} cannot be reached ({type(error).__name__}: {error}), tried {tries} times. The last "
-        "checkpoint is whole: start the server again and resume with --resume_from_checkpoint"
-    )
+    return f"the model server {url} cannot be reached ({type(error).__name__}: {error}), tried {tries} times"

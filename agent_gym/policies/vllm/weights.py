@@ -141,10 +141,11 @@ class Reload:
             self._finalize()
         for reset in (runner.reset_lora_state, runner.reset_encoder_cache, runner.reset_mm_cache):
             reset()
-        if missing := sorted(self._wanted - self._loaded):
+        # vLLM reports the weights of experts as those of the layer around them.
+        if missing := sorted(n for n in self._wanted if n.replace(".routed_experts.", ".") not in self._loaded):
             raise RolloutError(f"the trainer sent no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
         if runner.device.type == "cpu":
-            process.repack_head(self._model)
+            process.repack(self._model)
 
     @contextmanager
     def _configured(self) -> Iterator[None]:
@@ -268,6 +269,11 @@ class WeightSender:
                 last.result()
         self._on_all("finish_weights").result()
 
+    def forget(self) -> None:
+        """Find out anew which workers there are."""
+        self.close()
+        self._workers = []
+
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
@@ -299,7 +305,9 @@ class WeightSender:
         taken.result()
 
     def _on_all(self, method: str, arguments: dict[str, Any] | None = None) -> Future[list[Any]]:
-        return self._servers.call_workers(method, [arguments or {}] * len(self._servers.urls))
+        # A broadcast waits for all members of its group.
+        spare, count = self._channel is None, len(self._servers.living)
+        return self._servers.call_workers(method, [arguments or {}] * count, spare=spare)
 
     def _join(self) -> Channel | None:
         """Make a group with all workers; None if there is to be none."""
@@ -309,7 +317,7 @@ class WeightSender:
             return None
         sizes = self._servers.world_sizes()
         first_ranks = list(itertools.accumulate(sizes[:-1], initial=1))
-        store = open_store(own_address(self._servers.urls))
+        store = open_store(own_address(self._servers.living))
         group = {"host": store.host, "port": store.port, "size": 1 + sum(sizes), "backend": "nccl" if nccl else "gloo"}
         joined = self._servers.call_workers("join_trainer", [{**group, "first_rank": rank} for rank in first_ranks])
         try:

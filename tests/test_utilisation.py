@@ -1,0 +1,54 @@
+"""The share of a device that updates use: tokens that were computed, what they need, and which devices are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+import torch  # noqa: E402
+from trainer_tools import make_trainer  # noqa: E402
+
+from agent_gym.trainers import utilisation  # noqa: E402
+from agent_gym.trainers.utilisation import peak_of  # noqa: E402
+
+
+def test_the_log_has_the_operations_of_the_tokens_that_were_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utilisation, "peak_of", lambda device: 1e9)
+    trainer = make_trainer(tmp_path, max_steps=1, num_iterations=1, micro_batch_size=64)
+    frozen = trainer.model.get_input_embeddings().weight
+    trainer._meter = utilisation.UpdateMeter(trainer.model, torch.device("cpu"))
+    batches: list[Any] = []
+    lay_out = trainer._lay_out
+    trainer._lay_out = lambda episodes: batches.append(lay_out(episodes)) or batches[0]
+    trainer.train()
+    assert trainer.shares_openings
+    rows = [*zip(batches[0]["input_ids"].tolist(), batches[0]["attention_mask"].sum(1).tolist(), strict=True)][:-1]
+    beginnings = {tuple(ids[: k + 1]) for ids, length in rows for k in range(length)}
+    per_token = 6 * sum(weight.numel() for weight in trainer.model.parameters())
+    log = trainer.state.log_history[0]
+    assert log["perf/mfu"] * log["time/update"] * 1e9 == pytest.approx(per_token * len(beginnings))
+    frozen.requires_grad_(False)
+    meter = utilisation.UpdateMeter(trainer.model, torch.device("cpu"))
+    meter.count(torch.tensor([3, 4, 4]))
+    with torch.no_grad():
+        meter.count(torch.arange(100))  # scores, which are no part of the update
+    assert meter.take(0.5)["perf/mfu"] == pytest.approx(2 * (per_token - 2 * frozen.numel()) / 0.5e9)
+    assert meter.take(0.5)["perf/mfu"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA RTX A1000", None), ("NVIDIA L40", 181e12), ("NVIDIA L4", 121e12), ("Tesla T4", None),
+    ],
+)  # fmt: skip
+def test_a_device_is_known_by_its_name(name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert peak_of(torch.device("cuda", 0)) == peak and peak_of(torch.device("cpu")) is None
