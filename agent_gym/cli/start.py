@@ -16,6 +16,7 @@ from string import Template
 
 from agent_gym.cli.parser import Parser, add_engine, announce, print_table
 from agent_gym.errors import ConfigError, require
+from agent_gym.installed import install_command
 from agent_gym.registry import entries
 
 # Template to where it goes in the new folder.
@@ -29,19 +30,18 @@ _PLACES = {
 
 
 def list_envs(argv: Sequence[str]) -> int:
-    """Show the environments: id, what it is, tools, data."""
+    """Show the environments: id, what it is, tools, the extra that it needs."""
     parser = Parser("list", list_envs.__doc__, config=False)
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     if parser.parse(argv).json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
         return 0
-    rows = [("ID", "TASK", "TOOLS", "DATA")]
+    rows = [("ID", "TASK", "TOOLS", "EXTRA")]
     for entry in entries():
-        needs = [f"pip install 'agent-gym[{entry.extra}]'"] if entry.extra else []
-        needs += [entry.needs] if entry.needs else []
-        summary = f"{entry.summary} ({'; '.join(needs)})" if needs else entry.summary
-        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.data))
+        summary = f"{entry.summary} ({entry.needs})" if entry.needs else entry.summary
+        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.extra or "-"))
     print_table(rows)
+    print(f"\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
     return 0
 
 

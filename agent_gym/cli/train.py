@@ -40,6 +40,7 @@ from agent_gym.cli.flags import (
 )
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError, writing
+from agent_gym.installed import install_command
 from agent_gym.evaluate import make_specs
 from agent_gym.examples.dashboard import watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
@@ -272,7 +273,7 @@ def _check_run(args: Any, model: ModelConfig | None) -> None:
         except ValueError as error:
             raise ConfigError(f"report_to: {one_line(error)}") from error
         except (ImportError, RuntimeError) as error:
-            cure = "pip install 'agent-gym[trackers]', or --report_to none"
+            cure = f"{install_command('trackers')}, or --report_to none"
             raise ConfigError(f"report_to {name}: {one_line(error)}; {cure}") from error
     _check_optimizer(args)
 
