@@ -40,10 +40,10 @@ from agent_gym.cli.flags import (
 )
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError, writing
-from agent_gym.installed import install_command
 from agent_gym.evaluate import make_specs
 from agent_gym.examples.dashboard import watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
+from agent_gym.installed import install_command
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig

