@@ -28,6 +28,7 @@ from agent_gym.evaluate import make_specs
 from agent_gym.images import Vision
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.processors import image_inputs
+from agent_gym.registry import EnvLike
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
@@ -37,7 +38,7 @@ TRAIN_ON = ("policy", "all")
 
 
 def expert_episodes(
-    env_id: str,
+    env_id: EnvLike,
     env_kwargs: Mapping[str, Any] | None,
     tokenizer: Any,
     *,

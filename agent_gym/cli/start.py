@@ -17,7 +17,7 @@ from string import Template
 from agent_gym.cli.parser import Parser, add_engine, announce, print_table
 from agent_gym.errors import ConfigError, require
 from agent_gym.installed import install_command
-from agent_gym.registry import entries
+from agent_gym.registry import check_env_id, entries
 
 # Template to where it goes in the new folder.
 _PLACES = {
@@ -111,7 +111,7 @@ def speedrun(argv: Sequence[str]) -> int:
 
     if arguments.env_kwargs and not arguments.env:
         raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
-    preset = own_preset(arguments.env, arguments.env_kwargs) if arguments.env else arguments.preset
+    preset = own_preset(check_env_id(arguments.env), arguments.env_kwargs) if arguments.env else arguments.preset
     if arguments.seeds:
         run_seeds(preset, arguments.seeds, arguments.output_dir, engine=arguments.engine)
     else:
