@@ -93,9 +93,10 @@ def _known_flags(command: str) -> set[str]:
     found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds"}
     for package, files in _SOURCES.items():
         spec = find_spec(package)
-        for file in files if spec and spec.origin else ():
+        folder = Path(spec.origin).parent if spec and spec.origin else None
+        for file in files if folder else ():
             try:
-                text = Path(str(spec.origin)).with_name("").joinpath(file).read_text(encoding="utf-8")  # type: ignore[union-attr]
+                text = (folder / file).read_text(encoding="utf-8")
             except OSError:
                 return set()
             found |= set(re.findall(r"^    (\w+): ", text, re.MULTILINE))

@@ -22,7 +22,7 @@ from typing import Any
 from agent_gym.cli.early import check_early
 from agent_gym.cli.flags import help_text
 from agent_gym.cli.main import guarded
-from agent_gym.cli.parser import announce, take_option, with_underscores
+from agent_gym.cli.parser import announce, seed_list, take_option, with_underscores
 from agent_gym.cli.runs import over_seeds
 from agent_gym.errors import ConfigError, require
 from agent_gym.trainers.run_file import recorded
@@ -77,14 +77,6 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
         else:
             run_training(*parsed)
     return outcome.get("code", 0)
-
-
-def seed_list(text: str) -> list[int]:
-    """Read seeds, such as 0,1,2; `ConfigError` if they are no different whole numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) < len(parts):
-        raise ConfigError(f"seeds is {text!r}; it must be different whole numbers with commas between them, as 0,1,2")
-    return [*map(int, parts)]
 
 
 def quiet() -> None:

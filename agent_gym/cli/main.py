@@ -42,7 +42,7 @@ COMMANDS = {
     "export": ("export:export", "write a trained model, trajectories or tasks for others"),
     "view": ("files:view", "turn trajectories into one HTML page"),
     "figure": ("files:figure", "draw a speedrun over several seeds as one picture"),
-    "new": ("start:new", "write a small environment of your own to start from"),
+    "new": ("new:new", "write an environment of your own to start from, also of questions or tools"),
     "completion": ("completion:completion", "print a script that completes words in a shell"),
     "speedrun": ("start:speedrun", "all of it in minutes: tiny model, warm start, GRPO, results"),
 }

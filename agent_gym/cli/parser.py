@@ -200,6 +200,14 @@ def positive(text: str) -> int:
     return number
 
 
+def seed_list(text: str) -> list[int]:
+    """Read seeds, such as 0,1,2; `ConfigError` if they are no different whole numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) < len(parts):
+        raise ConfigError(f"seeds is {text!r}; it must be different whole numbers with commas between them, as 0,1,2")
+    return [*map(int, parts)]
+
+
 def check_output(path: str) -> None:
     """Make the folder of a file that will be written; raise `ConfigError` now if that cannot be done."""
     with writing(path):
