@@ -58,7 +58,7 @@ def test_a_name_that_cannot_be_is_refused(
     assert sorted(made.parent.rglob("*")) == before
 
 
-def test_questions_become_an_environment_that_is_certified(
+def test_questions_become_an_environment_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

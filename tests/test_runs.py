@@ -1,4 +1,4 @@
-"""Runs on disk: their list, going on with one, several seeds; and what `--dry_run` says of a run that is not there yet."""
+"""Runs on disk: their list, going on with one, several seeds; and what `--dry_run` says of one that is to come."""
 
 from __future__ import annotations
 
