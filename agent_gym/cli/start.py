@@ -48,7 +48,7 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag("--output_dir DIR", "where models and results go", default="runs/speedrun")
     add_engine(parser.flag)
     arguments = parser.parse(argv)
-    seeds = seed_list(arguments.seeds) if arguments.seeds else []
+    seeds = seed_list(arguments.seeds) if arguments.seeds is not None else []
     announce("importing torch and TRL")
     from agent_gym.policies.vllm import set_environment
 
